@@ -1,0 +1,85 @@
+"""Decoded changes, columnar: what rules transform and sinks write.
+
+One stream message decodes to ``MessageChanges``: its transactions, and its changes as parts in order. A part is either a
+``TableChanges`` (all rows of one table version between two barriers, as columns) or a ``Truncation`` (a barrier for the
+tables it names). Within one message the rows of different tables are apart; ``change_indexes`` gives back the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shared.position import Position
+from shared.table import Table, Value
+
+INSERT = ord("I")
+UPDATE = ord("U")
+DELETE = ord("D")
+
+NO_OLD_ROW = 0
+OLD_KEY = ord("K")
+OLD_ROW = ord("O")
+
+
+@dataclass(slots=True)
+class TableChanges:
+    """Rows of one table, one list per column.
+
+    ``operations[r]`` is INSERT, UPDATE or DELETE. ``change_indexes[r]`` counts the changes of the message from 0 in commit
+    order. ``new[c][r]`` is the new row's value (None throughout for a DELETE, to be ignored). ``old`` is None when no row has
+    an old image; else ``old[c][r]`` is the old row's value and ``old_kinds[r]`` says what it is: NO_OLD_ROW (ignore it),
+    OLD_KEY (only columns with ``identity_key`` mean something, the others are None) or OLD_ROW (every column was sent).
+    """
+
+    table: Table
+    operations: bytearray = field(default_factory=bytearray)
+    change_indexes: list[int] = field(default_factory=list)
+    new: list[list[Value]] = field(default_factory=list)
+    old: list[list[Value]] | None = None
+    old_kinds: bytearray | None = None
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """One TRUNCATE of one or more tables."""
+
+    tables: tuple[Table, ...]
+    change_index: int
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The part of one source transaction that lies in a message.
+
+    Its changes are those with ``first_change <= change_index < end_change``; the first of them has the ordinal
+    ``first_ordinal``. ``begins`` and ``commits`` tell whether the transaction's first change and its Commit are in this
+    message. ``committed_at`` is microseconds since 2000-01-01 UTC, as the server sent it.
+    """
+
+    commit_lsn: int
+    xid: int
+    committed_at: int
+    first_change: int
+    end_change: int
+    first_ordinal: int
+    begins: bool
+    commits: bool
+
+    def position(self, change_index: int) -> Position:
+        return Position(self.commit_lsn, self.first_ordinal + change_index - self.first_change)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class MessageChanges:
+    """One decoded stream message. ``sequence`` is that of its last chunk, ``first_sequence`` that of its first."""
+
+    first_sequence: int
+    sequence: int
+    transactions: list[Transaction]
+    parts: list[TableChanges | Truncation]
+    change_count: int

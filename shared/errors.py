@@ -1,0 +1,48 @@
+"""Every exception the program raises on purpose.
+
+    PgsluiceError
+    ├── UsageError          2   the configuration or the command line is wrong
+    ├── TerminalError      70   a person is needed; trying again cannot help
+    │   └── WireError           bytes that are not what the format says
+    └── TransientError     75   the same call may succeed later
+
+An error states the fact, the thing and the way out. It never holds a row value or a secret.
+"""
+
+from __future__ import annotations
+
+
+class PgsluiceError(Exception):
+    """``fact`` says what is the case and of what; ``remedy`` says what the reader can do. ``exit_code`` is the process's."""
+
+    exit_code = 70
+
+    def __init__(self, fact: str, remedy: str = "") -> None:
+        super().__init__(fact, remedy)
+        self.fact = fact
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.fact}: {self.remedy}" if self.remedy else self.fact
+
+
+class UsageError(PgsluiceError):
+    """The configuration or the command line is wrong: exit 2."""
+
+    exit_code = 2
+
+
+class TerminalError(PgsluiceError):
+    """A person is needed: exit 70."""
+
+    exit_code = 70
+
+
+class WireError(TerminalError):
+    """Bytes that are not what the format says."""
+
+
+class TransientError(PgsluiceError):
+    """The same call may succeed later: exit 75 when the program gives up."""
+
+    exit_code = 75

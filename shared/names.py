@@ -1,0 +1,58 @@
+"""What a group's objects are called, in NATS and in Postgres (one place, so that no two modules spell them differently)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from shared.errors import UsageError
+
+_GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_WORKER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+TARGET_SCHEMA = "pgsluice"
+"""Schema of our own objects in a target database."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNames:
+    """All names of one group. ``group`` is the spelling the user chose; ``-`` becomes ``_`` in Postgres names only."""
+
+    group: str
+
+    def __post_init__(self) -> None:
+        if _GROUP.fullmatch(self.group) is None:
+            raise UsageError(
+                f"group {self.group!r} is not a valid name",
+                "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'orders'",
+            )
+
+    @property
+    def publication(self) -> str:
+        return "pgsluice_" + self.group.replace("-", "_")
+
+    @property
+    def slot(self) -> str:
+        return self.publication
+
+    @property
+    def changes_stream(self) -> str:
+        return f"pgsluice_{self.group}_changes"
+
+    @property
+    def changes_subject(self) -> str:
+        return f"pgsluice.{self.group}.changes"
+
+    @property
+    def bucket(self) -> str:
+        return f"pgsluice_{self.group}"
+
+
+def check_worker_name(name: str) -> str:
+    """``name`` itself; raises UsageError when it cannot be part of a subject and of a table name."""
+    if _WORKER.fullmatch(name) is None:
+        raise UsageError(
+            f"worker name {name!r} is not valid",
+            "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'postgres'",
+        )
+    return name

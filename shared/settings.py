@@ -1,0 +1,103 @@
+"""Settings as typed values, after the command line, the environment and the file were merged and checked.
+
+``shared.config`` makes them; everything else takes them. No field holds a default: defaults stand beside the options.
+Secrets are excluded from ``repr``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq."""
+
+    host: str
+    port: int
+    dbname: str
+    user: str
+    password: str = field(repr=False)
+    sslmode: str
+    sslrootcert: str
+    sslcert: str
+    sslkey: str
+
+
+@dataclass(frozen=True, slots=True)
+class NatsSettings:
+    """How to reach NATS. ``url`` may list several servers, separated by commas. ``""`` means "not given"."""
+
+    url: str = field(repr=False)
+    user: str
+    password: str = field(repr=False)
+    token: str = field(repr=False)
+    credentials_file: str
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """How the group's streams are made."""
+
+    replicas: int
+    placement_tags: tuple[str, ...]
+    max_bytes: int
+    retention_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """``level`` is a ``logging`` level name; ``format`` is "text" or "json"."""
+
+    level: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatorSettings:
+    """One replicator.
+
+    ``tables`` holds patterns: ``table`` (in ``schema``), ``schema.table`` or ``schema.*``; empty means all of ``schema``.
+    ``publish`` holds operations of the publication. ``until_lsn`` is "" (for ever), "current" or an LSN's text.
+    """
+
+    group: str
+    source: PostgresSettings
+    nats: NatsSettings
+    stream: StreamSettings
+    log: LogSettings
+    schema: str
+    tables: tuple[str, ...]
+    publish: tuple[str, ...]
+    failover: bool
+    until_lsn: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
+
+    ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger.
+    """
+
+    group: str
+    name: str
+    nats: NatsSettings
+    log: LogSettings
+    until_sequence: str
+    batch_messages: int
+    batch_bytes: int
+    spark: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSinkSettings:
+    """The Postgres sink's own. ``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
+    ``session_replication_role = replica``, as Postgres's own apply worker does."""
+
+    target: PostgresSettings
+    sync_schema: bool
+    disable_foreign_keys: bool

@@ -1,0 +1,103 @@
+"""Tables, columns and values, as both processes speak of them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class ReplicaIdentity(enum.StrEnum):
+    """``pg_class.relreplident``: which columns an old row carries."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One published column.
+
+    ``type_name`` is ``format_type(type_oid, typmod)`` with only pg_catalog in the search path, so it can be used in DDL.
+    ``primary_key_position`` counts from 1 in the order of the primary key; None outside it. ``identity_key`` is the
+    Relation message's key flag: the column is part of the replica identity (every column, when that is FULL).
+    ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither).
+    """
+
+    name: str
+    type_oid: int
+    type_name: str
+    typmod: int
+    not_null: bool
+    primary_key_position: int | None
+    identity_key: bool
+    identity: str
+    generated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One version of a published table; a changed Relation message makes another."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Indexes of the columns that identify a row, in key order; empty when nothing does.
+
+        The primary key, unless the replica identity is an index: then old rows carry only that index's columns.
+        """
+        if self.replica_identity is ReplicaIdentity.INDEX:
+            return tuple(i for i, column in enumerate(self.columns) if column.identity_key)
+        keyed = [(c.primary_key_position, i) for i, c in enumerate(self.columns) if c.primary_key_position is not None]
+        if keyed:
+            return tuple(i for _, i in sorted(keyed))
+        if self.replica_identity is ReplicaIdentity.DEFAULT:
+            return tuple(i for i, column in enumerate(self.columns) if column.identity_key)
+        return ()
+
+    def encode(self) -> dict[str, Any]:
+        """The descriptor's JSON form of a relation; ``decode`` is the inverse."""
+        return {
+            "oid": self.oid,
+            "schema": self.schema,
+            "table": self.name,
+            "replica_identity": self.replica_identity.value,
+            "columns": [
+                [c.name, c.type_oid, c.type_name, c.typmod, c.not_null, c.primary_key_position, c.identity_key, c.identity, c.generated]
+                for c in self.columns
+            ],
+        }
+
+    @classmethod
+    def decode(cls, relation: dict[str, Any]) -> Table:
+        """Raises KeyError, TypeError or ValueError on a form that ``encode`` does not make."""
+        return cls(
+            oid=relation["oid"],
+            schema=relation["schema"],
+            name=relation["table"],
+            replica_identity=ReplicaIdentity(relation["replica_identity"]),
+            columns=tuple(Column(*column) for column in relation["columns"]),
+        )
+
+
+class Unchanged(enum.Enum):
+    """The one value of a TOAST column that an update did not touch and the server did not send."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED = Unchanged.UNCHANGED
+
+Value = bytes | None | Unchanged
+"""Postgres text as bytes, NULL as None, or UNCHANGED: three things, never confused."""

@@ -1,0 +1,1 @@
+"""JetStream to sinks: the process that reads the change stream with Spark and applies it."""

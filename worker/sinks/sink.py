@@ -1,0 +1,111 @@
+"""The protocol between a micro-batch and a sink.
+
+A sink is two objects. The ``Sink`` lives in the driver and is never pickled. Its ``writer()`` is pickled into Spark tasks
+and must hold settings only, no connection.
+
+For every micro-batch, in this order:
+
+1. In Spark tasks, in parallel: ``PartitionWriter.write(partition, messages)`` is called once per partition (more than once
+   when Spark retries or speculates a task; only one attempt's receipts are kept). It yields ``bytes``, its receipts.
+2. In the driver, once, after every task of the batch succeeded (COLLECTED) or while they run one after the other
+   (STREAMED): ``Sink.commit(receipts)`` with the receipts in commit order. When it returns, every change of the batch and the
+   new position are durable together, or, for sinks that cannot do that, the changes before the position.
+
+"The same batch may come twice" is part of the contract: after a crash between 1 and 2, or inside 2, the batch is read
+again from the position that ``open`` returned. A sink without transactions repeats it; one with transactions must not.
+
+Errors: TransientError makes the worker call again with the same batch, after a pause; TerminalError stops it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.changes import MessageChanges
+
+
+class Delivery(enum.Enum):
+    """How receipts reach the driver."""
+
+    COLLECTED = "collected"
+    """All at once when every task is done: receipts must be small, tasks run in parallel."""
+    STREAMED = "streamed"
+    """One partition after the other, while the next is being written: receipts may hold the output itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Stream sequences ``first_sequence`` to ``last_sequence`` of one micro-batch, as planned (a body that is cut in
+    chunks belongs to the partition that holds its first chunk)."""
+
+    first_sequence: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one call of ``write`` yielded, with the part of the stream it covers.
+
+    ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are those of the last transaction in it that
+    commits; 0 when none does. ``changes`` counts source changes, before rules.
+    """
+
+    first_sequence: int
+    last_sequence: int
+    changes: int
+    commit_lsn: int
+    committed_at: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A worker's durable position: every message up to ``sequence`` is applied. ``sequence`` is 0 before the first.
+
+    ``stream_created`` identifies the stream that ``sequence`` counts in (its creation time as JetStream reports it, ""
+    before the first batch): a recreated stream counts anew and must not be mistaken for the old one.
+    """
+
+    sequence: int
+    commit_lsn: int
+    committed_at: int
+    stream_created: str
+
+
+NOTHING_APPLIED = Applied(0, 0, 0, "")
+
+
+class PartitionWriter(Protocol):
+    """Runs in a Spark task; picklable."""
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        """Writes ``messages`` (in commit order) and yields at least one receipt body. The caller stamps each receipt with the
+        messages that were taken from ``messages`` since the receipt before; so a receipt covers whole messages, and all
+        must be taken before the last receipt is yielded."""
+        ...
+
+
+class Sink(Protocol):
+    """Lives in the driver."""
+
+    delivery: Delivery
+
+    def open(self) -> Applied:
+        """Connects, checks that the sink can be written, and returns the durable position."""
+        ...
+
+    def writer(self) -> PartitionWriter:
+        """What tasks of the following batches use."""
+        ...
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Makes one batch durable and returns the new position (that of the last receipt). ``receipts`` is never empty and
+        may be consumed only once."""
+        ...
+
+    def close(self) -> None:
+        """Frees what ``open`` took. May be called without ``open``, and after an error."""
+        ...
