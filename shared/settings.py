@@ -77,10 +77,31 @@ class ReplicatorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """What ``pgsluice status`` looks at. ``source`` is None when no source was given: then only the broker is asked."""
+
+    group: str
+    source: PostgresSettings | None
+    nats: NatsSettings
+    log: LogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DropSettings:
+    """Where ``pgsluice drop`` finds the group's objects."""
+
+    group: str
+    source: PostgresSettings
+    nats: NatsSettings
+    log: LogSettings
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
 
-    ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger.
+    ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger. ``spark`` holds
+    Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
     """
 
     group: str
@@ -90,7 +111,7 @@ class WorkerSettings:
     until_sequence: str
     batch_messages: int
     batch_bytes: int
-    spark: dict[str, str]
+    spark: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
