@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 
@@ -73,10 +73,7 @@ class Table:
             "schema": self.schema,
             "table": self.name,
             "replica_identity": self.replica_identity.value,
-            "columns": [
-                [c.name, c.type_oid, c.type_name, c.typmod, c.not_null, c.primary_key_position, c.identity_key, c.identity, c.generated]
-                for c in self.columns
-            ],
+            "columns": [list(astuple(column)) for column in self.columns],
         }
 
     @classmethod

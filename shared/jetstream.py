@@ -1,0 +1,319 @@
+"""NATS and JetStream, as far as the program uses them: a connection, and the change stream of one group.
+
+The stream has one subject and no consumers: the replicator appends under a fence, workers read by sequence with batched direct
+get (NATS server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
+
+from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from shared.names import GroupNames
+from shared.settings import NatsSettings, StreamSettings
+
+MINIMUM_SERVER_VERSION = (2, 11)
+CONNECT_DEADLINE_S = 10.0
+REQUEST_TIMEOUT_S = 5.0
+RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
+PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
+DUPLICATE_WINDOW_S = 120.0
+
+_END_OF_BATCH = "204"
+_NOT_FOUND = "404"
+_DIRECT_GET = "$JS.API.DIRECT.GET."
+_STREAM_MANAGEMENT = "$JS.API.STREAM."
+_STREAM_NOT_FOUND = 10059
+_SUBJECTS_OVERLAP = 10065
+
+
+async def connect(settings: NatsSettings, name: str) -> Client:
+    """A connection that reconnects for ever by itself once it was made.
+
+    Raises TransientError when no server answers within CONNECT_DEADLINE_S, TerminalError when the server refuses the
+    credentials, is older than 2.11 or has JetStream off, UsageError when TLS files or credentials cannot be read.
+    """
+    client = Client()
+    failures: list[Exception] = []
+
+    async def remember(error: Exception) -> None:
+        failures.append(error)
+        del failures[:-1]
+
+    options = _connect_options(settings, name) | {"error_cb": remember}
+    try:
+        await asyncio.wait_for(client.connect(**options), CONNECT_DEADLINE_S)
+    except TimeoutError:
+        await client.close()
+        raise _connect_error(settings, failures[-1] if failures else None) from None
+    except (OSError, ssl.SSLError) as error:
+        raise _connect_error(settings, error) from None
+    except (nats.errors.Error, ValueError) as error:
+        raise _connect_error(settings, error) from None
+    try:
+        await _check_server(client)
+    except PgsluiceError:
+        await client.close()
+        raise
+    return client
+
+
+def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "servers": [url.strip() for url in settings.url.split(",")],
+        "name": name,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": RECONNECT_PAUSE_S,
+        "ping_interval": PING_INTERVAL_S,
+        "pending_size": 64 * 1024 * 1024,
+    }
+    if settings.user:
+        options |= {"user": settings.user, "password": settings.password}
+    if settings.token:
+        options["token"] = settings.token
+    if settings.credentials_file:
+        options["user_credentials"] = settings.credentials_file
+    if settings.tls_ca or settings.tls_cert:
+        options["tls"] = _tls_context(settings)
+    return options
+
+
+def _tls_context(settings: NatsSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca or None)
+        if settings.tls_cert:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"the NATS TLS files cannot be used ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key"
+        ) from None
+    return context
+
+
+def _host_list(settings: NatsSettings) -> str:
+    """The servers without any user, password or token in their URLs."""
+    return ", ".join(url.strip().rpartition("@")[2].rpartition("//")[2] for url in settings.url.split(","))
+
+
+def _connect_error(settings: NatsSettings, error: Exception | None) -> PgsluiceError:
+    where = _host_list(settings)
+    text = str(error).lower() if error else ""
+    if "authorization" in text or "authentication" in text or "permissions" in text:
+        return TerminalError(
+            f"NATS at {where} refuses the credentials", "check nats-user, nats-password, nats-token or nats-credentials"
+        )
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return UsageError(f"the NATS credentials cannot be read ({error})", "check nats-credentials")
+    if isinstance(error, ssl.SSLError) or "tls" in text or "certificate" in text:
+        return TerminalError(f"TLS with NATS at {where} failed ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key")
+    reason = f" ({type(error).__name__}: {error})" if error else ""
+    return TransientError(
+        f"NATS at {where} does not answer{reason}", "check nats-url and that the server runs, for example nats://127.0.0.1:4222"
+    )
+
+
+async def _check_server(client: Client) -> None:
+    version = client.connected_server_version
+    if (version.major, version.minor) < MINIMUM_SERVER_VERSION:
+        raise TerminalError(
+            f"NATS server {version.major}.{version.minor}.{version.patch} is too old",
+            "batched direct get needs NATS server 2.11 or later; upgrade it",
+        )
+    try:
+        await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()
+    except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError, nats.js.errors.APIError):
+        raise TerminalError(
+            "the NATS server has no JetStream for this account",
+            "start nats-server with -js and a store directory, or enable JetStream for the account",
+        ) from None
+    except (nats.errors.TimeoutError, TimeoutError):
+        raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader") from None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """``created`` is the stream's creation time as the server spells it: its identity, since a recreated stream has another.
+
+    ``first_sequence`` is one past ``last_sequence`` when the stream is empty. Sizes are bytes.
+    """
+
+    created: str
+    first_sequence: int
+    last_sequence: int
+    messages: int
+    bytes: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message as JetStream holds it, with the publisher's headers and without JetStream's own."""
+
+    sequence: int
+    headers: Mapping[str, str]
+    data: bytes = field(repr=False)  # row values
+    stored_at: datetime
+
+
+class ChangeStream:
+    """The change stream of one group. Every method raises TransientError when JetStream does not answer in time."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        self._client = client
+        self.name = names.changes_stream
+        self.subject = names.changes_subject
+
+    async def ensure(self, settings: StreamSettings) -> StreamState:
+        """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages."""
+        state = await self.state()
+        configuration = stream_configuration(self.name, [self.subject], settings)
+        answer = await self._request(f"{'CREATE' if state is None else 'UPDATE'}.{self.name}", configuration)
+        if "error" in answer:
+            raise stream_error(self.name, answer["error"])
+        return _stream_state(answer)
+
+    async def state(self) -> StreamState | None:
+        """None when there is no such stream."""
+        answer = await self._request(f"INFO.{self.name}", {})
+        if "error" in answer:
+            if answer["error"].get("err_code") == _STREAM_NOT_FOUND:
+                return None
+            raise stream_error(self.name, answer["error"])
+        return _stream_state(answer)
+
+    async def message(self, sequence: int) -> StoredMessage | None:
+        """The message with that sequence; None when the stream does not hold it."""
+        return await self._direct_get({"seq": sequence})
+
+    async def last_message(self) -> StoredMessage | None:
+        """The newest message; None when the stream is empty."""
+        return await self._direct_get({"last_by_subj": self.subject})
+
+    async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
+        """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``.
+
+        The answer ends early at ``max_bytes`` (but holds one message at least) or at the end of what the answering server
+        has; the caller asks again. A gap inside shows in the sequences.
+        """
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
+        try:
+            request = orjson.dumps({"seq": first_sequence, "batch": count, "max_bytes": max_bytes})
+            await self._client.publish(_DIRECT_GET + self.name, request, reply=inbox)
+            messages: list[StoredMessage] = []
+            while True:
+                answer = await subscription.next_msg(timeout=REQUEST_TIMEOUT_S)
+                headers = answer.headers or {}
+                status = headers.get("Status")
+                if status in (_END_OF_BATCH, _NOT_FOUND):
+                    return messages
+                if status is not None:
+                    raise self._unavailable(f"status {status} {headers.get('Description', '')}")
+                messages.append(_stored(headers, answer.data))
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
+
+    async def purge_up_to(self, sequence: int) -> None:
+        """Removes every message up to and including ``sequence``."""
+        answer = await self._request(f"PURGE.{self.name}", {"seq": sequence + 1})
+        if "error" in answer:
+            raise stream_error(self.name, answer["error"])
+
+    async def delete(self) -> None:
+        """Removes the stream and all its messages; nothing happens when there is none."""
+        answer = await self._request(f"DELETE.{self.name}", {})
+        if "error" in answer and answer["error"].get("err_code") != _STREAM_NOT_FOUND:
+            raise stream_error(self.name, answer["error"])
+
+    async def _direct_get(self, request: dict[str, Any]) -> StoredMessage | None:
+        try:
+            answer = await self._client.request(_DIRECT_GET + self.name, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        except nats.errors.NoRespondersError:
+            return None  # no stream, or no leader: `state` tells which
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        headers = answer.headers or {}
+        if headers.get("Status") == _NOT_FOUND:
+            return None
+        if "Status" in headers:
+            raise self._unavailable(f"status {headers['Status']} {headers.get('Description', '')}")
+        return _stored(headers, answer.data)
+
+    async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(_STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        content: dict[str, Any] = orjson.loads(answer.data)
+        return content
+
+    def _unavailable(self, reason: str) -> TransientError:
+        return TransientError(f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader")
+
+
+def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
+    """File storage, S2, direct get, nothing discarded and nothing expired; a full stream refuses new messages."""
+    configuration: dict[str, Any] = {
+        "name": name,
+        "subjects": subjects,
+        "retention": RetentionPolicy.LIMITS.value,
+        "storage": StorageType.FILE.value,
+        "discard": DiscardPolicy.NEW.value,
+        "compression": "s2",
+        "allow_direct": True,
+        "max_bytes": settings.max_bytes,
+        "max_msgs": -1,
+        "max_age": 0,
+        "num_replicas": settings.replicas,
+        "duplicate_window": int(DUPLICATE_WINDOW_S * 1e9),
+    }
+    if settings.placement_tags:
+        configuration["placement"] = {"tags": list(settings.placement_tags)}
+    return configuration
+
+
+def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
+    """What the operator reads when JetStream refuses an operation on ``stream``."""
+    code, text = error.get("err_code"), error.get("description", "")
+    if code == _SUBJECTS_OVERLAP:
+        return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")
+    if error.get("code") in (503, 500) and code not in (10047, 10023):
+        return TransientError(f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again")
+    return TerminalError(
+        f"JetStream refuses stream {stream}: {text} (error {code})",
+        "check stream-max-bytes, stream-replicas and the account's JetStream limits",
+    )
+
+
+def _stream_state(answer: Mapping[str, Any]) -> StreamState:
+    state = answer["state"]
+    return StreamState(
+        created=answer["created"],
+        first_sequence=state["first_seq"] if state["messages"] else state["last_seq"] + 1,
+        last_sequence=state["last_seq"],
+        messages=state["messages"],
+        bytes=state["bytes"],
+        max_bytes=answer["config"]["max_bytes"],
+    )
+
+
+def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
+    stamp = headers["Nats-Time-Stamp"]
+    seconds, _, fraction = stamp.rstrip("Z").partition(".")
+    stored_at = datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))
+    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, stored_at)

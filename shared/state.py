@@ -1,0 +1,147 @@
+"""The group's small durable facts, in a JetStream key-value bucket.
+
+Keys: ``group`` (what the group is bound to), ``replicator`` (its progress), ``worker.<name>`` (a worker's position and
+progress), ``lease.<name>`` (who runs that worker). Values are JSON objects. ``revision`` is the bucket's own counter; a write
+that names the revision it replaces fails when somebody else wrote in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.js.api import KeyValueConfig, StorageType
+from nats.js.kv import KeyValue
+
+from shared.errors import TerminalError, TransientError
+from shared.jetstream import REQUEST_TIMEOUT_S
+from shared.names import GroupNames
+from shared.settings import StreamSettings
+
+GROUP_KEY = "group"
+REPLICATOR_KEY = "replicator"
+
+_MEANINGFUL = (
+    nats.js.errors.NotFoundError,
+    nats.js.errors.KeyNotFoundError,
+    nats.js.errors.KeyWrongLastSequenceError,
+    nats.js.errors.NoKeysError,
+)
+
+T = TypeVar("T")
+
+
+def worker_key(worker: str) -> str:
+    return f"worker.{worker}"
+
+
+def lease_key(worker: str) -> str:
+    return f"lease.{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key's value and the revision that ``update`` must name to replace it."""
+
+    value: dict[str, Any]
+    revision: int
+
+
+class StateBucket:
+    """Every method raises TransientError when NATS does not answer; all but ``ensure`` and ``exists`` need the bucket."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
+        self.name = names.bucket
+        self._bucket: KeyValue | None = None
+
+    async def exists(self) -> bool:
+        try:
+            self._bucket = await self._answer(self._jetstream.key_value(self.name))
+        except nats.js.errors.NotFoundError:
+            return False
+        return True
+
+    async def ensure(self, settings: StreamSettings) -> None:
+        """Creates the bucket when there is none."""
+        if not await self.exists():
+            config = KeyValueConfig(self.name, history=1, storage=StorageType.FILE, replicas=settings.replicas, direct=True)
+            self._bucket = await self._answer(self._jetstream.create_key_value(config))
+
+    async def get(self, key: str) -> Entry | None:
+        try:
+            entry = await self._answer((await self._opened()).get(key))
+        except nats.js.errors.KeyNotFoundError:
+            return None
+        if entry.revision is None or entry.value is None:
+            return None
+        return Entry(orjson.loads(entry.value), entry.revision)
+
+    async def put(self, key: str, value: dict[str, Any]) -> int:
+        """Writes whatever is there before; returns the new revision."""
+        return await self._answer((await self._opened()).put(key, orjson.dumps(value)))
+
+    async def create(self, key: str, value: dict[str, Any]) -> int | None:
+        """The new revision; None when the key exists."""
+        try:
+            return await self._answer((await self._opened()).create(key, orjson.dumps(value)))
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+
+    async def update(self, key: str, value: dict[str, Any], revision: int) -> int | None:
+        """The new revision; None when the key's revision is no longer ``revision``."""
+        try:
+            return await self._answer((await self._opened()).update(key, orjson.dumps(value), last=revision))
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+
+    async def delete(self, key: str) -> None:
+        await self._answer((await self._opened()).delete(key))
+
+    async def keys(self) -> list[str]:
+        try:
+            return list(await self._answer((await self._opened()).keys()))
+        except nats.js.errors.NoKeysError:
+            return []
+
+    async def destroy(self) -> None:
+        """Removes the bucket and everything in it; nothing happens when there is none."""
+        if await self.exists():
+            await self._answer(self._jetstream.delete_key_value(self.name))
+            self._bucket = None
+
+    async def _opened(self) -> KeyValue:
+        if self._bucket is None and not await self.exists():
+            raise TerminalError(
+                f"the state bucket {self.name} does not exist", "start the group's replicator first; it creates the bucket"
+            )
+        assert self._bucket is not None
+        return self._bucket
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except _MEANINGFUL:
+            raise
+        except nats.js.errors.APIError as error:
+            if error.code in (500, 503):
+                raise self._unavailable(f"error {error.err_code}") from None
+            raise TerminalError(
+                f"JetStream refuses the state bucket {self.name}: {error.description} (error {error.err_code})",
+                "check the account's JetStream limits and permissions",
+            ) from None
+        except (
+            nats.errors.TimeoutError,
+            nats.errors.NoRespondersError,
+            nats.errors.ConnectionClosedError,
+            TimeoutError,
+        ) as error:
+            raise self._unavailable(type(error).__name__) from None
+
+    def _unavailable(self, reason: str) -> TransientError:
+        return TransientError(f"the state bucket {self.name} does not answer ({reason})", "check that NATS runs and has a leader")

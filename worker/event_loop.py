@@ -1,0 +1,37 @@
+"""One asyncio loop on a thread of its own, for code that is called synchronously (sinks, the driver, Spark tasks).
+
+The loop keeps running between calls, so that a NATS connection made on it answers pings and reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class EventLoopThread:
+    """A daemon thread; ``close`` ends it, and the process does not wait for it otherwise."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """What ``coroutine`` returns or raises; TimeoutError after ``timeout_s``, and the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stops the loop and waits for its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
