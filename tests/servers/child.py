@@ -1,0 +1,140 @@
+"""A child process with its private directory: started, stopped, killed with all its descendants, cleaned up."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.servers.reaper import Reaper
+from tests.waiting import wait_until
+
+HOST = "127.0.0.1"
+STOP_DEADLINE_S = 60.0
+
+_PORTS = range(20000, 32000)
+"""Below the range from which Linux takes the ports of outgoing connections: a stopped server's port stays free for it."""
+
+_reaper = Reaper()
+
+
+def unprivileged_user() -> pwd.struct_passwd | None:
+    """Whom servers run as when we are root (PostgreSQL refuses to run as root); None when we are not."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise RuntimeError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
+
+
+class PrivateDirectory:
+    """A new directory that only its owner can read; ``remove`` may be called twice, and is called at exit."""
+
+    def __init__(self, purpose: str, owner: pwd.struct_passwd | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"pgsluice-{purpose}-"))
+        _reaper.tell(f"directory {self.path}")
+        if owner is not None:
+            os.chown(self.path, owner.pw_uid, owner.pw_gid)
+        atexit.register(self.remove)
+
+    def remove(self) -> None:
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        _reaper.tell(f"removed {self.path}")
+        atexit.unregister(self.remove)
+
+
+class ChildProcess:
+    """One process in a session of its own, its standard error (and output, unless given) in files.
+
+    ``orphan_signal`` is sent to it when this Python process ends without having stopped it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        stdout_path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: pwd.struct_passwd | None = None,
+        orphan_signal: int = signal.SIGKILL,
+    ) -> None:
+        with contextlib.ExitStack() as files:
+            log = files.enter_context(log_path.open("ab"))
+            output = log if stdout_path is None else files.enter_context(stdout_path.open("ab"))
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=log,
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                user=None if user is None else user.pw_uid,
+                group=None if user is None else user.pw_gid,
+                extra_groups=None if user is None else [],
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        _reaper.tell(f"process {self.pid} {int(orphan_signal)}")
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        exit_code = self._process.poll()
+        if exit_code is not None:
+            _reaper.tell(f"forget {self.pid}")
+        return exit_code
+
+    def wait(self, deadline_s: float) -> int:
+        """The exit code; raises DeadlineError when it still runs after ``deadline_s``."""
+        wait_until(lambda: self.poll() is not None, deadline_s=deadline_s, what=f"end of process {self.pid}")
+        exit_code = self.poll()
+        assert exit_code is not None
+        return exit_code
+
+    def send(self, signal_number: int) -> None:
+        """To the process itself, not to its descendants; nothing happens when it ended."""
+        if self.poll() is None:
+            self._process.send_signal(signal_number)
+
+    def kill(self) -> None:
+        """SIGKILL to it and to every descendant; returns when none of them is left."""
+        victims = self._tree()
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
+        self.wait(STOP_DEADLINE_S)
+        _, alive = psutil.wait_procs(victims, timeout=STOP_DEADLINE_S)
+        if alive:
+            raise RuntimeError(f"processes {[process.pid for process in alive]} survived SIGKILL")
+
+    def _tree(self) -> list[psutil.Process]:
+        """The process is stopped while its descendants are listed, so that it cannot start more."""
+        if self.poll() is not None:
+            return []
+        self._process.send_signal(signal.SIGSTOP)
+        root = psutil.Process(self.pid)
+        return [root, *root.children(recursive=True)]
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the process itself."""
+        return int(psutil.Process(self.pid).memory_info().rss)

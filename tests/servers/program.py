@@ -1,0 +1,110 @@
+"""``pgsluice`` itself as a process, with its configuration file and its captured output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.servers.child import ChildProcess, PrivateDirectory
+from tests.waiting import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXIT_DEADLINE_S = 60.0
+
+
+class PgsluiceProcess:
+    """``pgsluice <arguments> --config <file>``; ``config`` is what the file holds (no ``--config`` when it is None).
+
+    ``start`` may be called again after the process ended; log and output go on in the same files. Environment variables
+    ``PGSLUICE_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still runs.
+    """
+
+    def __init__(self, *arguments: str, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
+        self._directory = PrivateDirectory("program")
+        self._command = [sys.executable, "-m", "shared.program", *arguments]
+        if config is not None:
+            self.config_path.write_text(yaml.safe_dump(dict(config)))
+            self._command += ["--config", str(self.config_path)]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PGSLUICE_")}
+        self._env = inherited | {"PYTHONPATH": str(REPOSITORY), "HOME": str(self._directory.path)} | dict(env or {})
+        self._process: ChildProcess | None = None
+
+    @property
+    def config_path(self) -> Path:
+        return self._directory.path / "config.yaml"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        assert not self.is_running, "the process is running already"
+        self._process = ChildProcess(
+            self._command,
+            log_path=self._directory.path / "stderr",
+            stdout_path=self._directory.path / "stdout",
+            cwd=self._directory.path,
+            env=self._env,
+        )
+        return self
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._started.pid
+
+    @property
+    def _started(self) -> ChildProcess:
+        assert self._process is not None, "the process was not started"
+        return self._process
+
+    def log(self) -> str:
+        """Standard error of all starts so far."""
+        return (self._directory.path / "stderr").read_text(errors="replace")
+
+    def stdout(self) -> str:
+        """Standard output of all starts so far."""
+        return (self._directory.path / "stdout").read_text(errors="replace")
+
+    def memory_bytes(self) -> int:
+        return self._started.memory_bytes()
+
+    def terminate(self) -> None:
+        """SIGTERM to the process itself; ``wait`` for its end."""
+        self._started.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to it and all its descendants (the JVM and its Python workers among them)."""
+        self._started.kill()
+
+    def wait(self, deadline_s: float = EXIT_DEADLINE_S) -> int:
+        """The exit code, negative for a signal."""
+        return self._started.wait(deadline_s)
+
+    def wait_for_log(self, text: str, deadline_s: float = EXIT_DEADLINE_S) -> None:
+        """Returns when ``text`` is in the log; raises at once when the process ended without it."""
+        if not wait_until(
+            lambda: text in self.log() or not self.is_running, deadline_s=deadline_s, what=f"log line with {text!r}"
+        ):
+            return
+        if text not in self.log():
+            raise AssertionError(f"the process ended with {self._started.poll()} without logging {text!r}: {self.log()}")
+
+    def close(self) -> None:
+        """Kills it if it runs and removes its files."""
+        if self.is_running:
+            self.kill()
+        self._directory.remove()

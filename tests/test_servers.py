@@ -1,0 +1,130 @@
+"""The servers the other tests rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nats
+import psutil
+import psycopg
+import pytest
+
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
+from tests.servers.child import PrivateDirectory
+from tests.servers.program import REPOSITORY
+from tests.waiting import DeadlineError, wait_until
+
+
+def test_postgres_keeps_committed_rows_through_kill_and_restart() -> None:
+    with PostgresServer() as server:
+        database = server.create_database("shop")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 1000)")
+        port, backends = server.port, psutil.Process(server.pid).children(recursive=True)
+        server.kill()
+        assert not any(backend.is_running() for backend in backends)
+        with pytest.raises(psycopg.OperationalError):
+            server.connect()
+        server.start()
+        assert server.port == port
+        assert database.execute("SELECT count(*) FROM t") == [(1000,)]
+
+
+def test_postgres_is_ready_for_logical_replication(source_database: Database) -> None:
+    assert source_database.execute("SHOW wal_level") == [("logical",)]
+    source_database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+
+
+def test_a_dropped_database_takes_its_slots_along(postgres: PostgresServer) -> None:
+    database = postgres.create_database("dropped")
+    database.execute("SELECT pg_create_logical_replication_slot('dropped', 'pgoutput')")
+    database.drop()
+    with postgres.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'dropped'").fetchone() == (0,)
+
+
+def test_postgres_with_a_password_refuses_another() -> None:
+    with PostgresServer(password="right") as server:
+        assert server.create_database("d").execute("SELECT 1") == [(1,)]
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(server.dsn(), password="wrong")
+
+
+def test_postgres_takes_settings() -> None:
+    with PostgresServer({"wal_level": "replica"}) as server, server.connect() as connection:
+        assert connection.execute("SHOW wal_level").fetchone() == ("replica",)
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(RuntimeError, match="wal_level"):
+        PostgresServer({"wal_level": "nonsense"}).start()
+
+
+def test_nothing_is_left_behind_after_close() -> None:
+    with PostgresServer() as server:
+        pid, directory = server.pid, server.data_directory
+    assert not psutil.pid_exists(pid)
+    assert not directory.exists()
+
+
+async def test_nats_keeps_acknowledged_messages_through_kill_and_restart() -> None:
+    with NatsServer() as server:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="s", subjects=["s"])
+        for _ in range(10):
+            await client.jetstream().publish("s", b"x")
+        await client.close()
+        server.kill()
+        server.start()
+        client = await nats.connect(server.url)
+        assert (await client.jetstream().stream_info("s")).state.messages == 10
+        await client.close()
+
+
+def test_nats_takes_configuration() -> None:
+    with NatsServer(jetstream=False, config="max_payload: 65536") as server:
+        information = server.information()
+    assert information["max_payload"] == 65536
+    assert not information.get("jetstream")
+
+
+def test_servers_and_directories_end_with_a_killed_python() -> None:
+    """A test run that is killed leaves neither processes nor directories."""
+    script = (
+        "from tests.servers import *\n"
+        "p, n = PostgresServer(), NatsServer()\n"
+        "p.start(); n.start()\n"
+        "print(p.pid, n.pid, p.data_directory.parent, flush=True)\n"
+        "import signal; signal.pause()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    assert process.stdout is not None
+    postgres_pid, nats_pid, directory = process.stdout.readline().split()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    wait_until(lambda: not psutil.pid_exists(int(postgres_pid)), what="end of PostgreSQL")
+    wait_until(lambda: not psutil.pid_exists(int(nats_pid)), what="end of nats-server")
+    wait_until(lambda: not Path(directory).exists(), what="removal of the data directory")
+
+
+def test_a_private_directory_may_be_removed_twice() -> None:
+    directory = PrivateDirectory("test")
+    directory.remove()
+    directory.remove()
+    assert not directory.path.exists()
+
+
+def test_a_program_that_ends_early_is_reported_with_its_log() -> None:
+    with PgsluiceProcess("no-such-command") as process:
+        with pytest.raises(AssertionError, match="ended with"):
+            process.wait_for_log("this is never logged")
+        assert process.wait() != 0
+
+
+def test_waiting_names_what_did_not_happen() -> None:
+    with pytest.raises(DeadlineError, match="the moon: not within"):
+        wait_until(lambda: False, deadline_s=0.05, what="the moon")
