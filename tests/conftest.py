@@ -1,13 +1,34 @@
-"""Servers and databases that tests share; a test that stops or reconfigures a server starts one of its own."""
+"""Servers and databases that tests share; a test that stops or reconfigures a server starts one of its own.
+
+Tests come in rings, told apart by what their module uses. A module that takes something from ``tests.servers`` or from Spark,
+and a test that takes one of the fixtures below, has the marker ``servers``; the rest is pure and fast.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
 from tests.servers import Database, NatsServer, PostgresServer
+
+_SERVER_FIXTURES = {"postgres", "nats_server", "source_database", "target_database"}
+_SERVER_PACKAGES = ("tests.servers", "pyspark")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and (_SERVER_FIXTURES.intersection(item.fixturenames) or _uses_servers(item.module)):
+            item.add_marker("servers")
+
+
+def _uses_servers(module: ModuleType) -> bool:
+    origins = (
+        getattr(thing, "__name__" if isinstance(thing, ModuleType) else "__module__", None) for thing in vars(module).values()
+    )
+    return any(str(origin).startswith(_SERVER_PACKAGES) for origin in origins)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,74 @@
+# Everything runs in a virtual environment of the checkout, .venv, made from pyproject.toml and made again when that changes.
+# Needed on the machine: Python 3.11+, Java 17+ (Spark's JVM), make, and a package index. PYTHON and JAVA_HOME choose which.
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+ifneq ($(PYTHON),)
+CANDIDATES := $(PYTHON)
+else
+CANDIDATES := python3 python3.13 python3.12 python3.11
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help install java lint format check test test-long demo clean
+
+help:
+	@echo "make demo       a shop database replicated live for 20 seconds, on servers that the demo starts itself"
+	@echo "make test       every test but the long ones (several minutes)"
+	@echo "make test-long  the long ones"
+	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
+	@echo "make format     format the code"
+	@echo "make install    only make or renew the virtual environment $(VENV)"
+	@echo "make clean      remove $(VENV) and all caches"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	@for candidate in $(CANDIDATES); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "pgsluice needs Python 3.11 or later, and none of these is one: $(CANDIDATES). Install it, or name it: make PYTHON=/path/to/python3" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Installing into $(VENV) with $$found; the first time this takes a minute or two"; \
+	"$$found" -m venv --clear $(VENV) || { echo "$$found could not make a virtual environment (Debian: install the package python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# `java -version` says: openjdk version "17.0.15" 2025-04-15; before Java 9 it said "1.8.0_292".
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Spark needs Java 17 or later; '$$java -version' says version '$${version:-none}'. Install it (Debian: openjdk-17-jre-headless), or set JAVA_HOME" >&2; \
+	  exit 1; \
+	fi
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+check: lint
+	$(BIN)/python -m pytest -m "not servers and not long"
+
+test: $(INSTALLED) java
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(INSTALLED) java
+	$(BIN)/python -m pytest -m long --timeout 7200
+
+demo: $(INSTALLED) java
+	@$(BIN)/python -m benchmarks.demo
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
