@@ -1,0 +1,29 @@
+"""Configuration: flag, else environment variable, else YAML file, else default, for every key alike.
+
+``load`` merges and checks everything before anything starts; the functions of ``shared.config.produce`` make typed settings
+of the result. ``shared.options`` is the table behind it.
+"""
+
+from shared.config.load import load, notices
+from shared.config.produce import (
+    drop_settings,
+    log_settings,
+    postgres_sink_settings,
+    replicator_settings,
+    status_settings,
+    worker_settings,
+)
+from shared.config.values import Notice, Values
+
+__all__ = [
+    "Notice",
+    "Values",
+    "drop_settings",
+    "load",
+    "log_settings",
+    "notices",
+    "postgres_sink_settings",
+    "replicator_settings",
+    "status_settings",
+    "worker_settings",
+]

@@ -1,0 +1,67 @@
+"""What one option cannot say alone: options that exclude or need each other, names with rules of their own, and what is
+understood but not available yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from shared.config.values import Values
+from shared.errors import UsageError
+from shared.names import GroupNames, check_worker_name
+from shared.options import Role
+
+MODES = ("stream", "copy", "copy-and-stream")
+
+
+def problems_between(values: Values, roles: Collection[Role], missing: Callable[[str], UsageError]) -> Iterator[UsageError]:
+    """Everything wrong with ``values`` as a whole. ``missing`` makes the error for an option that must be given."""
+    yield from _invalid_names(values)
+    yield from _tls_problems(values)
+    if values.given("nats-user") != values.given("nats-password"):
+        yield missing("nats-password" if values.given("nats-user") else "nats-user")
+    if len(ways := _nats_identities(values)) > 1:
+        yield UsageError(f"{' and '.join(ways)} are both given", "NATS takes one of them; remove the others")
+    if Role.STATUS in roles and values.given("host"):
+        yield from (missing(name) for name in ("dbname", "user") if not values.given(name))
+    if Role.REPLICATOR in roles:
+        yield from _mode_problems(values)
+    if Role.WORKER in roles:
+        yield from (_not_yet(values, name, "") for name in ("rules-config", "routing-config") if values.given(name))
+
+
+def _invalid_names(values: Values) -> Iterator[UsageError]:
+    for name, check in (("group", GroupNames), ("name", check_worker_name)):
+        if values.given(name):
+            try:
+                check(values.text(name))
+            except UsageError as error:
+                yield UsageError(f"{error.fact} ({values.places[name]})", error.remedy)
+
+
+def _tls_problems(values: Values) -> Iterator[UsageError]:
+    for key, certificate in (("nats-tls-key", "nats-tls-cert"), ("sslkey", "sslcert"), ("target-sslkey", "target-sslcert")):
+        if values.given(key) and not values.given(certificate):
+            yield UsageError(
+                f"{key} is given ({values.places[key]}) without {certificate}", f"give {certificate} too, or remove {key}"
+            )
+
+
+def _nats_identities(values: Values) -> list[str]:
+    return [name for name in ("nats-user", "nats-token", "nats-credentials") if values.given(name)]
+
+
+def _mode_problems(values: Values) -> Iterator[UsageError]:
+    chosen = [f"{mode} ({values.places[mode]})" for mode in MODES if values.switch(mode)]
+    if len(chosen) > 1:
+        yield UsageError(f"several modes are given: {', '.join(chosen)}", "give one of them; a switch is taken back with =false")
+    else:
+        instead = "use --stream, on tables whose rows are already at the target"
+        yield from (_not_yet(values, mode, instead) for mode in ("copy", "copy-and-stream") if values.switch(mode))
+    if values.switch("track-ddl"):
+        yield _not_yet(values, "track-ddl", "remove it and change both tables yourself, the target first")
+
+
+def _not_yet(values: Values, name: str, instead: str) -> UsageError:
+    return UsageError(
+        f"{name} ({values.places[name]}) is not available in this version", instead or "remove it; no row is changed on the way"
+    )

@@ -1,0 +1,98 @@
+"""Typed settings out of checked values. Nothing is validated here and nothing can fail: ``load`` did both."""
+
+from __future__ import annotations
+
+from shared.config.values import Values
+from shared.settings import (
+    DropSettings,
+    LogSettings,
+    NatsSettings,
+    PostgresSettings,
+    PostgresSinkSettings,
+    ReplicatorSettings,
+    StatusSettings,
+    StreamSettings,
+    WorkerSettings,
+)
+
+
+def replicator_settings(values: Values) -> ReplicatorSettings:
+    return ReplicatorSettings(
+        group=values.text("group"),
+        source=_postgres(values),
+        nats=_nats(values),
+        stream=StreamSettings(
+            replicas=values.number("stream-replicas"),
+            placement_tags=values.names("stream-placement-tags"),
+            max_bytes=values.number("stream-max-bytes"),
+            retention_s=values.seconds("retention"),
+        ),
+        log=log_settings(values),
+        schema=values.text("schema"),
+        tables=values.names("tables"),
+        publish=values.names("publish"),
+        failover=values.switch("failover"),
+        until_lsn=values.text("until-lsn"),
+    )
+
+
+def status_settings(values: Values) -> StatusSettings:
+    source = _postgres(values) if values.given("host") else None
+    return StatusSettings(group=values.text("group"), source=source, nats=_nats(values), log=log_settings(values))
+
+
+def drop_settings(values: Values) -> DropSettings:
+    return DropSettings(group=values.text("group"), source=_postgres(values), nats=_nats(values), log=log_settings(values))
+
+
+def worker_settings(values: Values, sink: str) -> WorkerSettings:
+    """``sink`` is the sink's kind, the name of a worker that was given none."""
+    return WorkerSettings(
+        group=values.text("group"),
+        name=values.text("name") or sink,
+        nats=_nats(values),
+        log=log_settings(values),
+        until_sequence=values.text("until-sequence"),
+        batch_messages=values.number("batch-size"),
+        batch_bytes=values.number("batch-bytes"),
+        spark=values.pairs("spark"),
+    )
+
+
+def postgres_sink_settings(values: Values) -> PostgresSinkSettings:
+    return PostgresSinkSettings(
+        target=_postgres(values, "target-"),
+        sync_schema=values.switch("target-sync-schema"),
+        disable_foreign_keys=values.switch("target-disable-foreign-keys"),
+    )
+
+
+def log_settings(values: Values) -> LogSettings:
+    return LogSettings(level=values.text("log-level").upper(), format=values.text("log-format"))
+
+
+def _postgres(values: Values, prefix: str = "") -> PostgresSettings:
+    return PostgresSettings(
+        host=values.text(prefix + "host"),
+        port=values.number(prefix + "port"),
+        dbname=values.text(prefix + "dbname"),
+        user=values.text(prefix + "user"),
+        password=values.text(prefix + "password"),
+        sslmode=values.text(prefix + "sslmode"),
+        sslrootcert=values.text(prefix + "sslrootcert"),
+        sslcert=values.text(prefix + "sslcert"),
+        sslkey=values.text(prefix + "sslkey"),
+    )
+
+
+def _nats(values: Values) -> NatsSettings:
+    return NatsSettings(
+        url=values.text("nats-url"),
+        user=values.text("nats-user"),
+        password=values.text("nats-password"),
+        token=values.text("nats-token"),
+        credentials_file=values.text("nats-credentials"),
+        tls_ca=values.text("nats-tls-ca"),
+        tls_cert=values.text("nats-tls-cert"),
+        tls_key=values.text("nats-tls-key"),
+    )

@@ -1,0 +1,361 @@
+"""The one table of all options: what each is called, means, defaults to, and which command reads it.
+
+The command line, the environment, the configuration file, the help texts and ``config.example.yaml`` all follow from it. An
+option ``nats-url`` is the flag ``--nats-url``, the variable ``PGSLUICE_NATS_URL`` and the YAML key ``nats-url``. All roles
+share one flat key space, so that one file can serve every process of a group: a key that another role reads is valid and
+ignored. Names and meanings follow pg_flo's, whose files load unchanged.
+
+Defaults are written as a user would write them, and read by the same functions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.kinds import Kind
+
+
+class Role(enum.Enum):
+    """Who reads an option. A command has one or more roles: ``worker postgres`` is WORKER and POSTGRES."""
+
+    REPLICATOR = "replicator"
+    STATUS = "status"
+    DROP = "drop"
+    WORKER = "worker"
+    STDOUT = "worker stdout"
+    POSTGRES = "worker postgres"
+    FILE = "worker file"
+    WEBHOOK = "worker webhook"
+
+
+EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP)
+SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP)
+REPLICATOR = (Role.REPLICATOR,)
+WORKER = (Role.WORKER,)
+STDOUT = (Role.STDOUT,)
+POSTGRES = (Role.POSTGRES,)
+
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+OPERATIONS = ("insert", "update", "delete", "truncate")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    ``required`` names the roles that cannot do without it. ``secret``: its value never appears in an error or in help.
+    ``minimum`` and ``maximum`` bound a number, a size in bytes or a duration in seconds. ``choices`` are the only texts (or
+    list items) allowed; ``words`` are texts allowed beside what the kind takes. ``content_of`` names the option whose value
+    is the content of this file. ``no_effect`` says why the option is accepted although nothing reads it.
+    """
+
+    name: str
+    kind: Kind
+    roles: tuple[Role, ...]
+    help: str
+    example: str
+    default: str = ""
+    required: tuple[Role, ...] = ()
+    secret: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    content_of: str = ""
+    no_effect: str = ""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name
+
+    @property
+    def variable(self) -> str:
+        return "PGSLUICE_" + self.name.upper().replace("-", "_")
+
+    @property
+    def allowed(self) -> str:
+        """Bounds and choices as the end of a sentence; "" when the kind says it all."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.maximum is not None:
+            return f"from {self.minimum:.0f} to {self.maximum:.0f}"
+        if self.minimum is not None:
+            return f"{self.minimum:.0f} or more"
+        return ""
+
+
+def _connection(prefix: str, whose: str, roles: tuple[Role, ...], required: tuple[Role, ...]) -> Iterable[Option]:
+    """How to reach one database, without TLS."""
+    yield Option(prefix + "host", Kind.TEXT, roles, f"Host of the {whose} database", "db.example.com", required=required)
+    yield Option(prefix + "port", Kind.NUMBER, roles, f"Port of the {whose} database", "5432", "5432", minimum=1, maximum=65535)
+    yield Option(prefix + "dbname", Kind.TEXT, roles, f"Name of the {whose} database", "shop", required=required)
+    yield Option(prefix + "user", Kind.TEXT, roles, f"User at the {whose} database", "pgsluice", required=required)
+    yield Option(
+        prefix + "password",
+        Kind.TEXT,
+        roles,
+        f"Password at the {whose} database. Better not as a flag: every user of the machine can read a command line",
+        "${" + f"PGSLUICE_{prefix.upper().replace('-', '_')}PASSWORD" + ":-}",
+        secret=True,
+    )
+    yield Option(
+        prefix + "password-file",
+        Kind.FILE,
+        roles,
+        f"File that holds the password at the {whose} database and nothing else",
+        f"/run/secrets/{prefix}password",
+        content_of=prefix + "password",
+    )
+
+
+def _tls(prefix: str, whose: str, roles: tuple[Role, ...]) -> Iterable[Option]:
+    """libpq's TLS parameters of one database."""
+    yield Option(
+        prefix + "sslmode",
+        Kind.TEXT,
+        roles,
+        f"TLS to the {whose} database, as libpq's sslmode (libpq's default: prefer)",
+        "verify-full",
+        choices=SSL_MODES,
+    )
+    yield Option(
+        prefix + "sslrootcert",
+        Kind.FILE,
+        roles,
+        f"Certificates that vouch for the {whose} database, or 'system' for the machine's",
+        "/etc/pgsluice/root.crt",
+        words=("system",),
+    )
+    yield Option(prefix + "sslcert", Kind.FILE, roles, f"Our certificate at the {whose} database", "/etc/pgsluice/client.crt")
+    yield Option(prefix + "sslkey", Kind.FILE, roles, "Private key of that certificate", "/etc/pgsluice/client.key")
+
+
+_GENERAL = (
+    Option(
+        "config",
+        Kind.FILE,
+        EVERY,
+        "Configuration file in YAML; ~/.pgsluice.yaml is read when none is given and it is there",
+        "pgsluice.yaml",
+    ),
+    Option("group", Kind.TEXT, EVERY, "Name that a replicator and its workers share", "orders", required=EVERY),
+    Option("log-level", Kind.TEXT, EVERY, "Least important events to log", "info", "info", choices=LOG_LEVELS),
+    Option("log-format", Kind.TEXT, EVERY, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
+)
+
+_NATS = (
+    Option(
+        "nats-url",
+        Kind.SERVERS,
+        EVERY,
+        "NATS servers, comma-separated; tls:// asks for TLS",
+        "nats://localhost:4222",
+        required=EVERY,
+        secret=True,
+    ),
+    Option("nats-user", Kind.TEXT, EVERY, "User at NATS", "pgsluice"),
+    Option("nats-password", Kind.TEXT, EVERY, "Password at NATS", "${PGSLUICE_NATS_PASSWORD:-}", secret=True),
+    Option(
+        "nats-password-file",
+        Kind.FILE,
+        EVERY,
+        "File that holds the password at NATS and nothing else",
+        "/run/secrets/nats-password",
+        content_of="nats-password",
+    ),
+    Option("nats-token", Kind.TEXT, EVERY, "Token at NATS", "${PGSLUICE_NATS_TOKEN:-}", secret=True),
+    Option(
+        "nats-token-file",
+        Kind.FILE,
+        EVERY,
+        "File that holds the token at NATS and nothing else",
+        "/run/secrets/nats-token",
+        content_of="nats-token",
+    ),
+    Option("nats-credentials", Kind.FILE, EVERY, "NATS credentials file (JWT and seed)", "/etc/pgsluice/nats.creds"),
+    Option("nats-tls-ca", Kind.FILE, EVERY, "Certificates that vouch for the NATS servers", "/etc/pgsluice/nats-ca.pem"),
+    Option("nats-tls-cert", Kind.FILE, EVERY, "Our certificate at NATS", "/etc/pgsluice/nats-client.pem"),
+    Option("nats-tls-key", Kind.FILE, EVERY, "Private key of that certificate", "/etc/pgsluice/nats-client.key"),
+)
+
+_REPLICATOR = (
+    *_connection("", "source", SOURCE, (Role.REPLICATOR, Role.DROP)),
+    *_tls("", "source", SOURCE),
+    Option("schema", Kind.TEXT, REPLICATOR, "Schema of the tables that are named without one", "public", "public"),
+    Option(
+        "tables",
+        Kind.LIST,
+        REPLICATOR,
+        "Tables to replicate: table, schema.table or schema.*; all tables of the schema when none is given",
+        "customers,sales.*",
+    ),
+    Option(
+        "publish",
+        Kind.LIST,
+        REPLICATOR,
+        "Operations to replicate",
+        "insert,update,delete,truncate",
+        "insert,update,delete,truncate",
+        choices=OPERATIONS,
+    ),
+    Option(
+        "failover",
+        Kind.SWITCH,
+        REPLICATOR,
+        "Make the slot follow a failover to a standby (PostgreSQL 17 or later)",
+        "true",
+        "false",
+    ),
+    Option(
+        "stream", Kind.SWITCH, REPLICATOR, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
+    ),
+    Option("copy", Kind.SWITCH, REPLICATOR, "Mode: copy the tables as they are, then stop (not available yet)", "false", "false"),
+    Option(
+        "copy-and-stream",
+        Kind.SWITCH,
+        REPLICATOR,
+        "Mode: copy the tables, then replicate changes (not available yet)",
+        "false",
+        "false",
+    ),
+    Option(
+        "max-copy-workers-per-table",
+        Kind.NUMBER,
+        REPLICATOR,
+        "Tasks that copy one table at the same time",
+        "4",
+        "4",
+        minimum=1,
+        maximum=1024,
+    ),
+    Option("track-ddl", Kind.SWITCH, REPLICATOR, "Replicate changes of table definitions (not available yet)", "false", "false"),
+    Option(
+        "until-lsn",
+        Kind.LSN,
+        REPLICATOR,
+        "Publish up to this place in the write-ahead log and exit; 'current' is where it is now",
+        "current",
+        words=("current",),
+    ),
+)
+
+_STREAMS = (
+    Option(
+        "stream-replicas", Kind.NUMBER, REPLICATOR, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5
+    ),
+    Option("stream-placement-tags", Kind.LIST, REPLICATOR, "Tags of the NATS servers that hold the streams", "ssd,eu-west"),
+    Option(
+        "stream-max-bytes",
+        Kind.SIZE,
+        REPLICATOR,
+        "Most bytes of one stream; when it is full the replicator waits and the source keeps its log",
+        "10GiB",
+        "10GiB",
+        minimum=1024 * 1024,
+    ),
+    Option("retention", Kind.DURATION, REPLICATOR, "How long applied messages stay in the stream for replay", "24h", "24h"),
+)
+
+_WORKER = (
+    Option(
+        "name",
+        Kind.TEXT,
+        WORKER,
+        "Name of this worker, which owns its position in the stream (default: its sink's kind)",
+        "postgres",
+    ),
+    Option(
+        "batch-size",
+        Kind.NUMBER,
+        WORKER,
+        "Most stream messages in one micro-batch (a message holds up to 256 KiB of changes)",
+        "8192",
+        "8192",
+        minimum=1,
+        maximum=1_000_000,
+    ),
+    Option("batch-bytes", Kind.SIZE, WORKER, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1),
+    Option("rules-config", Kind.TEXT, WORKER, "Rules file (not available yet)", "rules.yaml"),
+    Option("routing-config", Kind.TEXT, WORKER, "Routing file (not available yet)", "routing.yaml"),
+    Option(
+        "until-sequence",
+        Kind.NUMBER,
+        WORKER,
+        "Apply up to this stream sequence and exit; 'current' is the last one now",
+        "current",
+        minimum=1,
+        words=("current",),
+    ),
+    Option(
+        "spark",
+        Kind.PAIRS,
+        WORKER,
+        "A Spark setting: master, memory or any spark.* key; repeatable. The variable takes a JSON object, the file a mapping",
+        "master=local[4]",
+        '{"master": "local[*]"}',
+    ),
+)
+
+_SINKS = (
+    Option("transactions", Kind.SWITCH, STDOUT, "Write a line for each BEGIN and COMMIT too", "true", "false"),
+    *_connection("target-", "target", POSTGRES, POSTGRES),
+    *_tls("target-", "target", POSTGRES),
+    Option(
+        "target-sync-schema",
+        Kind.SWITCH,
+        POSTGRES,
+        "Create target tables that are missing (pg_flo copied the whole source schema with pg_dump, and not by default)",
+        "false",
+        "true",
+    ),
+    Option(
+        "target-disable-foreign-keys",
+        Kind.SWITCH,
+        POSTGRES,
+        "Apply with session_replication_role = replica, so that the target's foreign keys and triggers do not fire",
+        "true",
+        "false",
+    ),
+    Option("file-output-dir", Kind.TEXT, (Role.FILE,), "Directory of the file sink's files", "/var/lib/pgsluice/out"),
+    Option("webhook-url", Kind.TEXT, (Role.WEBHOOK,), "Where the webhook sink posts", "https://example.com/hook", secret=True),
+)
+
+_NO_SCHEMA_DUMP = "tables are created from what the stream says of them, without a connection to the source"
+_NO_RETRY_LIMIT = "connections are tried again for ever, with growing pauses"
+
+
+def _ignored(name: str, example: str, roles: tuple[Role, ...], reason: str) -> Option:
+    return Option(
+        name,
+        Kind.TEXT,
+        roles,
+        f"Accepted for pg_flo's files and ignored: {reason}",
+        example,
+        secret=name.endswith("password"),
+        no_effect=reason,
+    )
+
+
+_IGNORED = (
+    _ignored("source-host", "db.example.com", POSTGRES, _NO_SCHEMA_DUMP),
+    _ignored("source-port", "5432", POSTGRES, _NO_SCHEMA_DUMP),
+    _ignored("source-dbname", "shop", POSTGRES, _NO_SCHEMA_DUMP),
+    _ignored("source-user", "pgsluice", POSTGRES, _NO_SCHEMA_DUMP),
+    _ignored("source-password", "${PGSLUICE_SOURCE_PASSWORD:-}", POSTGRES, _NO_SCHEMA_DUMP),
+    _ignored("retry-max-attempts", "3", REPLICATOR, _NO_RETRY_LIMIT),
+    _ignored("retry-initial-wait", "1s", REPLICATOR, _NO_RETRY_LIMIT),
+    _ignored("retry-max-wait", "8s", REPLICATOR, _NO_RETRY_LIMIT),
+)
+
+OPTIONS: tuple[Option, ...] = (*_GENERAL, *_NATS, *_REPLICATOR, *_STREAMS, *_WORKER, *_SINKS, *_IGNORED)
+
+BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+
+
+def options_of(*roles: Role) -> tuple[Option, ...]:
+    """The options that a command with these roles reads, in the table's order."""
+    return tuple(option for option in OPTIONS if not set(roles).isdisjoint(option.roles))
