@@ -1,0 +1,154 @@
+"""What a reviewer would have to watch for by hand: sizes, names, borders between packages, documents that go stale."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PRODUCT = ("shared", "replicator", "rules", "worker")
+EVERYTHING = (*PRODUCT, "benchmarks", "tests")
+
+FILE_LINES_WARN, FILE_LINES_FAIL = 400, 500
+FUNCTION_LINES_WARN, FUNCTION_LINES_FAIL = 40, 60
+
+LONG_FILES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Exceptions, each with the reason why it reads better in one piece."""
+
+FORBIDDEN_FILE_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "types", "models", "misc"}
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (REPOSITORY / package).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function's name and its number of lines without the docstring."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            docstring = node.body[0] if ast.get_docstring(node) is not None else None
+            documented = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
+            yield node.name, node.end_lineno - node.lineno + 1 - documented
+
+
+def test_files_stay_short_enough_to_read_at_once() -> None:
+    sizes = {relative(path): len(path.read_text().splitlines()) for path in sources(*EVERYTHING)}
+    judge(sizes, FILE_LINES_WARN, FILE_LINES_FAIL, LONG_FILES)
+
+
+def test_functions_stay_on_one_screen() -> None:
+    sizes = {f"{relative(path)}:{name}": size for path in sources(*PRODUCT) for name, size in functions(path)}
+    judge(sizes, FUNCTION_LINES_WARN, FUNCTION_LINES_FAIL, LONG_FUNCTIONS)
+
+
+def judge(sizes: dict[str, int], warn: int, fail: int, exceptions: dict[str, str]) -> None:
+    """Fails over ``fail`` lines unless listed in ``exceptions``, warns over ``warn``; an exception nobody needs fails too."""
+    needless = [name for name in exceptions if sizes.get(name, 0) <= warn]
+    assert not needless, f"listed as exceptions but short or gone: {needless}"
+    over = {name: size for name, size in sizes.items() if size > warn and name not in exceptions}
+    for name, size in over.items():
+        warnings.warn(f"{name} has {size} lines (over {warn})", stacklevel=2)
+    assert not {name: size for name, size in over.items() if size > fail}
+
+
+def test_no_file_name_shadows_the_standard_library() -> None:
+    assert not [relative(path) for path in sources(*EVERYTHING) if path.stem in sys.stdlib_module_names]
+
+
+def test_no_file_is_a_drawer_for_everything() -> None:
+    assert not [relative(path) for path in sources(*EVERYTHING) if path.stem in FORBIDDEN_FILE_NAMES]
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [relative(path) for path in sources(*EVERYTHING) if not ast.get_docstring(tree(path))]
+
+
+def drawn_exceptions() -> dict[str, tuple[str, int | None]]:
+    """The tree in the docstring of ``shared/errors.py``: each class with its base and its exit code (None: inherited)."""
+    docstring = ast.get_docstring(tree(REPOSITORY / "shared" / "errors.py"))
+    assert docstring is not None
+    drawn: dict[str, tuple[str, int | None]] = {}
+    open_branches: list[tuple[int, str]] = []
+    for line in docstring.splitlines():
+        match = re.fullmatch(r"(\s*(?:│\s+)*(?:[├└]── )?)(\w+Error)(?:\s+(\d+))?(?:\s{2,}.*)?", line)
+        if match is None:
+            continue
+        indent, name, code = len(match[1]), match[2], match[3]
+        while open_branches and open_branches[-1][0] >= indent:
+            open_branches.pop()
+        drawn[name] = (open_branches[-1][1] if open_branches else "Exception", int(code) if code else None)
+        open_branches.append((indent, name))
+    return drawn
+
+
+def defined_exceptions() -> dict[str, tuple[str, int | None]]:
+    """The same from the class statements of the whole product."""
+    classes = [node for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: node.bases[0].id for node in classes if node.bases and isinstance(node.bases[0], ast.Name)}
+
+    def is_ours(name: str) -> bool:
+        return name == "PgsluiceError" or (name in bases and is_ours(bases[name]))
+
+    return {node.name: (bases[node.name], exit_code(node)) for node in classes if is_ours(node.name)}
+
+
+def exit_code(class_node: ast.ClassDef) -> int | None:
+    for statement in class_node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="exit_code")], value=ast.Constant(value=int(code))):
+                return code
+    return None
+
+
+def test_the_drawn_exception_tree_is_the_real_one() -> None:
+    drawn, defined = drawn_exceptions(), defined_exceptions()
+    assert {name: base for name, (base, _) in drawn.items()} == {name: base for name, (base, _) in defined.items()}
+    wrong_codes = {name: code for name, (_, code) in drawn.items() if code is not None and defined[name][1] != code}
+    assert not wrong_codes
+
+
+def test_imports_go_one_way() -> None:
+    """The contract of pyproject.toml: worker -> rules -> shared <- replicator."""
+    checked = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def imported_packages(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Import(names=names):
+                found.update(alias.name.split(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", ["replicator", "shared", "rules"])
+def test_spark_stays_in_the_worker(package: str) -> None:
+    assert not [relative(path) for path in sources(package) if {"pyspark", "pandas", "pyarrow"} & imported_packages(path)]
+
+
+def test_the_product_does_not_import_its_tests() -> None:
+    assert not [relative(path) for path in sources(*PRODUCT) if {"tests", "benchmarks"} & imported_packages(path)]
