@@ -1,8 +1,8 @@
 """The group's small durable facts, in a JetStream key-value bucket.
 
-Keys: ``group`` (what the group is bound to), ``replicator`` (its progress), ``worker.<name>`` (a worker's position and
-progress), ``lease.<name>`` (who runs that worker). Values are JSON objects. ``revision`` is the bucket's own counter; a write
-that names the revision it replaces fails when somebody else wrote in between.
+Keys: ``group`` (what the group is bound to), ``replicator`` (its progress), ``worker.<name>`` (what a worker reports of itself),
+``position.<name>`` (the position of a sink that has no better place for it), ``lease.<name>`` (who runs that worker). Values are
+JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ T = TypeVar("T")
 
 def worker_key(worker: str) -> str:
     return f"worker.{worker}"
+
+
+def position_key(worker: str) -> str:
+    return f"position.{worker}"
 
 
 def lease_key(worker: str) -> str:

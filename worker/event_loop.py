@@ -17,13 +17,13 @@ class EventLoopThread:
     """A daemon thread; ``close`` ends it, and the process does not wait for it otherwise."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """What ``coroutine`` returns or raises; TimeoutError after ``timeout_s``, and the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -32,6 +32,6 @@ class EventLoopThread:
 
     def close(self) -> None:
         """Stops the loop and waits for its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()

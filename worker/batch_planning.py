@@ -1,0 +1,78 @@
+"""Where a micro-batch ends, and how it is cut into partitions. Pure, but for the marks it asks for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from worker.stream_reader import Mark
+
+SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
+PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
+
+MarkAt = Callable[[int], Mark]
+"""The mark of a message that is known to exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """A batch holds no more than this, unless one source transaction is larger."""
+
+    messages: int
+    bytes: int
+
+
+def plan_end(start: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
+    """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
+
+    ``last`` is the newest message. Marks grow with the sequence, so both searches halve the range.
+    """
+    if last.settled <= start:
+        return start
+    base = mark_at(start + 1).bytes_before
+
+    def fits(mark: Mark) -> bool:
+        return mark.sequence - start <= limit.messages and mark.bytes_through - base <= limit.bytes
+
+    if fits(last):
+        return last.settled
+    candidate = _last_that(fits, start + 1, min(last.sequence, start + limit.messages), mark_at)
+    if candidate is not None and candidate.settled > start:
+        return candidate.settled
+    # One transaction is larger than the limit: the batch is that transaction, up to the first message that settles.
+    low, high = start + 1, last.settled
+    while low < high:
+        middle = (low + high) // 2
+        if mark_at(middle).settled > start:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkAt) -> Mark | None:
+    """The last mark in the range that fits; None when not even the first does."""
+    found: Mark | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        mark = mark_at(middle)
+        if fits(mark):
+            found, low = mark, middle + 1
+        else:
+            high = middle - 1
+    return found
+
+
+def tile(start: int, end: int, total_bytes: int, parallelism: int) -> list[tuple[int, int]]:
+    """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
+
+    As many as there are cores, more when that keeps each within PARTITION_BYTES, one when the batch is small.
+    """
+    messages = end - start
+    if messages == 0:
+        return []
+    wanted = 1 if total_bytes < SMALL_BATCH_BYTES else max(parallelism, -(-total_bytes // PARTITION_BYTES))
+    count = min(wanted, messages)
+    borders = [start + messages * i // count for i in range(count + 1)]
+    return [(low + 1, high) for low, high in itertools.pairwise(borders)]

@@ -1,0 +1,132 @@
+"""Who runs a worker name: one process at a time.
+
+The holder writes its identity under ``lease.<worker>`` in the state bucket and rewrites it every RENEWAL_INTERVAL_S. Whoever
+waits watches the entry's revision on its own clock (clocks of two machines are never compared): unchanged for
+LEASE_DURATION_S, the holder is gone. On the same host the waiter also sees at once when the holder's process no longer exists.
+
+The lease keeps two workers from doing the same work. It is not what makes a sink exactly-once: that is the position, which a sink
+moves only from the value it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shared.errors import TransientError
+from shared.state import Entry, StateBucket, lease_key
+
+LEASE_DURATION_S = 10.0
+RENEWAL_INTERVAL_S = 2.0
+POLL_INTERVAL_S = 0.25
+WAIT_LOG_INTERVAL_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Lease:
+    """The lease of one worker name. Used on one event loop."""
+
+    def __init__(self, bucket: StateBucket, worker: str) -> None:
+        self._bucket = bucket
+        self._worker = worker
+        self._key = lease_key(worker)
+        self._revision = 0
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def acquire(self, on_lost: Callable[[], None]) -> None:
+        """Waits until this process holds the lease, then renews it in the background; calls ``on_lost`` if it is taken."""
+        waited_since = time.monotonic()
+        seen_revision, seen_at, logged_at = -1, 0.0, 0.0
+        while True:
+            entry = await self._bucket.get(self._key)
+            now = time.monotonic()
+            if entry is None:
+                revision = await self._bucket.create(self._key, _identity())
+            elif _is_gone(entry) or (entry.revision == seen_revision and now - seen_at > LEASE_DURATION_S):
+                revision = await self._bucket.update(self._key, _identity(), entry.revision)
+            else:
+                revision = None
+                if entry.revision != seen_revision:
+                    seen_revision, seen_at = entry.revision, now
+                if now - logged_at > WAIT_LOG_INTERVAL_S:
+                    logged_at = now
+                    _log.warning(
+                        "waiting for worker '%s' on %s (process %s) to stop or to stay silent for %d s; waited %d s so far",
+                        self._worker,
+                        entry.value.get("host"),
+                        entry.value.get("pid"),
+                        LEASE_DURATION_S,
+                        now - waited_since,
+                    )
+            if revision is not None:
+                self._revision = revision
+                self._renewal = asyncio.create_task(self._renew(on_lost))
+                return
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def release(self) -> None:
+        """Stops renewing and gives the lease back; nothing happens when it is not held."""
+        if self._renewal is None:
+            return
+        self._renewal.cancel()
+        self._renewal = None
+        entry = await self._bucket.get(self._key)
+        if entry is not None and entry.revision == self._revision:
+            await self._bucket.delete(self._key)
+
+    async def _renew(self, on_lost: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_INTERVAL_S)
+            try:
+                revision = await self._bucket.update(self._key, _identity(), self._revision)
+                if revision is None and not await self._still_ours():
+                    on_lost()
+                    return
+                self._revision = revision or self._revision
+            except TransientError as error:
+                _log.warning("the lease could not be renewed, trying again: %s", error)
+
+    async def _still_ours(self) -> bool:
+        """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""
+        entry = await self._bucket.get(self._key)
+        if entry is None or entry.value != _identity():
+            return False
+        self._revision = entry.revision
+        return True
+
+
+def _identity() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": os.getpid(), "started": _started_at(os.getpid())}
+
+
+def _is_gone(entry: Entry) -> bool:
+    """Whether the holder ran on this very machine and its process has ended. False when that cannot be known."""
+    holder = entry.value
+    if not holder.get("boot") or (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot_id()):
+        return False
+    return _started_at(int(holder["pid"])) != str(holder["started"])
+
+
+def _boot_id() -> str:
+    """Tells this boot of this kernel, and this process namespace, from any other; empty where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started_at(pid: int) -> str:
+    """The process's start time in clock ticks since boot, which tells it from a later one with the same number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]

@@ -1,0 +1,89 @@
+"""What a worker tells the others about itself, under ``worker.<name>`` in the state bucket, at most once a second.
+
+``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
+own position, never run ahead of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from shared.errors import TransientError
+from shared.lsn import format_lsn
+from shared.state import StateBucket, worker_key
+from worker.sinks.sink import Applied
+
+REPORT_INTERVAL_S = 1.0
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ProgressReport:
+    """Used on one event loop, except ``note``, which any thread may call."""
+
+    def __init__(self, bucket: StateBucket, worker: str, applied: Applied) -> None:
+        self._bucket = bucket
+        self._key = worker_key(worker)
+        self._applied = applied
+        self._batches = 0
+        self._changes = 0
+        self._started_at = _now()
+        self._reported: tuple[Applied, int] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def note(self, applied: Applied, changes: int) -> None:
+        self._applied = applied
+        self._batches += 1
+        self._changes += changes
+
+    async def start(self) -> None:
+        """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background."""
+        await self._report()
+        self._task = asyncio.create_task(self._report_for_ever())
+
+    async def stop(self) -> None:
+        """Writes the last report."""
+        if self._task is not None:
+            self._task.cancel()
+            await self._report()
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            if self._reported != (self._applied, self._batches):
+                await self._report()
+
+    async def _report(self) -> None:
+        state = (self._applied, self._batches)
+        try:
+            await self._bucket.put(self._key, self._content())
+        except TransientError:
+            return  # nothing depends on one report; the next carries the same facts
+        self._reported = state
+
+    def _content(self) -> dict[str, Any]:
+        applied = self._applied
+        return {
+            "sequence": applied.sequence,
+            "commit_lsn": format_lsn(applied.commit_lsn),
+            "committed_at": _timestamp(applied.committed_at),
+            "stream_created": applied.stream_created,
+            "batches": self._batches,
+            "changes": self._changes,
+            "started_at": self._started_at,
+            "updated_at": _now(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _timestamp(microseconds: int) -> str | None:
+    """RFC 3339 of a time in microseconds since 2000-01-01 UTC; None for 0, before the first transaction."""
+    return (POSTGRES_EPOCH + timedelta(microseconds=microseconds)).isoformat() if microseconds else None

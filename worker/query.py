@@ -1,0 +1,137 @@
+"""The streaming query of one worker: Spark calls back with micro-batches, each is written in tasks and committed by the sink."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from shared.errors import PgsluiceError, TransientError
+from worker.micro_batch import RECEIPT_SCHEMA, read_receipts, write_partition
+from worker.sinks.sink import Applied, Delivery, Receipt, Sink
+from worker.source import SOURCE_NAME, SourceSettings, change_source
+from worker.spark_session import Spark
+
+FIRST_RETRY_S = 0.2
+LONGEST_RETRY_S = 30.0
+SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
+DRAIN_DEADLINE_S = 25.0
+
+_log = logging.getLogger(__name__)
+
+BatchApplied = Callable[[Applied, int, float], None]
+"""Called after each commit with the new position, the number of source changes and the seconds the batch took."""
+
+
+class ChangeQuery:
+    """Batches are applied one after the other; ``stop`` lets the one in hand finish."""
+
+    def __init__(self, spark: Spark, sink: Sink, applied: Applied, stream_created: str, on_applied: BatchApplied) -> None:
+        self._spark = spark
+        self._sink = sink
+        self._applied = applied
+        self._stream_created = stream_created
+        self._on_applied = on_applied
+        self._in_batch = threading.Lock()
+        self._stopping = threading.Event()
+        self._error: PgsluiceError | None = None
+        self._query: StreamingQuery | None = None
+
+    def start(self, source: SourceSettings, *, drain: bool) -> None:
+        """Begins after ``source.applied_sequence``. ``drain``: ends by itself at what the stream holds now."""
+        session = self._spark.session
+        session.dataSource.register(change_source(source))
+        writer = session.readStream.format(SOURCE_NAME).load().writeStream.foreachBatch(self._apply)
+        writer = writer.option("checkpointLocation", self._spark.checkpoint_directory())
+        trigger = {"availableNow": True} if drain else {"processingTime": "0 seconds"}
+        self._query = writer.trigger(**trigger).start()
+
+    def ended(self, timeout_s: float) -> bool:
+        """Waits up to ``timeout_s``; raises what ended the query when it was an error."""
+        assert self._query is not None
+        try:
+            ended = bool(self._query.awaitTermination(timeout_s))
+        except PySparkException as error:
+            raise self._error or _spark_failure(error) from None
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    def stop(self) -> None:
+        """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
+        self._stopping.set()
+        if self._query is None:
+            return
+        if self._in_batch.acquire(timeout=DRAIN_DEADLINE_S):
+            self._in_batch.release()
+        else:
+            _log.warning("the batch in hand did not finish in %d s; it is applied again at the next start", DRAIN_DEADLINE_S)
+        self._query.stop()
+
+    def _apply(self, messages: DataFrame, batch_id: int) -> None:
+        with self._in_batch:
+            try:
+                self._apply_until_done(messages)
+            except PgsluiceError as error:
+                self._error = error
+                raise
+
+    def _apply_until_done(self, messages: DataFrame) -> None:
+        pause = FIRST_RETRY_S
+        spark_failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._apply_once(messages)
+                return
+            except TransientError as error:
+                _log.warning("a batch could not be applied, trying again in %.1f s: %s", pause, error)
+            except (PySparkException, Py4JError) as error:
+                spark_failures += 1
+                if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
+                    raise _spark_failure(error) from None
+                _log.warning("a Spark job failed, trying again in %.1f s: %s", pause, _first_line(error))
+            self._stopping.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads retries, protects nothing
+            pause = min(pause * 2, LONGEST_RETRY_S)
+
+    def _apply_once(self, messages: DataFrame) -> None:
+        started = time.monotonic()
+        written = messages.mapInArrow(write_partition(self._sink.writer()), RECEIPT_SCHEMA)
+        rows: Iterator[Any]
+        if self._sink.delivery is Delivery.STREAMED:
+            rows = written.toLocalIterator(prefetchPartitions=True)
+        else:
+            rows = iter(written.collect())
+        counter = _Counter(read_receipts(rows, self._applied.sequence + 1))
+        self._applied = self._sink.commit(counter, self._stream_created)
+        self._on_applied(self._applied, counter.changes, time.monotonic() - started)
+
+
+class _Counter:
+    """Counts the changes of the receipts that pass through it."""
+
+    def __init__(self, receipts: Iterator[Receipt]) -> None:
+        self._receipts = receipts
+        self.changes = 0
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for receipt in self._receipts:
+            self.changes += receipt.changes
+            yield receipt
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _spark_failure(error: Exception) -> TransientError:
+    return TransientError(
+        f"Spark gave up on a job ({_first_line(error)})", "nothing was lost; see the log lines of Spark above, then start again"
+    )

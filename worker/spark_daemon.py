@@ -1,0 +1,20 @@
+"""The process that Spark forks Python workers from, with our imports done once, before the first fork.
+
+Spark starts it as ``python -m worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python worker
+imports pandas, pyarrow and the sink's libraries for itself: more than a second of its first batch.
+"""
+
+import pandas  # noqa: F401
+import pyarrow  # noqa: F401
+import pyspark.sql.pandas.serializers
+import pyspark.sql.worker.plan_data_source_read
+import pyspark.worker  # noqa: F401
+from pyspark import daemon
+
+import worker.micro_batch
+import worker.sinks.postgres
+import worker.sinks.stdout
+import worker.source  # noqa: F401
+
+if __name__ == "__main__":
+    daemon.manager()

@@ -1,0 +1,150 @@
+"""Starting Spark, quietly and for a small machine, and stopping it.
+
+Everything the JVM and its Python workers print goes to our log: standard output belongs to the stdout sink, and standard error
+is one log. Settings of the user's configuration (``spark:``) win over the defaults here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_INEVITABLE = ("WARNING: Using incubator modules",)
+"""Lines the JVM prints at every start whatever its settings."""
+
+DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # One micro-batch is one small plan without shuffles: planning it again and compiling code for it cost more than they give.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    # An Arrow batch holds whole message bodies: bound it in bytes, not only in rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+    "spark.sql.streaming.pollingDelay": "1ms",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.python.daemon.module": "worker.spark_daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.task.maxFailures": "4",
+    "spark.eventLog.enabled": "false",
+    "spark.cleaner.periodicGC.interval": "10min",
+    "spark.locality.wait": "0s",
+}
+
+_MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress"}
+"""Defaults for a local master only: executors on other machines must reach the driver."""
+
+_AT_LAUNCH = (
+    "spark.driver.memory",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.extraClassPath",
+    "spark.jars",
+    "spark.jars.packages",
+)
+"""What the JVM must know before it starts. The rest is set later, so that no other setting is in the process list."""
+
+JAVA_OPTIONS = (
+    f"-Dlog4j2.configurationFile=file:{_LOG_CONFIGURATION}",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Xss4m",
+)
+
+_log = logging.getLogger(__name__)
+
+
+def configuration(settings: Mapping[str, str]) -> dict[str, str]:
+    """Spark's configuration: the defaults, overridden by ``settings`` (``master``, ``memory``, or any ``spark.*`` key)."""
+    given = {{"master": "spark.master", "memory": "spark.driver.memory"}.get(key, key): value for key, value in settings.items()}
+    merged = DEFAULTS | given
+    if not merged["spark.master"].startswith("local"):
+        for key in _MASTER_DEPENDENT - given.keys():
+            del merged[key]
+    options = merged.get("spark.driver.extraJavaOptions", "")
+    merged["spark.driver.extraJavaOptions"] = " ".join((*JAVA_OPTIONS, options)).strip()
+    return merged
+
+
+class Spark:
+    """One Spark session with its JVM and its scratch directory. ``close`` ends all three; so does the death of this process."""
+
+    def __init__(self, application: str, settings: Mapping[str, str]) -> None:
+        self._application = application
+        self._configuration = configuration(settings)
+        self._scratch: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.session: SparkSession
+
+    def start(self) -> SparkSession:
+        """Blocks for the seconds that a JVM takes."""
+        shared_memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+        self._scratch = Path(tempfile.mkdtemp(prefix="pgsluice-spark-", dir=shared_memory))
+        launch = SparkConf(loadDefaults=False)
+        for key in _AT_LAUNCH:
+            if key in self._configuration:
+                launch.set(key, self._configuration[key])
+        gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
+        self._process = gateway.proc
+        assert self._process.stdout is not None
+        threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
+        conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm).setAppName(self._application)
+        conf.set("spark.local.dir", str(self._scratch))
+        conf.set("spark.sql.warehouse.dir", str(self._scratch / "warehouse"))
+        for key, value in self._configuration.items():
+            conf.set(key, value)
+        context = SparkContext(conf=conf, gateway=gateway)
+        self.session = SparkSession(context)
+        return self.session
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return int(self.session.sparkContext.defaultParallelism)
+
+    def checkpoint_directory(self) -> str:
+        """A fresh directory for a streaming query's own bookkeeping, which nothing relies on after a restart."""
+        assert self._scratch is not None
+        return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
+
+    def close(self) -> None:
+        if hasattr(self, "session"):
+            self.session.stop()
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()  # the JVM ends when its standard input does
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _log_lines(output: IO[bytes]) -> None:
+    for line in output:
+        text = line.decode("utf-8", "replace").rstrip()
+        if text and not text.startswith(_INEVITABLE):
+            _log.info("spark: %s", text)

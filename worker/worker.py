@@ -1,0 +1,256 @@
+"""The worker: reads one group's change stream with Spark and applies it to one sink.
+
+This module names the steps; others know how. The position that counts is the sink's own, and Spark begins at it at each start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+
+from nats.aio.client import Client
+
+from shared.errors import TerminalError, TransientError, UsageError
+from shared.jetstream import ChangeStream, StreamState, connect
+from shared.message import MessageHeaders
+from shared.names import GroupNames, check_worker_name
+from shared.settings import WorkerSettings
+from shared.state import StateBucket
+from worker.batch_planning import BatchLimit
+from worker.event_loop import EventLoopThread
+from worker.lease import Lease
+from worker.progress import ProgressReport
+from worker.query import ChangeQuery
+from worker.sinks.sink import Applied, Sink
+from worker.source import SourceSettings
+from worker.spark_session import Spark
+
+POLL_INTERVAL_S = 0.5
+WAIT_LOG_INTERVAL_S = 10.0
+BATCH_LOG_INTERVAL_S = 10.0
+CLOSE_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def run(settings: WorkerSettings, sink: Sink) -> None:
+    """Applies the stream until SIGTERM or SIGINT, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
+    check_worker_name(settings.name)
+    worker = Worker(settings, sink)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, worker.request_stop)
+    try:
+        worker.run()
+    finally:
+        worker.close()
+
+
+class Worker:
+    """One run of one worker."""
+
+    def __init__(self, settings: WorkerSettings, sink: Sink) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._names = GroupNames(settings.group)
+        self._stop_requested = threading.Event()
+        self._lease_lost = False
+        self._loop = EventLoopThread("pgsluice-worker-nats")
+        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark)
+        self._starter = ThreadPoolExecutor(1, "spark-start")
+        self._client: Client | None = None
+        self._lease: Lease | None = None
+        self._progress: ProgressReport | None = None
+        self._query: ChangeQuery | None = None
+        self._batch_log = BatchLog()
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """Signal handler: the batch in hand is finished, then ``run`` returns."""
+        self._stop_requested.set()
+
+    def run(self) -> None:
+        self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
+        starting = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
+        stream = self._wait_for_stream()
+        if stream is None:
+            return
+        bucket = StateBucket(self._client, self._names)
+        if not self._acquire_lease(bucket):
+            return
+        applied = self._sink.open()
+        check_position(self._names, applied, stream)
+        self._progress = ProgressReport(bucket, self._settings.name, applied)
+        self._loop.run(self._progress.start())
+        drain_to = self._wait_for_drain_target()
+        if drain_to is not None and applied.sequence >= drain_to:
+            _log.info("nothing to do: message %d is applied already", drain_to)
+            return
+        if not self._wait_for_spark(starting):
+            return
+        self._start_query(applied, stream, drain_to)
+        self._follow_query(drain_to)
+
+    def close(self) -> None:
+        """Stops in the order that loses nothing: no new batch, then the sink, then the lease, then the connections."""
+        if self._query is not None:
+            self._query.stop()
+        self._sink.close()
+        self._starter.shutdown(wait=True)
+        if self._client is not None:
+            try:
+                self._loop.run(self._close_client(self._client), CLOSE_TIMEOUT_S)
+            except (TimeoutError, TransientError) as error:
+                _log.warning("the broker did not take our leave (%s); the lease ends by itself", type(error).__name__)
+        self._spark.close()
+        self._loop.close()
+        _log.info("worker stopped")
+
+    async def _close_client(self, client: Client) -> None:
+        if self._progress is not None:
+            await self._progress.stop()
+        if self._lease is not None:
+            await self._lease.release()
+        await client.close()
+
+    def _wait_for_stream(self) -> StreamState | None:
+        """The stream's state as soon as there is one; None when asked to stop before."""
+        stream = ChangeStream(self._connected, self._names)
+        logged_at = float("-inf")
+        while not self._stop_requested.is_set():
+            state = self._loop.run(stream.state())
+            if state is not None:
+                return state
+            if time.monotonic() - logged_at > WAIT_LOG_INTERVAL_S:
+                logged_at = time.monotonic()
+                _log.warning("stream %s does not exist yet: waiting for the group's replicator to create it", stream.name)
+            self._stop_requested.wait(POLL_INTERVAL_S)
+        return None
+
+    def _acquire_lease(self, bucket: StateBucket) -> bool:
+        """False when asked to stop while waiting."""
+        self._lease = Lease(bucket, self._settings.name)
+        waiting = asyncio.run_coroutine_threadsafe(self._lease.acquire(self._lose_lease), self._loop.loop)
+        while not self._stop_requested.is_set():
+            try:
+                waiting.result(POLL_INTERVAL_S)
+                return True
+            except TimeoutError:
+                continue
+        waiting.cancel()
+        return False
+
+    def _lose_lease(self) -> None:
+        self._lease_lost = True
+        self._stop_requested.set()
+
+    def _wait_for_drain_target(self) -> int | None:
+        """The sequence to drain to, once the stream holds what ``until_sequence`` asks for; None: go on for ever."""
+        until = self._settings.until_sequence
+        if not until:
+            return None
+        stream = ChangeStream(self._connected, self._names)
+        if until != "current" and not until.isdecimal():
+            raise UsageError(f"until-sequence {until!r} is neither a stream sequence nor 'current'", "try 'current' or a number")
+        while not self._stop_requested.is_set():
+            last = self._loop.run(stream.last_message())
+            reached = last if until == "current" else self._loop.run(stream.message(int(until)))
+            if reached is not None:
+                return MessageHeaders.decode(reached.headers).settled
+            if until == "current" or (last is not None and last.sequence > int(until)):
+                return 0
+            self._stop_requested.wait(POLL_INTERVAL_S)
+        return 0
+
+    def _wait_for_spark(self, starting: Future[object]) -> bool:
+        while not self._stop_requested.is_set():
+            try:
+                starting.result(POLL_INTERVAL_S)
+                return True
+            except TimeoutError:
+                continue
+        return False
+
+    def _start_query(self, applied: Applied, stream: StreamState, drain_to: int | None) -> None:
+        settings = self._settings
+        self._query = ChangeQuery(self._spark, self._sink, applied, stream.created, self._note_batch)
+        source = SourceSettings(
+            nats=settings.nats,
+            group=settings.group,
+            applied_sequence=applied.sequence,
+            limit=BatchLimit(settings.batch_messages, settings.batch_bytes),
+            parallelism=self._spark.parallelism,
+            drain_to=drain_to or 0,
+        )
+        self._query.start(source, drain=drain_to is not None)
+        _log.info("worker '%s' reads group '%s' from message %d", settings.name, settings.group, applied.sequence + 1)
+
+    def _follow_query(self, drain_to: int | None) -> None:
+        assert self._query is not None
+        while not self._stop_requested.is_set():
+            if self._query.ended(POLL_INTERVAL_S):
+                if drain_to is None:
+                    raise TransientError("the streaming query ended by itself", "start the worker again")
+                return
+        if self._lease_lost:
+            raise TransientError(
+                f"another process took over worker '{self._settings.name}'", "give each worker of a group its own --name"
+            )
+
+    def _note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
+        assert self._progress is not None
+        self._progress.note(applied, changes)
+        self._batch_log.note(applied, changes, seconds)
+
+    @property
+    def _connected(self) -> Client:
+        assert self._client is not None
+        return self._client
+
+
+class BatchLog:
+    """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._batches = self._changes = 0
+        self._seconds = 0.0
+
+    def note(self, applied: Applied, changes: int, seconds: float) -> None:
+        self._batches += 1
+        self._changes += changes
+        self._seconds += seconds
+        elapsed = time.monotonic() - self._since
+        if elapsed >= BATCH_LOG_INTERVAL_S:
+            _log.info(
+                "applied %d changes in %d batches: %.0f changes/s, %.0f ms a batch, up to message %d",
+                self._changes,
+                self._batches,
+                self._changes / elapsed,
+                1000 * self._seconds / self._batches,
+                applied.sequence,
+            )
+            self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
+
+
+def check_position(names: GroupNames, applied: Applied, stream: StreamState) -> None:
+    """Raises TerminalError when the stream is not the one ``applied`` counts in, or lost messages that were not applied."""
+    if applied.stream_created and applied.stream_created != stream.created:
+        raise TerminalError(
+            f"stream {names.changes_stream} was created anew since this worker last ran ({stream.created})",
+            "its sequences mean something else now; drop the group on both sides and copy the tables again",
+        )
+    if applied.sequence > stream.last_sequence:
+        raise TerminalError(
+            f"stream {names.changes_stream} ends at message {stream.last_sequence}, before what is applied ({applied.sequence})",
+            "the broker lost messages; restore it, or drop the group and copy the tables again",
+        )
+    if stream.first_sequence > applied.sequence + 1:
+        raise TerminalError(
+            f"stream {names.changes_stream} begins at message {stream.first_sequence}; "
+            f"messages {applied.sequence + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
+            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
+        )
