@@ -294,9 +294,9 @@ _WORKER = (
         "spark",
         Kind.PAIRS,
         WORKER,
-        "A Spark setting: master, memory or any spark.* key; repeatable. The variable takes a JSON object, the file a mapping",
+        "A Spark setting: master (default local[*]), memory (default 1g) or any spark.* key; repeatable. "
+        "The variable takes a JSON object, the file a mapping",
         "master=local[4]",
-        '{"master": "local[*]"}',
     ),
 )
 

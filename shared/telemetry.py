@@ -1,0 +1,137 @@
+"""The log: events with fields, on standard error, as text for people or as JSON lines for machines.
+
+    log = telemetry.logger(__name__)
+    log.info("change stream is ready", stream=names.changes_stream, sequence=state.last_sequence)
+
+    2026-01-31T12:00:00.123Z INFO    replicator.replicator  change stream is ready  stream=pgsluice_orders_changes sequence=17
+    {"time":"2026-01-31T12:00:00.123Z","level":"INFO","logger":"replicator.replicator","message":"change stream is ready",…}
+
+The message is constant, so that it can be counted and searched for; what varies is a field. Row values and secrets are neither.
+Standard output is never written to: it belongs to the stdout sink.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import orjson
+
+from shared.settings import LogSettings
+
+_NOISY = ("py4j", "nats", "asyncio", "psycopg", "urllib3")
+"""Libraries whose INFO lines are about their own insides; their warnings are kept."""
+
+_RESERVED = ("time", "level", "logger", "message", "exception")
+
+_FIELDS = "pgsluice_fields"
+
+
+class EventLogger:
+    """One module's log. Field names are free; one that is also a name of the line's own gets a ``_`` behind it in JSON."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        self._log(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        self._log(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        self._log(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        self._log(logging.ERROR, message, fields)
+
+    def exception(self, message: str, /, **fields: object) -> None:
+        """``error`` with the traceback of the exception being handled: for defects, whose place in the code is the news."""
+        self._log(logging.ERROR, message, fields, with_traceback=True)
+
+    def _log(self, level: int, message: str, fields: dict[str, object], with_traceback: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", message, extra={_FIELDS: fields}, exc_info=with_traceback, stacklevel=3)
+
+
+def logger(name: str) -> EventLogger:
+    """The log of the module called ``name``."""
+    return EventLogger(name)
+
+
+def set_up(settings: LogSettings) -> None:
+    """Sends every log record of this process to standard error, in the settings' form, from the settings' level up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+
+
+def report_failure(sentence: str, exit_code: int) -> None:
+    """The last line before the process ends with ``exit_code``: to people the sentence alone, to machines a line like any."""
+    handlers = logging.getLogger().handlers
+    if handlers and isinstance(handlers[0].formatter, JsonFormatter):
+        logger("pgsluice").error(sentence, exit_code=exit_code)
+    else:
+        sys.stderr.write(f"pgsluice: {sentence}\n")
+        sys.stderr.flush()
+
+
+class TextFormatter(logging.Formatter):
+    """One line a record: time in UTC, level, logger, message, then ``name=value`` for each field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={_text(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname:<7} {record.name}  {record.getMessage()}"
+        parts = [f"{line}  {fields}" if fields else line]
+        if record.exc_info:
+            parts.append(self.formatException(record.exc_info))
+        return "\n".join(parts)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. A field that JSON has no type for is written as its text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in _fields(record).items():
+            line[name + "_" if name in _RESERVED else name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except TypeError:  # a lone surrogate, or an integer beyond 64 bits: JSON of plain text can always be made
+            return orjson.dumps({name: _plain(value) for name, value in line.items()}).decode()
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields = getattr(record, _FIELDS, {})
+    assert isinstance(fields, dict)
+    return fields
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: object) -> str:
+    """``value`` in one word: quoted when it holds a space, a quote, a ``=`` or a line end, or is empty."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    needs_quotes = not text or any(character in ' "=' or not character.isprintable() for character in text)
+    return orjson.dumps(_plain(text)).decode() if needs_quotes else text
+
+
+def _plain(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()
