@@ -63,5 +63,5 @@ def _mode_problems(values: Values) -> Iterator[UsageError]:
 
 def _not_yet(values: Values, name: str, instead: str) -> UsageError:
     return UsageError(
-        f"{name} ({values.places[name]}) is not available in this version", instead or "remove it; no row is changed on the way"
+        f"{name} ({values.places[name]}) is not available in this version", instead or "remove it; every change passes as it is"
     )

@@ -141,7 +141,7 @@ def _expand_text(text: str, environment: Mapping[str, str]) -> str:
         if match[0] == "$${":
             return "${"
         if name is None:
-            raise ValueError("holds a '${' that is not ${NAME} or ${NAME:-text} (write $${ for a plain ${)")
+            raise ValueError("holds a '${' that is not ${NAME} or ${NAME:-text}")
         value = environment.get(name)
         if has_default:
             return value or default

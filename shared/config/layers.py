@@ -19,6 +19,8 @@ from shared.options import Option
 Flags = Mapping[str, str | tuple[str, ...]]
 """Flags by option name, as typed; a tuple for a flag that may be repeated. A flag that was not given is absent."""
 
+_REFERENCE_REMEDY = "set the variable, give a default as in ${NAME:-text}, or write $${ for a plain ${"
+
 
 class Source(enum.IntEnum):
     """Where a value came from. The lower wins."""
@@ -79,7 +81,7 @@ class FileLayer:
         try:
             raw = expand(entry.raw, self.environment)
         except ValueError as error:
-            raise malformed(option, place, str(error)) from None
+            raise UsageError(f"{option.name} ({place}) {error}", _REFERENCE_REMEDY) from None
         return _found(Source.FILE, place, raw)
 
 

@@ -1,0 +1,100 @@
+"""The program ``pgsluice``: finds the command, runs it, and turns what it raises into a sentence and an exit code.
+
+Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal.
+
+A command's module is imported when the command is chosen, by name: so this package knows neither the replicator nor the
+worker, and neither loads what only the other needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from shared import telemetry
+from shared.command import takes_config
+from shared.errors import PgsluiceError, TerminalError, UsageError
+
+INTERRUPTED = 130
+"""What a shell reports for a process that SIGINT ended."""
+
+_COMMANDS = {
+    "replicator": ("replicator.cli", "replicator", "Publish a database's changes to NATS JetStream."),
+    "worker": ("worker.cli", "worker", "Apply a group's changes to a sink."),
+    "status": ("replicator.cli", "status", "Show where a group's replicator and workers are."),
+    "drop": ("replicator.cli", "drop", "Remove everything a group made at the source and in NATS."),
+}
+"""Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when one is chosen."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, summary) for name, (_, _, summary) in _COMMANDS.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@takes_config
+def program() -> None:
+    """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
+
+    Every flag is also an environment variable (--nats-url: PGSLUICE_NATS_URL) and a key of the YAML file (nats-url:). The
+    flag wins over the variable, the variable over the file, the file over the default.
+    """
+
+
+@program.command()
+def version() -> None:
+    """Show the program's version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        click.echo(f"pgsluice {installed_version('pgsluice')}")
+    except PackageNotFoundError:
+        raise TerminalError("the version is not known: pgsluice is not installed as a package", "pip install it") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command in ``arguments`` (default: the process's own) and ends the process with its exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command in ``arguments`` and returns the exit code; what went wrong is on standard error by then."""
+    try:
+        return int(program.main(arguments, prog_name="pgsluice", standalone_mode=False) or 0)
+    except PgsluiceError as error:
+        telemetry.report_failure(str(error), error.exit_code)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return UsageError.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the last frame of the program: a defect must end in the log and in an exit code
+        telemetry.logger(__name__).exception("unexpected error", type=type(error).__name__)
+        telemetry.report_failure("an unexpected error ended the program: see the traceback in the log", TerminalError.exit_code)
+        return TerminalError.exit_code
+
+
+if __name__ == "__main__":
+    main()
