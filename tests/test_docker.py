@@ -1,0 +1,91 @@
+"""The container files, as far as they can be checked without a container engine."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shared.config import load, postgres_sink_settings, replicator_settings, worker_settings
+from shared.options import Role
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCKER = REPOSITORY / "docker"
+
+
+def service(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"][name]
+    return content
+
+
+def environment(name: str, tmp_path: Path) -> dict[str, str]:
+    """The service's environment, with the files that exist only in its container replaced by ones that exist here."""
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    here = {"PGSLUICE_CONFIG": str(DOCKER / "pgsluice.yaml")}
+    return {
+        variable: str(password) if variable.endswith("_PASSWORD_FILE") else here.get(variable, value)
+        for variable, value in service(name)["environment"].items()
+    }
+
+
+@pytest.mark.parametrize("name", ["source", "target", "nats", "replicator", "worker"])
+def test_every_service_restarts_and_keeps_its_data_in_a_volume(name: str) -> None:
+    assert service(name)["restart"] == "unless-stopped"
+    assert service(name)["volumes"]
+
+
+@pytest.mark.parametrize("name", ["source", "target", "nats"])
+def test_every_server_has_a_healthcheck_that_others_wait_for(name: str) -> None:
+    assert service(name)["healthcheck"]["test"][0] == "CMD"
+    dependents = [other for other in ("replicator", "worker") if name in service(other)["depends_on"]]
+    assert dependents
+    assert all(service(other)["depends_on"][name] == {"condition": "service_healthy"} for other in dependents)
+
+
+def test_files_that_are_mounted_exist() -> None:
+    mounted = re.findall(r"- \./(\S+?):", (DOCKER / "compose.yaml").read_text())
+    assert mounted
+    assert all((DOCKER / name).is_file() for name in mounted)
+
+
+def test_the_replicator_service_is_configured_completely(tmp_path: Path) -> None:
+    settings = replicator_settings(load({}, environment("replicator", tmp_path), Role.REPLICATOR))
+    assert (settings.group, settings.source.host, settings.source.password) == ("shop", "source", "secret")
+
+
+def test_the_worker_service_is_configured_completely(tmp_path: Path) -> None:
+    values = load({}, environment("worker", tmp_path), Role.WORKER, Role.POSTGRES)
+    assert worker_settings(values, "postgres").spark["spark.master"] == "local[2]"
+    assert postgres_sink_settings(values).target.host == "target"
+
+
+def test_the_image_holds_every_package_and_nothing_of_the_tests() -> None:
+    packages = {
+        name.rstrip("*")
+        for name in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"][
+            "include"
+        ]
+    }
+    copied = {
+        line.split()[1] for line in (DOCKER / "Dockerfile").read_text().splitlines() if re.fullmatch(r"COPY [a-z]+ [a-z]+", line)
+    }
+    sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if re.fullmatch(r"![a-z]+", line)}
+    assert copied == sent == packages
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    assert re.search(r"^USER pgsluice$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_files_beside_the_code_are_part_of_the_package() -> None:
+    """A wheel holds Python files only, unless pyproject.toml names the others."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for package in ("shared", "replicator", "rules", "worker"):
+        others = [path for path in (REPOSITORY / package).rglob("*.*") if path.suffix not in {".py", ".pyc"}]
+        patterns = settings.get("package-data", {}).get(package, [])
+        assert not [path.name for path in others if not any(path.match(pattern) for pattern in patterns)]
