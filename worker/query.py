@@ -55,12 +55,12 @@ class ChangeQuery:
         self._query = writer.trigger(**trigger).start()
 
     def ended(self, timeout_s: float) -> bool:
-        """Waits up to ``timeout_s``; raises what ended the query when it was an error."""
+        """Waits up to ``timeout_s``; raises the error that ended the query."""
         assert self._query is not None
         try:
             ended = bool(self._query.awaitTermination(timeout_s))
         except PySparkException as error:
-            raise self._error or _spark_failure(error) from None
+            raise _spark_failure(error) from None
         if self._error is not None:
             raise self._error
         return ended
@@ -80,9 +80,9 @@ class ChangeQuery:
         with self._in_batch:
             try:
                 self._apply_until_done(messages)
-            except PgsluiceError as error:
+            except PgsluiceError as error:  # `ended` raises it; raised here, Spark would print a Java stack trace
                 self._error = error
-                raise
+                self._stopping.set()
 
     def _apply_until_done(self, messages: DataFrame) -> None:
         pause = FIRST_RETRY_S

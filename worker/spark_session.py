@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -105,6 +106,7 @@ class Spark:
         for key in _AT_LAUNCH:
             if key in self._configuration:
                 launch.set(key, self._configuration[key])
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # SparkContext takes it from there only
         gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
         self._process = gateway.proc
         assert self._process.stdout is not None

@@ -1,0 +1,79 @@
+"""Two processes, one worker name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from shared.jetstream import connect
+from shared.names import GroupNames
+from shared.settings import StreamSettings
+from shared.state import StateBucket, lease_key
+from tests.servers import NatsServer
+from worker import lease as lease_module
+from worker.lease import Lease
+
+
+@pytest_asyncio.fixture
+async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
+    client = await connect(nats_server.settings(), "test")
+    bucket = StateBucket(client, GroupNames(group))
+    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+    yield bucket
+    await client.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same lease, ten times as fast."""
+    for name in ("LEASE_DURATION_S", "RENEWAL_INTERVAL_S", "POLL_INTERVAL_S"):
+        monkeypatch.setattr(lease_module, name, getattr(lease_module, name) / 10)
+
+
+def not_expected() -> None:
+    raise AssertionError("the lease was lost")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_second_holder_waits_until_the_first_releases(bucket: StateBucket) -> None:
+    first, second = Lease(bucket, "w"), Lease(bucket, "w")
+    await first.acquire(not_expected)
+    waiting = asyncio.create_task(second.acquire(not_expected))
+    done, _ = await asyncio.wait({waiting}, timeout=3 * lease_module.LEASE_DURATION_S)
+    assert not done
+    await first.release()
+    await asyncio.wait_for(waiting, 2)
+    await second.release()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_lease_of_a_silent_holder_elsewhere_is_taken_after_its_duration(bucket: StateBucket) -> None:
+    await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
+    lease = Lease(bucket, "w")
+    await asyncio.wait_for(lease.acquire(not_expected), 5 * lease_module.LEASE_DURATION_S)
+    await lease.release()
+
+
+async def test_the_lease_of_a_process_that_died_on_this_host_is_taken_at_once(bucket: StateBucket) -> None:
+    script = "import orjson, sys; from worker.lease import _identity; sys.stdout.buffer.write(orjson.dumps(_identity()))"
+    died = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, cwd=os.getcwd()).stdout
+    await bucket.put(lease_key("w"), orjson.loads(died))
+    lease = Lease(bucket, "w")
+    await asyncio.wait_for(lease.acquire(not_expected), lease_module.LEASE_DURATION_S / 2)
+    await lease.release()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_holder_whose_lease_was_taken_is_told(bucket: StateBucket) -> None:
+    lost = asyncio.Event()
+    lease = Lease(bucket, "w")
+    await lease.acquire(lost.set)
+    await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
+    await asyncio.wait_for(lost.wait(), 2)

@@ -1,0 +1,56 @@
+"""What the driver makes of receipt rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from shared.errors import TerminalError, TransientError
+from worker.carried_error import encode_error
+from worker.micro_batch import read_receipts
+from worker.sinks.sink import Receipt
+
+
+class Row(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    changes: int = 1
+    commit_lsn: int = 7
+    committed_at: int = 8
+    body: bytes | None = b"body"
+    error: bytes | None = None
+
+
+def coverage(rows: list[Row], first_sequence: int = 1) -> list[tuple[int, int, int]]:
+    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(rows, first_sequence)]
+
+
+def test_receipts_keep_what_the_tasks_reported() -> None:
+    assert list(read_receipts([Row(1, 3)], 1)) == [Receipt(1, 3, 1, 7, 8, b"body")]
+
+
+def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:
+    assert coverage([Row(1, 3), Row(4, 5, 0, body=None), Row(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
+
+
+def test_a_row_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
+    assert coverage([Row(1, 3, 0, body=None), Row(4, 5)]) == [(1, 5, 1)]
+
+
+def test_an_empty_row_at_the_end_of_a_partition_changes_nothing() -> None:
+    assert coverage([Row(1, 3), Row(4, 3, 0, body=None), Row(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
+
+
+@pytest.mark.parametrize("rows", [[Row(2, 3)], [Row(1, 3), Row(5, 6)], [Row(1, 3), Row(3, 6)]])
+def test_a_gap_or_an_overlap_is_refused(rows: list[Row]) -> None:
+    with pytest.raises(TerminalError, match="was expected"):
+        coverage(rows)
+
+
+@pytest.mark.parametrize("error", [TransientError("the target is gone", "wait"), TerminalError("a column is missing", "add it")])
+def test_an_error_that_a_task_sent_is_raised_as_it_was(error: TransientError | TerminalError) -> None:
+    row = Row(0, 0, body=None, error=encode_error(error))
+    with pytest.raises(type(error)) as raised:
+        coverage([Row(1, 3), row])
+    assert raised.value.args == error.args
