@@ -80,7 +80,7 @@ class Table:
     def decode(cls, relation: dict[str, Any]) -> Table:
         """Raises KeyError, TypeError or ValueError on a form that ``encode`` does not make."""
         return cls(
-            oid=relation["oid"],
+            oid=int(relation["oid"]),
             schema=relation["schema"],
             name=relation["table"],
             replica_identity=ReplicaIdentity(relation["replica_identity"]),

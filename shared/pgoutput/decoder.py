@@ -1,0 +1,215 @@
+"""Decodes one pgoutput message, as a server sent it.
+
+Manual: "Logical Replication Message Formats" (protocol-logicalrep-message-formats.html), protocol version 1. Integers are
+big-endian; a string is UTF-8 (the client encoding that is pinned on every source connection) and ends with a zero byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from shared.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
+from shared.errors import WireError
+from shared.lsn import LSN
+from shared.pgoutput.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Origin,
+    PgoutputMessage,
+    Relation,
+    RelationColumn,
+    Row,
+    Truncate,
+    Type,
+    Update,
+)
+from shared.table import UNCHANGED, ReplicaIdentity, Unchanged, Value
+
+NEW_ROW = ord("N")
+
+TEXT = ord("t")
+NULL = ord("n")
+_UNCHANGED_TOAST = ord("u")
+_BINARY = ord("b")
+
+_BEGIN = Struct(">QqI")
+_COMMIT = Struct(">BQQq")
+_MESSAGE = Struct(">BQ")
+_COLUMN_TYPE = Struct(">Ii")
+_TRUNCATE = Struct(">IB")
+_TRUNCATE_CASCADE = 1
+_TRUNCATE_RESTART_IDENTITY = 2
+
+
+def decode_message(payload: bytes) -> PgoutputMessage:
+    """The message that ``payload`` holds, all of it. Raises WireError, and nothing else, when the bytes end early, when bytes
+    remain, when the kind is unknown, and when a value is in binary format (which is never asked for)."""
+    if not payload:
+        raise WireError("a pgoutput message is empty")
+    decode = _DECODERS.get(payload[0])
+    if decode is None:
+        raise WireError(f"a pgoutput message is of unknown kind 0x{payload[0]:02x}")
+    fields = _Fields(payload)
+    message = decode(fields)
+    fields.end()
+    return message
+
+
+def value_without_bytes(kind: int) -> Unchanged | None:
+    """The column value that ``kind`` alone stands for; raises WireError when it stands for none."""
+    if kind == NULL:
+        return None
+    if kind == _UNCHANGED_TOAST:
+        return UNCHANGED
+    if kind == _BINARY:
+        raise WireError("a pgoutput column value is in binary format, which was not asked for")
+    raise WireError(f"a pgoutput column value is of unknown kind 0x{kind:02x}")
+
+
+class _Fields:
+    """Takes the fields off a message, from behind its first byte, the kind; never reads past the end."""
+
+    __slots__ = ("_payload", "_position")
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._position = 1
+
+    def take(self, size: int) -> bytes:
+        start = self._position
+        self._position = start + size
+        taken = self._payload[start : self._position]
+        if len(taken) != size:
+            raise self._malformed("ends early")
+        return taken
+
+    def unsigned(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def unpack(self, struct: Struct) -> tuple[int, ...]:
+        return struct.unpack(self.take(struct.size))
+
+    def string(self) -> str:
+        end = self._payload.find(b"\0", self._position)
+        if end < 0:
+            raise self._malformed("ends inside a string")
+        try:
+            text = self._payload[self._position : end].decode()
+        except UnicodeDecodeError:
+            raise self._malformed("holds a name that is not UTF-8") from None
+        self._position = end + 1
+        return text
+
+    def row(self) -> Row:
+        """TupleData."""
+        return tuple([self._value() for _ in range(self.unsigned(2))])
+
+    def _value(self) -> Value:
+        kind = self.unsigned(1)
+        return self.take(self.unsigned(4)) if kind == TEXT else value_without_bytes(kind)
+
+    def old_kind(self) -> int:
+        kind = self.unsigned(1)
+        if kind not in (OLD_KEY, OLD_ROW):
+            raise self._malformed("has no old row where one must be")
+        return kind
+
+    def new_row(self) -> Row:
+        if self.unsigned(1) != NEW_ROW:
+            raise self._malformed("has no new row where one must be")
+        return self.row()
+
+    def new_row_follows(self) -> bool:
+        return self._payload[self._position : self._position + 1] == b"N"
+
+    def replica_identity(self) -> ReplicaIdentity:
+        try:
+            return ReplicaIdentity(chr(self.unsigned(1)))
+        except ValueError:
+            raise self._malformed("has an unknown replica identity") from None
+
+    def end(self) -> None:
+        if self._position != len(self._payload):
+            raise self._malformed("goes on behind its last field")
+
+    def _malformed(self, how: str) -> WireError:
+        return WireError(f"a pgoutput message of kind '{chr(self._payload[0])}' and {len(self._payload)} bytes {how}")
+
+
+def _decode_begin(fields: _Fields) -> Begin:
+    final_lsn, committed_at, xid = fields.unpack(_BEGIN)
+    return Begin(LSN(final_lsn), committed_at, xid)
+
+
+def _decode_commit(fields: _Fields) -> Commit:
+    flags, commit_lsn, end_lsn, committed_at = fields.unpack(_COMMIT)
+    return Commit(flags, LSN(commit_lsn), LSN(end_lsn), committed_at)
+
+
+def _decode_origin(fields: _Fields) -> Origin:
+    return Origin(LSN(fields.unsigned(8)), fields.string())
+
+
+def _decode_logical_message(fields: _Fields) -> LogicalMessage:
+    flags, lsn = fields.unpack(_MESSAGE)
+    return LogicalMessage(bool(flags & 1), LSN(lsn), fields.string(), fields.take(fields.unsigned(4)))
+
+
+def _decode_relation(fields: _Fields) -> Relation:
+    return Relation(
+        oid=fields.unsigned(4),
+        schema=fields.string() or "pg_catalog",
+        name=fields.string(),
+        replica_identity=fields.replica_identity(),
+        columns=tuple([_decode_relation_column(fields) for _ in range(fields.unsigned(2))]),
+    )
+
+
+def _decode_relation_column(fields: _Fields) -> RelationColumn:
+    identity_key = bool(fields.unsigned(1) & 1)
+    name = fields.string()
+    type_oid, typmod = fields.unpack(_COLUMN_TYPE)
+    return RelationColumn(identity_key, name, type_oid, typmod)
+
+
+def _decode_type(fields: _Fields) -> Type:
+    return Type(fields.unsigned(4), fields.string() or "pg_catalog", fields.string())
+
+
+def _decode_insert(fields: _Fields) -> Insert:
+    return Insert(fields.unsigned(4), fields.new_row())
+
+
+def _decode_update(fields: _Fields) -> Update:
+    relation_oid = fields.unsigned(4)
+    if fields.new_row_follows():
+        return Update(relation_oid, NO_OLD_ROW, (), fields.new_row())
+    return Update(relation_oid, fields.old_kind(), fields.row(), fields.new_row())
+
+
+def _decode_delete(fields: _Fields) -> Delete:
+    return Delete(fields.unsigned(4), fields.old_kind(), fields.row())
+
+
+def _decode_truncate(fields: _Fields) -> Truncate:
+    count, options = fields.unpack(_TRUNCATE)
+    relation_oids = tuple([fields.unsigned(4) for _ in range(count)])
+    return Truncate(bool(options & _TRUNCATE_CASCADE), bool(options & _TRUNCATE_RESTART_IDENTITY), relation_oids)
+
+
+_DECODERS: dict[int, Callable[[_Fields], PgoutputMessage]] = {
+    ord("B"): _decode_begin,
+    ord("C"): _decode_commit,
+    ord("O"): _decode_origin,
+    ord("M"): _decode_logical_message,
+    ord("R"): _decode_relation,
+    ord("Y"): _decode_type,
+    ord("I"): _decode_insert,
+    ord("U"): _decode_update,
+    ord("D"): _decode_delete,
+    ord("T"): _decode_truncate,
+}

@@ -1,0 +1,198 @@
+"""What ``shared.pgoutput.columns`` collects while it reads a message: rows by table, parts in order, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from shared.changes import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    UPDATE,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
+from shared.errors import WireError
+from shared.pgoutput.decoder import NEW_ROW
+from shared.pgoutput.messages import Begin, Commit, Relation, RelationColumn, Truncate
+from shared.table import Table, Value
+
+_HEAD = Struct(">BIBH")
+
+_OLD_KINDS = {
+    (INSERT, NEW_ROW): NO_OLD_ROW,
+    (UPDATE, NEW_ROW): NO_OLD_ROW,
+    (UPDATE, OLD_KEY): OLD_KEY,
+    (UPDATE, OLD_ROW): OLD_ROW,
+    (DELETE, OLD_KEY): OLD_KEY,
+    (DELETE, OLD_ROW): OLD_ROW,
+}
+"""The old image of a row, by its operation and the first image in its frame."""
+
+
+class TableRows:
+    """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
+
+    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays behind while no row has an old
+    image; ``align_old`` makes it as long as ``new`` before the next one is appended.
+    """
+
+    __slots__ = ("_change_indexes", "_old_kinds", "_operations", "_table", "new", "new_image", "old", "width")
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._operations = bytearray()
+        self._change_indexes: list[int] = []
+        self._old_kinds = bytearray()
+        self.width = len(table.columns)
+        self.new_image = Struct(">BH").pack(NEW_ROW, self.width)
+        self.new: list[Value] = []
+        self.old: list[Value] = []
+
+    def align_old(self) -> None:
+        missing = len(self._operations) - len(self._old_kinds)
+        self._old_kinds += bytes(missing)
+        self.old += [None] * (missing * self.width)
+
+    def add(self, shape: RowShape, first_change: int, count: int) -> None:
+        """Counts ``count`` rows whose values were appended."""
+        self._operations += shape.operation * count
+        self._change_indexes += range(first_change, first_change + count)
+        if shape.old_kind != NO_OLD_ROW:
+            self._old_kinds += bytes((shape.old_kind,)) * count
+
+    def changes(self) -> TableChanges:
+        width = self.width
+        has_old = bool(self._old_kinds)
+        if has_old:
+            self.align_old()
+        return TableChanges(
+            table=self._table,
+            operations=self._operations,
+            change_indexes=self._change_indexes,
+            new=[self.new[column::width] for column in range(width)],
+            old=[self.old[column::width] for column in range(width)] if has_old else None,
+            old_kinds=self._old_kinds if has_old else None,
+        )
+
+
+class RowShape(NamedTuple):
+    """What the frames have in common that begin with ``head``: operation, table, first image and column count.
+
+    ``old_kind`` is the kind of their old image.
+    """
+
+    head: bytes
+    rows: TableRows
+    operation: bytes
+    old_kind: int
+
+
+class Parts:
+    """The parts of a message, in order. ``shapes`` are the row shapes seen since the last barrier, by their heads."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self._described = {table.oid: table for table in tables}
+        self._related: dict[int, Table] = {}
+        self._ended: list[TableChanges | Truncation] = []
+        self._rows: dict[int, TableRows] = {}
+        self.shapes: dict[bytes, RowShape] = {}
+
+    def relate(self, relation: Relation) -> None:
+        """Raises WireError when the descriptor says something else of the table than its Relation message."""
+        table = self._described.get(relation.oid)
+        if table is None or _relation_of(table) != relation:
+            raise WireError(
+                f"a message's descriptor does not agree with its Relation message of {relation.schema}.{relation.name}"
+            )
+        self._related[relation.oid] = table
+
+    def shape(self, head: bytes) -> RowShape:
+        """The shape of a row frame's first eight bytes; raises WireError when no row of a known table begins like that."""
+        operation, oid, image, count = _HEAD.unpack(head)
+        old_kind = _OLD_KINDS.get((operation, image))
+        if old_kind is None:
+            raise WireError(f"a row of operation '{chr(operation)}' begins with an image of unknown kind 0x{image:02x}")
+        table = self._table(oid)
+        if count != len(table.columns):
+            raise WireError(f"a row of {table.qualified_name} has {count} columns, its Relation message {len(table.columns)}")
+        rows = self._rows.setdefault(oid, TableRows(table))
+        shape = self.shapes[head] = RowShape(head, rows, head[:1], old_kind)
+        return shape
+
+    def truncate(self, truncate: Truncate, change_index: int) -> None:
+        """A barrier: what rows follow begin new parts."""
+        self._end_rows()
+        tables = tuple([self._table(oid) for oid in truncate.relation_oids])
+        self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
+
+    def end(self) -> list[TableChanges | Truncation]:
+        self._end_rows()
+        return self._ended
+
+    def _end_rows(self) -> None:
+        self._ended += [rows.changes() for rows in self._rows.values()]
+        self._rows.clear()
+        self.shapes.clear()
+
+    def _table(self, oid: int) -> Table:
+        table = self._related.get(oid)
+        if table is None:
+            raise WireError(f"a change of relation {oid} comes before its Relation message")
+        return table
+
+
+def _relation_of(table: Table) -> Relation:
+    columns = tuple([RelationColumn(c.identity_key, c.name, c.type_oid, c.typmod) for c in table.columns])
+    return Relation(table.oid, table.schema, table.name, table.replica_identity, columns)
+
+
+class Transactions:
+    """The transactions of a message, in order; ``first_ordinal`` is that of the message's first change."""
+
+    def __init__(self, first_ordinal: int) -> None:
+        self._next_first_ordinal = first_ordinal
+        self._ended: list[Transaction] = []
+        self._open: Begin | None = None
+        self._first_change = 0
+
+    def check_open(self) -> None:
+        if self._open is None:
+            raise WireError("a change stands outside a transaction")
+
+    def begin(self, begin: Begin, change_index: int) -> None:
+        if self._open is not None:
+            raise WireError("a transaction begins inside another one")
+        self._open = begin
+        self._first_change = change_index
+
+    def commit(self, commit: Commit, change_index: int) -> None:
+        if self._open is None or self._open.final_lsn != commit.commit_lsn:
+            raise WireError("a transaction is committed that did not begin")
+        self._end(self._open, change_index, commits=True)
+
+    def end(self, change_count: int) -> list[Transaction]:
+        if self._open is not None:
+            self._end(self._open, change_count, commits=False)
+        return self._ended
+
+    def _end(self, begin: Begin, end_change: int, *, commits: bool) -> None:
+        first_ordinal, self._next_first_ordinal = self._next_first_ordinal, 1
+        self._open = None
+        self._ended.append(
+            Transaction(
+                commit_lsn=begin.final_lsn,
+                xid=begin.xid,
+                committed_at=begin.committed_at,
+                first_change=self._first_change,
+                end_change=end_change,
+                first_ordinal=first_ordinal,
+                begins=first_ordinal == 1,
+                commits=commits,
+            )
+        )
