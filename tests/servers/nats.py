@@ -101,7 +101,7 @@ class NatsServer:
         if self._process.poll() is not None:
             return "ended"
         try:
-            return self.information()["port"] == self.port
+            return bool(self.information()["port"] == self.port)
         except (ConnectionError, TimeoutError):
             return False
 

@@ -63,8 +63,8 @@ def reap(lines: Iterable[str]) -> None:
         verb, _, rest = line.rstrip("\n").partition(" ")
         match verb:
             case "process":
-                pid, _, number = rest.partition(" ")
-                signals[int(pid)] = int(number)
+                registered, _, number = rest.partition(" ")
+                signals[int(registered)] = int(number)
             case "forget":
                 signals.pop(int(rest), None)
             case "directory":
@@ -73,9 +73,9 @@ def reap(lines: Iterable[str]) -> None:
                 directories.pop(rest, None)
             case _:
                 raise ValueError(f"unknown line: {line!r}")
-    for pid, number in signals.items():
+    for pid, signal_number in signals.items():
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, number)
+            os.killpg(pid, signal_number)
     end = time.monotonic() + GRACE_S
     while any(map(_is_alive, signals)) and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,0 +1,1 @@
+"""Programs that show and measure the whole: they run from the checkout and are not installed."""

@@ -1,0 +1,111 @@
+"""What the demo shows: live figures in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.demo.comparison import Comparison
+from benchmarks.demo.figures import Figures, Rates
+
+PLAIN_INTERVAL_S = 2.0
+ROW_WIDTH = 60
+
+
+class Screen:
+    """Says what happens, with the seconds since the demo began."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+        self._began_at = time.monotonic()
+
+    def say(self, text: str) -> None:
+        elapsed_s = time.monotonic() - self._began_at
+        self.console.print(Text(f"[{elapsed_s:5.1f} s] {text}"), soft_wrap=True)
+
+    def show_comparison(self, comparisons: list[Comparison]) -> None:
+        table = Table(title="Source and target by checksum")
+        for heading in (
+            "table",
+            "rows at the source",
+            "rows in the target",
+            "checksum at the source",
+            "checksum in the target",
+            "",
+        ):
+            table.add_column(heading, justify="right" if heading.startswith(("rows", "checksum")) else "left")
+        for each in comparisons:
+            verdict = "[green]equal[/]" if each.is_equal else "[bold red]DIFFERENT[/]"
+            counts = (f"{each.source.rows:,}", f"{each.target.rows:,}")
+            table.add_row(each.table, *counts, str(each.source.digest), str(each.target.digest), verdict)
+        self.console.print(table)
+
+    def show_rows(self, table_name: str, rows: list[tuple[str, str]]) -> None:
+        table = Table(title=f"{table_name}: three rows", title_justify="left", expand=False)
+        table.add_column("source", no_wrap=True)
+        table.add_column("target", no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(_shortened(side)) for side in row))
+        self.console.print(table)
+
+
+def _shortened(row: str) -> str:
+    return row if len(row) <= ROW_WIDTH else row[: ROW_WIDTH - 1] + "…"
+
+
+class LiveFigures:
+    """A context that shows each figure given to ``show``, with the rates of the last seconds."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._live = Live(console=screen.console, auto_refresh=False) if screen.console.is_terminal else None
+        self._plain_at = 0.0
+        self.rates = Rates()
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, traceback)
+
+    def show(self, figures: Figures, phase: str) -> None:
+        self.rates.add(figures)
+        if self._live is not None:
+            self._live.update(self._table(figures, phase), refresh=True)
+        elif figures.taken_at - self._plain_at >= PLAIN_INTERVAL_S:
+            self._plain_at = figures.taken_at
+            self._screen.say(
+                f"{phase}: written {figures.written:,} ({self.rates.written_per_s:,.0f}/s), applied {figures.applied:,}"
+                f" ({self.rates.applied_per_s:,.0f}/s) in {figures.batches:,} batches,"
+                f" lag {figures.lag_bytes / 1024:,.0f} KiB, {figures.lag_s:.2f} s"
+            )
+
+    def _table(self, figures: Figures, phase: str) -> Table:
+        table = Table(title=phase, min_width=72)
+        table.add_column("")
+        table.add_column("changes", justify="right")
+        table.add_column("per second", justify="right")
+        table.add_column("behind the source", justify="right")
+        table.add_row("written at the source", f"{figures.written:,}", f"{self.rates.written_per_s:,.0f}", "")
+        table.add_row(
+            f"in the stream ({figures.published_messages:,} messages, {figures.published_bytes / 1024 / 1024:,.1f} MiB)",
+            "",
+            "",
+            f"{figures.confirm_lag_bytes / 1024:,.0f} KiB",
+        )
+        table.add_row(
+            f"applied to the target ({figures.batches:,} batches)",
+            f"{figures.applied:,}",
+            f"{self.rates.applied_per_s:,.0f}",
+            f"{figures.lag_bytes / 1024:,.0f} KiB, {figures.lag_s:.2f} s",
+        )
+        return table
