@@ -23,6 +23,11 @@ class Checksum:
     rows: int
     digest: Decimal
 
+    @property
+    def shown(self) -> str:
+        """Its last 64 bits."""
+        return f"{int(self.digest) % 2**64:016x}"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

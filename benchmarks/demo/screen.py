@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from benchmarks.demo.comparison import Comparison
 from benchmarks.demo.figures import Figures, Rates
 
 PLAIN_INTERVAL_S = 2.0
+PLAIN_WIDTH = 130
 ROW_WIDTH = 60
 
 
@@ -22,7 +24,7 @@ class Screen:
     """Says what happens, with the seconds since the demo began."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
+        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         self._began_at = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -31,19 +33,14 @@ class Screen:
 
     def show_comparison(self, comparisons: list[Comparison]) -> None:
         table = Table(title="Source and target by checksum")
-        for heading in (
-            "table",
-            "rows at the source",
-            "rows in the target",
-            "checksum at the source",
-            "checksum in the target",
-            "",
-        ):
-            table.add_column(heading, justify="right" if heading.startswith(("rows", "checksum")) else "left")
+        table.add_column("table")
+        for heading in ("source rows", "target rows", "source checksum", "target checksum"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("")
         for each in comparisons:
             verdict = "[green]equal[/]" if each.is_equal else "[bold red]DIFFERENT[/]"
             counts = (f"{each.source.rows:,}", f"{each.target.rows:,}")
-            table.add_row(each.table, *counts, str(each.source.digest), str(each.target.digest), verdict)
+            table.add_row(each.table, *counts, each.source.shown, each.target.shown, verdict)
         self.console.print(table)
 
     def show_rows(self, table_name: str, rows: list[tuple[str, str]]) -> None:

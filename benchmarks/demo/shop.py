@@ -32,11 +32,11 @@ CREATE TABLE customers (
 );
 CREATE TABLE products (
     sku text PRIMARY KEY,
-    description text NOT NULL,
     price numeric(10, 2) NOT NULL,
     stock integer NOT NULL,
     attributes jsonb,
-    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    description text NOT NULL
 );
 ALTER TABLE products ALTER description SET STORAGE EXTERNAL;
 CREATE TABLE orders (
