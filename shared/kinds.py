@@ -102,7 +102,7 @@ def parse_file(text: str) -> str:
     if os.path.isdir(path):
         raise ValueError("is a directory, not a file")
     if not os.path.exists(path):
-        raise ValueError("is not there: no such file")
+        raise ValueError("is not there (no such file)")
     if not os.access(path, os.R_OK):
         raise ValueError("may not be read by this user")
     return path

@@ -19,6 +19,8 @@ from shared.errors import UsageError
 from shared.kinds import Raw
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
+_QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
+"""What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -67,7 +69,7 @@ def parse_config_file(path: str, text: str) -> ConfigFile:
         raise UsageError(f"{place}: not valid YAML", error.problem or error.context or "see the YAML specification") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not valid YAML", str(error).splitlines()[0]) from None
-    if root is None:
+    if root is None or (isinstance(root, yaml.ScalarNode) and _scalar(root) is None):
         return ConfigFile(path, {}, ())
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(
