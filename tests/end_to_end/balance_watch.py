@@ -1,0 +1,42 @@
+"""A reader of the target that looks all the time, and remembers whether it ever saw half a transaction."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+from tests.servers import Database
+
+_SUMS = (
+    "SELECT (SELECT sum(amount) FROM left_side), (SELECT sum(amount) FROM right_side), (SELECT count(*) FROM pgsluice.applied)"
+)
+
+
+class BalanceWatch:
+    """Polls both sums in one statement. ``unequal`` holds every pair that differed; ``looks`` counts polls that saw both tables."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.unequal: list[tuple[object, ...]] = []
+        self.looks = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with self._database.connect() as connection:
+            while not self._stopping.wait(0.01):
+                try:
+                    left, right = connection.execute(_SUMS).fetchone() or (None, None)
+                except psycopg.errors.UndefinedTable:
+                    continue  # the worker has not created them yet
+                self.looks += 1
+                if left != right:
+                    self.unequal.append((left, right))
