@@ -1,0 +1,1 @@
+"""Tests of the sinks, one file or package per sink."""

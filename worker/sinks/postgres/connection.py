@@ -1,0 +1,91 @@
+"""Connections to the target, with every setting pinned that the meaning of text or the life of a session depends on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+
+from shared.errors import PgsluiceError, TransientError, UsageError
+from shared.settings import PostgresSettings
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+CONNECT_TIMEOUT_S = 10
+"""Long enough for a loaded server; the caller tries again."""
+
+_SESSION = """
+SET client_encoding = 'UTF8';
+SET DateStyle = 'ISO';
+SET IntervalStyle = 'postgres';
+SET TimeZone = 'UTC';
+SET extra_float_digits = 3;
+SET bytea_output = 'hex';
+SET standard_conforming_strings = on;
+SET search_path = pg_catalog;
+SET statement_timeout = 0;
+SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SET client_min_messages = 'warning';
+SET jit = off;
+"""
+"""Compiling a merge takes longer than running it, hence no jit. ``search_path``: every name we use has its schema, and a
+formatted type name must mean here what it means in pg_catalog."""
+
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist|permission denied"
+    r"|does not support SSL|server certificate|root certificate|certificate verify failed|certificate authentication|sslmode"
+)
+"""What libpq and the server say (in English) when another attempt with the same settings cannot succeed."""
+
+
+def connect(target: PostgresSettings, application_name: str) -> Connection:
+    """A connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
+
+    Raises UsageError when the server refuses these settings, TransientError when it cannot be reached.
+    """
+    try:
+        connection = psycopg.connect(
+            **_parameters(target),
+            autocommit=True,
+            prepare_threshold=None,
+            application_name=application_name,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            keepalives_idle=30,
+            keepalives_interval=10,
+            keepalives_count=3,
+            tcp_user_timeout=60_000,
+        )
+        connection.execute(_SESSION)
+    except psycopg.OperationalError as error:
+        raise _connect_error(target, error) from None
+    return connection
+
+
+def _parameters(target: PostgresSettings) -> dict[str, Any]:
+    """What was given, under libpq's names."""
+    given: dict[str, Any] = {
+        "host": target.host,
+        "port": target.port or "",
+        "dbname": target.dbname,
+        "user": target.user,
+        "password": target.password,
+        "sslmode": target.sslmode,
+        "sslrootcert": target.sslrootcert,
+        "sslcert": target.sslcert,
+        "sslkey": target.sslkey,
+    }
+    return {name: value for name, value in given.items() if value != ""}
+
+
+def _connect_error(target: PostgresSettings, error: psycopg.OperationalError) -> PgsluiceError:
+    said = " ".join(str(error).split())
+    where = f"target database '{target.dbname}' on {target.host}:{target.port}"
+    if _REFUSED.search(said):
+        return UsageError(
+            f"the {where} refuses the connection ({said})", "check the target-* settings and the server's pg_hba.conf"
+        )
+    return TransientError(
+        f"the {where} cannot be reached ({said})", "check that the server runs and that the network lets us through"
+    )

@@ -1,0 +1,90 @@
+"""What an error of the target means for the worker, said without any row value.
+
+    SQLSTATE                                                policy
+    none, 08…, 57…                 connection or server gone        TransientError
+    40…, 55P03, 55006              deadlock, serialization, lock    TransientError
+    53…, 58…, 25006                out of something, read-only      TransientError
+    42501                          permission                       TerminalError: grant it
+    everything else                the data or the schema           TerminalError: change the target
+
+A server's message, DETAIL and CONTEXT may hold values; only names and the SQLSTATE are used.
+"""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from shared.errors import PgsluiceError, TerminalError, TransientError
+from shared.table import Table
+
+_TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
+_TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
+_STAGED_COLUMN = re.compile(r"\bcolumn ([cko])(\d+)\b")
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def is_transient(error: psycopg.Error) -> bool:
+    """Whether the same statement may succeed later."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+
+
+def target_error(error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
+    """The error to raise instead of ``error``. ``doing`` completes "the target failed while …"."""
+    name = _condition(error)
+    if is_transient(error):
+        return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again")
+    where = f" table '{table.qualified_name}'" if table is not None else ""
+    if error.sqlstate == "42501":
+        return TerminalError(
+            f"the target does not permit {doing}{where} ({name})",
+            "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables",
+        )
+    return TerminalError(
+        f"the target does not accept{where or ' a statement'} while {doing}: {name}{_place(error, table)}",
+        "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again",
+    )
+
+
+def _condition(error: psycopg.Error) -> str:
+    """The condition's name as in the manual's appendix "PostgreSQL Error Codes", and its code."""
+    words = _WORDS.sub(" ", type(error).__name__).lower()
+    return f"{words}, SQLSTATE {error.sqlstate}" if error.sqlstate else words
+
+
+def _place(error: psycopg.Error, table: Table | None) -> str:
+    """The column and constraint that the server names."""
+    diagnostic = error.diag
+    names = []
+    if diagnostic.table_name and (table is None or diagnostic.table_name != table.name):
+        names.append(f"table '{diagnostic.schema_name}.{diagnostic.table_name}'")
+    column = _source_column(diagnostic.column_name or "", table) or diagnostic.column_name or _copied_column(error, table)
+    if column:
+        names.append(f"column '{column}'")
+    if diagnostic.constraint_name:
+        names.append(f"constraint '{diagnostic.constraint_name}'")
+    if diagnostic.datatype_name:
+        names.append(f"type '{diagnostic.datatype_name}'")
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _copied_column(error: psycopg.Error, table: Table | None) -> str:
+    """COPY says in the error's context which column it was reading: ``COPY t, line 3, column c2: …``."""
+    before_value = (error.diag.context or "").split(":", 1)[0]
+    found = _STAGED_COLUMN.search(before_value)
+    return _source_column(found.group(1) + found.group(2), table) if found else ""
+
+
+def _source_column(staged: str, table: Table | None) -> str:
+    """The table's name for a staging column; "" when it is none."""
+    found = re.fullmatch(r"([cko])(\d+)", staged)
+    if found is None or table is None:
+        return ""
+    index = int(found.group(2)) - 1
+    if found.group(1) == "k":
+        index = table.key[index] if index < len(table.key) else -1
+    return table.columns[index].name if 0 <= index < len(table.columns) else ""

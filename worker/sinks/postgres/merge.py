@@ -1,0 +1,153 @@
+"""Merges the pieces of a batch into the target's tables, inside the caller's transaction.
+
+Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
+those that refer to them; then deletions, the other way round. A row that takes over a unique value of a deleted one needs the
+opposite, so a round that fails that way is tried again with its deletions first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+import psycopg
+from psycopg import sql
+
+from shared.table import Table
+from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
+from worker.sinks.postgres.staging import SessionStages, Stage, copy_into, stage_identifier
+from worker.sinks.postgres.statements import truncate_statement
+from worker.sinks.postgres.target_table import TargetTable
+
+_log = logging.getLogger(__name__)
+
+_WRITE_ORDER = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
+_JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
+
+_NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
+
+
+class PieceError(Exception):
+    """The target refused a statement for ``table``; ``cause`` is the server's error."""
+
+    def __init__(self, table: Table, cause: psycopg.Error) -> None:
+        super().__init__(table.qualified_name)
+        self.table = table
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merges through ``connection``. ``targets`` and ``stages`` hold everything that the batch's pieces need."""
+
+    connection: Connection
+    targets: dict[Table, TargetTable]
+    stages: SessionStages
+    _filled: set[Stage] = field(default_factory=set)
+
+    def apply(self, shares: Sequence[Share]) -> None:
+        """Raises PieceError."""
+        pieces = [piece for share in shares for piece in share.pieces]
+        joined = [piece for piece in pieces if piece.kind in _JOINED]
+        if joined and all(isinstance(piece.content, bytes) for piece in joined):
+            # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
+            self.connection.execute(_NO_SCANS)
+        for share in shares:
+            self._clear(share.clearings)
+            for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
+                self._merge_round(list(round_pieces))
+
+    def _clear(self, clearings: Sequence[Clearing]) -> None:
+        if not clearings:
+            return
+        tables = [self.targets[clearing.table] for clearing in clearings]
+        statement = truncate_statement(tables, restart_identity=any(clearing.restart_identity for clearing in clearings))
+        try:
+            self.connection.execute(statement)
+        except psycopg.Error as error:
+            raise PieceError(clearings[0].table, error) from None
+
+    def _merge_round(self, pieces: list[Piece]) -> None:
+        order = self._referenced_first({piece.table for piece in pieces})
+        pieces.sort(key=lambda piece: (order[piece.table], _WRITE_ORDER.index(piece.kind) if piece.kind in _WRITE_ORDER else 0))
+        writes = [piece for piece in pieces if piece.kind is not PieceKind.DELETE]
+        deletes = [piece for piece in reversed(pieces) if piece.kind is PieceKind.DELETE]
+        if not writes or not deletes:
+            self._apply_all(writes or deletes)
+            return
+        try:
+            with self.connection.transaction():
+                self._apply_all(writes + deletes)
+        except PieceError as error:
+            if not isinstance(error.cause, psycopg.errors.UniqueViolation):
+                raise
+            self._apply_all(deletes + writes)
+
+    def _referenced_first(self, tables: Iterable[Table]) -> dict[Table, int]:
+        """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
+        places in some order: only deferred constraints can serve them."""
+        targets = [self.targets[table] for table in tables]
+        present = {target.oid for target in targets}
+        references = {target.oid: (target.references & present) - {target.oid} for target in targets}
+        try:
+            places = list(TopologicalSorter(references).static_order())
+        except CycleError:
+            places = sorted(present)
+        return {target.table: places.index(target.oid) for target in targets}
+
+    def _apply_all(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            try:
+                self._apply(piece)
+            except psycopg.Error as error:
+                raise PieceError(piece.table, error) from None
+
+    def _apply(self, piece: Piece) -> None:
+        stage = self._stage(piece)
+        if piece.kind is PieceKind.INSERT and piece.table.key:
+            try:
+                with self.connection.transaction():
+                    self._run(stage, PieceKind.INSERT)
+            except psycopg.errors.UniqueViolation:
+                self._run(stage, PieceKind.UPSERT)
+            return
+        self._report_missing(piece, self._run(stage, piece.kind))
+
+    def _stage(self, piece: Piece) -> Stage:
+        """The table that holds the piece's rows."""
+        target = self.targets[piece.table]
+        if isinstance(piece.content, StagedRows):
+            return Stage(stage_identifier(piece.content.name), target)
+        stage = self.stages[target, piece.kind]
+        if stage in self._filled:
+            self.connection.execute(sql.SQL("TRUNCATE TABLE {}").format(stage.identifier))
+        self._filled.add(stage)
+        copy_into(self.connection, stage.identifier, piece.content, new=False)
+        return stage
+
+    def _run(self, stage: Stage, kind: PieceKind) -> int:
+        """The number of rows that the last statement touched."""
+        touched = 0
+        for statement in stage.statements(kind):
+            touched = self.connection.execute(statement).rowcount
+        return touched
+
+    def _report_missing(self, piece: Piece, touched: int) -> None:
+        """A change that met no row is not an error: the target may have been started without it."""
+        match piece.kind:
+            case PieceKind.PATCH | PieceKind.MOVE | PieceKind.DELETE:
+                missing = piece.rows - piece.absent - touched
+            case PieceKind.IN_ORDER:
+                found = self.connection.execute("SELECT current_setting('pgsluice.missing')").fetchone()
+                missing = int(found[0]) if found else 0
+            case _:
+                missing = 0
+        if missing > 0:
+            _log.warning(
+                "changes met no row at the target",
+                extra={"table": piece.table.qualified_name, "kind": piece.kind.value, "changes": missing},
+            )

@@ -1,0 +1,132 @@
+"""What a partition's changes come down to: pieces, each a set of rows to which one kind of statement applies.
+
+A partition is cut into rounds, in commit order. Within a round no two pieces touch the same row, so the pieces of a round may
+be merged in any order the target's foreign keys ask for; the rounds, and the partitions, must be merged one after the other.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from shared.errors import WireError
+from shared.table import Table
+
+_U32 = struct.Struct(">I")
+
+
+class PieceKind(enum.StrEnum):
+    """What becomes of the rows, and which columns they have when staged.
+
+    ``c1 … cn`` are the table's columns, ``k1 … km`` its key columns as they were before, ``o1 … on`` all columns as they were
+    before, ``unchanged`` one bit per column: 1 for a column whose value was not sent, which keeps what the target has.
+    """
+
+    INSERT = "insert"
+    """c: rows that are new at the source."""
+    UPSERT = "upsert"
+    """c: whole rows, new or not."""
+    PATCH = "patch"
+    """c, unchanged: rows known in part; the key did not change."""
+    MOVE = "move"
+    """c, unchanged, k: rows known in part whose key changed."""
+    DELETE = "delete"
+    """k: keys of rows that are gone."""
+    IN_ORDER = "in_order"
+    """ord, op, c, o: changes of a table without a key, each to one row, in the order of ``ord``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows that wait in the table ``name`` of the target's schema ``pgsluice``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``rows`` counts rows, of which ``absent`` may be missing at the target already (DELETE: they came and went within the
+    round). ``content`` is COPY text, or where the rows were staged."""
+
+    table: Table
+    round: int
+    kind: PieceKind
+    rows: int
+    absent: int
+    content: bytes | StagedRows
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """A table to truncate before the partition's first round."""
+
+    table: Table
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one receipt brings: tables to clear, then pieces in the order of their rounds."""
+
+    clearings: tuple[Clearing, ...]
+    pieces: tuple[Piece, ...]
+
+    def stages(self) -> list[str]:
+        """Names of the tables that rows were staged in."""
+        return [piece.content.name for piece in self.pieces if isinstance(piece.content, StagedRows)]
+
+    def encode(self) -> bytes:
+        """u32 length + JSON, then the COPY text of all pieces that carry it."""
+        tables: dict[Table, int] = {}
+
+        def number(table: Table) -> int:
+            return tables.setdefault(table, len(tables))
+
+        clearings = [[number(clearing.table), clearing.restart_identity] for clearing in self.clearings]
+        pieces: list[list[Any]] = []
+        texts: list[bytes] = []
+        for piece in self.pieces:
+            content: int | str
+            if isinstance(piece.content, StagedRows):
+                content = piece.content.name
+            else:
+                content = len(piece.content)
+                texts.append(piece.content)
+            pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
+        header = orjson.dumps({"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces})
+        return b"".join([_U32.pack(len(header)), header, *texts])
+
+    @classmethod
+    def decode(cls, body: bytes) -> Share:
+        """Raises WireError for bytes that ``encode`` does not make."""
+        try:
+            (length,) = _U32.unpack_from(body)
+            start = _U32.size + length
+            header: Any = orjson.loads(body[_U32.size : start])
+            tables = [Table.decode(table) for table in header["tables"]]
+            clearings = tuple(Clearing(tables[table], bool(restart)) for table, restart in header["clearings"])
+            pieces, end = _decode_pieces(tables, header["pieces"], body, start)
+        except (struct.error, orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
+        if end != len(body):
+            raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header says {end}")
+        return cls(clearings, pieces)
+
+
+def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:
+    """The pieces, and where the text of the last one ends."""
+    pieces = []
+    for table, round_number, kind, rows, absent, content in listed:
+        source: bytes | StagedRows
+        if isinstance(content, str):
+            source = StagedRows(content)
+        else:
+            source = body[start : start + content]
+            start += content
+        pieces.append(Piece(tables[table], round_number, PieceKind(kind), rows, absent, source))
+    return tuple(pieces), start

@@ -1,0 +1,193 @@
+"""The Postgres sink: each batch is one transaction at the target, with the worker's position in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from shared.errors import TerminalError
+from shared.settings import PostgresSinkSettings, WorkerSettings
+from shared.table import Table
+from worker.sinks.postgres.applied import AppliedRow, ensure_table
+from worker.sinks.postgres.connection import connect
+from worker.sinks.postgres.failure import is_transient, target_error
+from worker.sinks.postgres.merge import Merge, PieceError
+from worker.sinks.postgres.piece import Share
+from worker.sinks.postgres.session import DriverSession
+from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
+from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What is left to apply of a batch, and where that leads."""
+
+    shares: Sequence[Share]
+    first_sequence: int
+    position: Applied
+    changes: int
+
+    @property
+    def stages(self) -> list[str]:
+        return [name for share in self.shares for name in share.stages()]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Each once."""
+        pieces = [piece.table for share in self.shares for piece in share.pieces]
+        clearings = [clearing.table for share in self.shares for clearing in share.clearings]
+        return list(dict.fromkeys(clearings + pieces))
+
+    def __str__(self) -> str:
+        return f"messages {self.first_sequence} to {self.position.sequence}"
+
+
+class PostgresSink:
+    """``Sink`` for one target database: exactly once, by the row in ``pgsluice.applied``.
+
+    ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task.
+    """
+
+    delivery = Delivery.COLLECTED
+
+    def __init__(self, settings: WorkerSettings, sink_settings: PostgresSinkSettings, inline_bytes: int = INLINE_BYTES) -> None:
+        self._settings = sink_settings
+        self._names = StageNames(settings.group, settings.name)
+        self._row = AppliedRow(settings.group, settings.name)
+        self._writer = PostgresWriter(sink_settings.target, self._names, sink_settings.sync_schema, inline_bytes)
+        self._session: DriverSession | None = None
+        self._applied = NOTHING_APPLIED
+        self._in_doubt: Applied | None = None
+        """Where the last transaction led, while its end is not known: the connection broke."""
+        self._litter = False
+        """Whether staging tables of this worker may be left."""
+
+    def open(self) -> Applied:
+        """Creates ``pgsluice.applied`` when it is missing, waits for a transaction of a predecessor that is still moving the
+        position, and drops staging tables that nobody will merge."""
+        self.close()
+        connection = connect(self._settings.target, "pgsluice worker")
+        try:
+            ensure_table(connection)
+            self._row.ensure(connection)
+            self._session = DriverSession(connection, self._settings)
+            with connection.transaction():
+                self._applied = self._row.lock(connection) or NOTHING_APPLIED
+            drop_stages(connection, leftover_stages(connection, self._names, None))
+        except psycopg.Error as error:
+            connection.close()
+            raise target_error(error, None, "preparing schema pgsluice") from None
+        self._in_doubt = None
+        return self._applied
+
+    def writer(self) -> PostgresWriter:
+        return self._writer
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """One transaction; receipts that are applied already are passed over. After TransientError the partitions have to be
+        written anew: what was staged may be gone."""
+        received = list(receipts)
+        try:
+            session = self._connected()
+            batch = self._rest_of(received, stream_created)
+            if batch is None:
+                return self._applied
+            self._litter = self._litter or bool(batch.stages)
+            self._apply(session, batch)
+        except psycopg.Error as error:
+            doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
+            raise target_error(error, None, doing) from None
+        self._applied, self._in_doubt = batch.position, None
+        self._clean_up(session)
+        return self._applied
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.connection.close()
+        self._session = None
+
+    def _connected(self) -> DriverSession:
+        """The session; after a broken connection a new one, when it is clear what became of the transaction."""
+        if self._session is None or self._session.connection.closed:
+            self._session = DriverSession(connect(self._settings.target, "pgsluice worker"), self._settings)
+            with self._session.connection.transaction():
+                self._check_position()
+        return self._session
+
+    def _check_position(self) -> None:
+        """Locks the position, which must be where this sink left it."""
+        assert self._session is not None
+        found = self._row.lock(self._session.connection)
+        if found is not None and found == self._in_doubt:
+            self._applied = found
+        self._in_doubt = None
+        if found != self._applied:
+            raise TerminalError(
+                f"the position of worker '{self._names.worker}' of group '{self._names.group}' in pgsluice.applied was moved by"
+                " somebody else",
+                "another worker of this name writes to this target; stop it, or give one of them another name",
+            )
+
+    def _rest_of(self, receipts: Sequence[Receipt], stream_created: str) -> _Batch | None:
+        """None when all of it is applied."""
+        same_stream = stream_created == self._applied.stream_created
+        applied = self._applied.sequence if same_stream else 0
+        rest = [receipt for receipt in receipts if receipt.last_sequence > applied]
+        if not rest:
+            return None
+        if rest[0].first_sequence <= applied:
+            raise TerminalError(
+                f"a batch begins with message {rest[0].first_sequence}, inside of what is applied up to {applied}",
+                "start the worker again: it continues from the position",
+            )
+        commits = [receipt for receipt in rest if receipt.commit_lsn]
+        commit_lsn, committed_at = self._applied.commit_lsn, self._applied.committed_at
+        if commits:
+            commit_lsn, committed_at = commits[-1].commit_lsn, commits[-1].committed_at
+        return _Batch(
+            [Share.decode(receipt.body) for receipt in rest],
+            rest[0].first_sequence,
+            Applied(rest[-1].last_sequence, commit_lsn, committed_at, stream_created),
+            sum(receipt.changes for receipt in rest),
+        )
+
+    def _apply(self, session: DriverSession, batch: _Batch) -> None:
+        """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
+        known = session.knows_any(batch.tables)
+        try:
+            self._transact(session, batch)
+        except PieceError as error:
+            if not known or is_transient(error.cause):
+                raise target_error(error.cause, error.table, f"applying {batch}") from None
+            session.forget()
+            try:
+                self._transact(session, batch)
+            except PieceError as again:
+                raise target_error(again.cause, again.table, f"applying {batch}") from None
+
+    def _transact(self, session: DriverSession, batch: _Batch) -> None:
+        session.prepare(batch.tables, batch.shares)
+        connection = session.connection
+        with connection.transaction():
+            self._check_position()
+            check_staged(connection, batch.stages)
+            Merge(connection, session.targets, session.stages).apply(batch.shares)
+            drop_stages(connection, batch.stages)
+            self._row.move(connection, batch.position, batch.changes)
+            self._in_doubt = batch.position
+
+    def _clean_up(self, session: DriverSession) -> None:
+        """Drops what attempts left behind whose work was done by others. The batch is applied whatever happens here."""
+        if not self._litter:
+            return
+        try:
+            drop_stages(session.connection, leftover_stages(session.connection, self._names, self._applied.sequence))
+            self._litter = False
+        except psycopg.Error as error:
+            _log.warning("staging tables could not be dropped yet", extra={"sqlstate": error.sqlstate})

@@ -1,0 +1,147 @@
+"""Where a piece's rows wait until the merge reads them.
+
+A large piece is copied by its task into an unlogged table of its own in schema ``pgsluice``, which the merge drops. A small
+one travels in the receipt, and the driver copies it into a temporary table that its session keeps for pieces of that shape.
+An unlogged table is empty after a crash of the target: the merge must look before it trusts one (``check_staged``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from shared.errors import TransientError
+from shared.names import TARGET_SCHEMA
+from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.piece import PieceKind
+from worker.sinks.postgres.statements import merge_statements, stage_query
+from worker.sinks.postgres.target_table import TargetTable
+
+MAX_SESSION_STAGES = 64
+"""At each commit Postgres empties all temporary tables of this kind that a session has, used or not; so it keeps few."""
+
+_STAGES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageNames:
+    """Names of one worker's staging tables: ``stage_<hash of group and worker>_<first sequence>_<attempt>_<number>``. The
+    names themselves would not fit: an identifier has 63 bytes."""
+
+    group: str
+    worker: str
+
+    @property
+    def prefix(self) -> str:
+        digest = hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
+        return f"stage_{digest}_"
+
+    def of_attempt(self, first_sequence: int) -> Iterable[str]:
+        """Names for one attempt to write one partition; no other attempt gets the same."""
+        attempt = uuid.uuid4().hex[:12]
+        return (f"{self.prefix}{first_sequence}_{attempt}_{number}" for number in itertools.count(1))
+
+    def first_sequence(self, name: str) -> int:
+        return int(name.removeprefix(self.prefix).split("_", 1)[0])
+
+
+def stage_identifier(name: str) -> sql.Identifier:
+    return sql.Identifier(TARGET_SCHEMA, name)
+
+
+def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind) -> None:
+    """Makes the table ``name``. It is autovacuum's business to leave it alone: it is gone in a moment."""
+    connection.execute(
+        sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
+            stage_identifier(name), stage_query(target, kind)
+        )
+    )
+
+
+def copy_into(connection: Connection, stage: sql.Composable, text: bytes, *, new: bool) -> None:
+    """``new``: the stage was created in this transaction, so its rows may be written as frozen."""
+    options = sql.SQL(" WITH (FREEZE)" if new else "")
+    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN{}").format(stage, options)) as copy:
+        copy.write(text)
+
+
+def check_staged(connection: Connection, names: Iterable[str]) -> None:
+    """Raises TransientError when one of these tables is missing or empty: then the rows have to be staged again."""
+    for name in names:
+        identifier = stage_identifier(name)
+        found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [identifier.as_string()]).fetchone()
+        has_rows = found == (True,) and connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(identifier)).rowcount == 1
+        if not has_rows:
+            raise TransientError("staged rows are gone from the target, as after a crash of it", "the batch is staged again")
+
+
+def drop_stages(connection: Connection, names: Iterable[str]) -> None:
+    identifiers = sql.SQL(", ").join(stage_identifier(name) for name in names)
+    if identifiers.as_string():
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifiers))
+
+
+def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: int | None) -> list[str]:
+    """This worker's staging tables whose first sequence is at most ``up_to_sequence`` (None: all of them). Once the position
+    has passed it, nobody will merge them: the task that made them was repeated elsewhere, or its batch."""
+    stages = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix]).fetchall()]
+    return [name for name in stages if up_to_sequence is None or names.first_sequence(name) <= up_to_sequence]
+
+
+class Stage:
+    """A table that holds rows of one shape, and the statements that merge them, rendered once."""
+
+    def __init__(self, identifier: sql.Identifier, target: TargetTable) -> None:
+        self.identifier = identifier
+        self._target = target
+        self._rendered: dict[PieceKind, list[bytes]] = {}
+
+    def statements(self, kind: PieceKind) -> list[bytes]:
+        """``merge_statements`` of ``kind``."""
+        if kind not in self._rendered:
+            self._rendered[kind] = [statement.as_bytes() for statement in merge_statements(self._target, kind, self.identifier)]
+        return self._rendered[kind]
+
+
+class SessionStages:
+    """The temporary tables of one session; the least recently used goes first when there are too many."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stages: OrderedDict[tuple[TargetTable, PieceKind], Stage] = OrderedDict()
+        self._numbers = itertools.count(1)
+
+    def prepare(self, target: TargetTable, kind: PieceKind) -> None:
+        """Makes sure that there is one. Must not be called inside the merge's transaction, which may be rolled back."""
+        if (target, kind) in self._stages:
+            self._stages.move_to_end((target, kind))
+            return
+        identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
+        self._connection.execute(
+            sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS {}").format(identifier, stage_query(target, kind))
+        )
+        self._stages[target, kind] = Stage(identifier, target)
+
+    def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:
+        return self._stages[shape]
+
+    def trim(self) -> None:
+        """Drops what is more than MAX_SESSION_STAGES; must not be called inside the merge's transaction."""
+        while len(self._stages) > MAX_SESSION_STAGES:
+            self._drop(next(iter(self._stages)))
+
+    def clear(self) -> None:
+        for shape in list(self._stages):
+            self._drop(shape)
+
+    def _drop(self, shape: tuple[TargetTable, PieceKind]) -> None:
+        self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._stages.pop(shape).identifier))

@@ -1,0 +1,179 @@
+"""The SQL of staging and merging. Pure: target tables and stages in, statements out.
+
+A stage is a table that holds the rows of one piece under positional names (``piece.PieceKind``), with the types of the target's
+columns, so that no name of a user's column can clash with ours and every value is checked when it is staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psycopg import sql
+
+from worker.sinks.postgres.piece import PieceKind
+from worker.sinks.postgres.target_table import TargetTable
+
+Statement = sql.Composed
+
+_COMMA = sql.SQL(", ")
+_AND = sql.SQL(" AND ")
+
+
+def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
+    """For CREATE TABLE … AS: the columns of a stage for pieces of ``kind``, without rows."""
+    rows = _typed("c", range(len(target.table.columns)), target)
+    keys = _typed("k", target.table.key, target)
+    bits = [sql.SQL("NULL::varbit AS unchanged")]
+    columns: list[sql.Composable]
+    match kind:
+        case PieceKind.INSERT | PieceKind.UPSERT:
+            columns = [*rows]
+        case PieceKind.PATCH:
+            columns = [*rows, *bits]
+        case PieceKind.MOVE:
+            columns = [*rows, *bits, *keys]
+        case PieceKind.DELETE:
+            columns = [*keys]
+        case PieceKind.IN_ORDER:
+            old = _typed("o", range(len(target.table.columns)), target)
+            columns = [sql.SQL('NULL::bigint AS ord, NULL::"char" AS op'), *rows, *old]
+    return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
+
+
+def _typed(prefix: str, columns: Iterable[int], target: TargetTable) -> list[Statement]:
+    names = [target.table.columns[i].name for i in columns]
+    return [
+        sql.SQL("target.{} AS {}").format(sql.Identifier(name), sql.Identifier(f"{prefix}{n}")) for n, name in enumerate(names, 1)
+    ]
+
+
+def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> list[Statement]:
+    """What applies the rows of ``stage``, in order; the last one's row count is the number of rows it touched (IN_ORDER:
+    the setting ``pgsluice.missing`` tells how many changes met no row)."""
+    match kind:
+        case PieceKind.INSERT:
+            return [_insert(target, stage)]
+        case PieceKind.UPSERT:
+            return [_upsert(target, stage)]
+        case PieceKind.PATCH:
+            return [_update(target, stage, _on_key(target, "c"), set_key=False)]
+        case PieceKind.MOVE:
+            return [
+                _delete(target, stage, _on_key(target, "c")),
+                _update(target, stage, _on_key(target, "k"), set_key=True),
+            ]
+        case PieceKind.DELETE:
+            return [_delete(target, stage, _on_key(target, "k"))]
+        case PieceKind.IN_ORDER:
+            return [_in_order(target, stage)]
+
+
+def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
+    tables = _COMMA.join(target.identifier for target in targets)
+    return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
+
+
+def _name(target: TargetTable, column: int) -> sql.Identifier:
+    return sql.Identifier(target.table.columns[column].name)
+
+
+def _staged(prefix: str, column: int) -> sql.Composed:
+    return sql.SQL("staged.{}").format(sql.Identifier(f"{prefix}{column + 1}"))
+
+
+def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
+    return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged").format(
+        target.identifier,
+        _COMMA.join(_name(target, i) for i in target.written),
+        _COMMA.join(_staged("c", i) for i in target.written),
+        stage,
+    )
+
+
+def _upsert(target: TargetTable, stage: sql.Composable) -> Statement:
+    changed = [i for i in target.written if i not in target.table.key and i not in target.fixed]
+    action: sql.Composable = sql.SQL("NOTHING")
+    if changed:
+        action = sql.SQL("UPDATE SET ") + _COMMA.join(
+            sql.SQL("{} = excluded.{}").format(_name(target, i), _name(target, i)) for i in changed
+        )
+    key = _COMMA.join(_name(target, i) for i in target.table.key)
+    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, action)
+
+
+def _on_key(target: TargetTable, prefix: str) -> Statement:
+    """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
+    key = target.table.key
+    staged = [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(key)]
+    return _AND.join(sql.SQL("target.{} = {}").format(_name(target, i), value) for i, value in zip(key, staged, strict=True))
+
+
+def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) -> Statement:
+    return sql.SQL("DELETE FROM {} AS target USING {} AS staged WHERE {}").format(target.identifier, stage, condition)
+
+
+def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *, set_key: bool) -> Statement:
+    """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read."""
+    sets = [
+        sql.SQL("{} = CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
+            _name(target, i),
+            sql.SQL(str(i)),
+            _staged("c", i),
+            _name(target, i),
+        )
+        for i in target.written
+        if i not in target.fixed and (set_key or i not in target.table.key)
+    ]
+    return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
+        target.identifier, _COMMA.join(sets), stage, condition
+    )
+
+
+_IN_ORDER = """
+DECLARE
+    staged record;
+    found_table oid;
+    found_row tid;
+    missing bigint := 0;
+BEGIN
+    FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
+        IF staged.op = 'I' THEN
+            INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES ({values});
+            CONTINUE;
+        END IF;
+        SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {table} AS target WHERE {same} LIMIT 1;
+        IF NOT FOUND THEN
+            missing := missing + 1;
+        ELSIF staged.op = 'D' THEN
+            DELETE FROM {table} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
+        ELSE
+            UPDATE {table} AS target SET {sets} WHERE target.tableoid = found_table AND target.ctid = found_row;
+        END IF;
+    END LOOP;
+    PERFORM set_config('pgsluice.missing', missing::text, true);
+END
+"""
+
+
+def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
+    body = sql.SQL(_IN_ORDER).format(
+        stage=stage,
+        table=target.identifier,
+        columns=_COMMA.join(_name(target, i) for i in target.written),
+        values=_COMMA.join(_staged("c", i) for i in target.written),
+        same=_AND.join(_same(target, i) for i in target.written),
+        sets=_COMMA.join(
+            sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in target.written if i not in target.fixed
+        ),
+    )
+    return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
+
+
+def _same(target: TargetTable, column: int) -> Statement:
+    """The target's value is the staged old one: by its text, unless ``=`` says the same (then an index can help)."""
+    name, staged = _name(target, column), _staged("o", column)
+    if column not in target.exact:
+        return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, staged)
+    if target.table.columns[column].not_null:
+        return sql.SQL("target.{} = {}").format(name, staged)
+    return sql.SQL("(target.{name} = {staged} OR (target.{name} IS NULL AND {staged} IS NULL))").format(name=name, staged=staged)

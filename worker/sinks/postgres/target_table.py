@@ -1,0 +1,147 @@
+"""A table as the target has it: what of the source's columns can be written, what identifies a row, what it refers to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from shared.errors import TerminalError
+from shared.table import Table
+from worker.sinks.postgres.applied import DDL_LOCK
+from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.table_creation import create_table
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """``table`` is the version of the source's table this was made for; indexes count its columns.
+
+    ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
+    an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only.
+    ``references`` are the OIDs of the tables that its foreign keys point to.
+    """
+
+    table: Table
+    oid: int
+    written: tuple[int, ...]
+    fixed: frozenset[int]
+    exact: frozenset[int]
+    references: frozenset[int]
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return table_identifier(self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetColumn:
+    name: str
+    not_null: bool
+    generated: str
+    identity: str
+    has_default: bool
+    type_oid: int
+
+
+_EXACT_TYPES = frozenset({16, 17, 20, 21, 23, 26, 1082, 1114, 1184, 2950})
+"""boolean, bytea, the integers, date, timestamps and uuid: equal values have equal text. Text may have a collation for which
+different strings are equal, numeric and float have several texts for one number, json and point have no equality."""
+
+_FIND = """
+SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+"""
+_COLUMNS = """
+SELECT attname, attnotnull, attgenerated, attidentity, atthasdef OR typdefault IS NOT NULL, atttypid
+FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_UNIQUE_KEYS = """
+SELECT ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
+FROM pg_index i
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+"""
+_REFERENCES = "SELECT DISTINCT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = %s"
+
+
+def table_identifier(table: Table) -> sql.Identifier:
+    return sql.Identifier(table.schema, table.name)
+
+
+def prepare_target(connection: Connection, table: Table, *, sync_schema: bool) -> TargetTable:
+    """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so.
+
+    Raises TerminalError when the table is missing or cannot take the source's rows. ``connection`` must not be in a
+    transaction: a table that was created stays, whatever becomes of the batch.
+    """
+    found = connection.execute(_FIND, [table.schema, table.name]).fetchone()
+    if found is None:
+        if not sync_schema:
+            raise TerminalError(
+                f"table '{table.qualified_name}' does not exist at the target",
+                "create it, or set sync-schema: true to have it created",
+            )
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+            if connection.execute(_FIND, [table.schema, table.name]).fetchone() is None:
+                create_table(connection, table)
+        found = connection.execute(_FIND, [table.schema, table.name]).fetchone()
+        assert found is not None
+    oid, kind = found
+    if kind not in ("r", "p"):
+        raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
+    return _inspect(connection, table, oid)
+
+
+def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
+    columns = {row[0]: _TargetColumn(*row) for row in connection.execute(_COLUMNS, [oid]).fetchall()}
+    _check_columns(table, columns)
+    if table.key:
+        keys = [set(row[0]) for row in connection.execute(_UNIQUE_KEYS, [oid]).fetchall()]
+        _check_key(table, keys)
+    references = frozenset(row[0] for row in connection.execute(_REFERENCES, [oid]).fetchall())
+    at_target = [columns[column.name] for column in table.columns]
+    return TargetTable(
+        table,
+        oid,
+        written=tuple(i for i, column in enumerate(at_target) if not column.generated),
+        fixed=frozenset(i for i, column in enumerate(at_target) if column.identity == "a"),
+        exact=frozenset(i for i, column in enumerate(at_target) if column.type_oid in _EXACT_TYPES),
+        references=references,
+    )
+
+
+def _check_columns(table: Table, columns: dict[str, _TargetColumn]) -> None:
+    for column in table.columns:
+        if column.name not in columns:
+            add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(table_identifier(table), sql.Identifier(column.name))
+            raise TerminalError(
+                f"table '{table.qualified_name}' at the target has no column '{column.name}'",
+                f"run there: {add.as_string()}{column.type_name}; then start again, nothing is lost",
+            )
+    known = {column.name for column in table.columns}
+    for extra in columns.values():
+        filled = extra.has_default or extra.generated or extra.identity
+        if extra.not_null and not filled and extra.name not in known:
+            drop = sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(
+                table_identifier(table), sql.Identifier(extra.name)
+            )
+            raise TerminalError(
+                f"column '{extra.name}' of table '{table.qualified_name}' at the target is NOT NULL without a default, and the"
+                " source does not have it",
+                f"give it a default, or run there: {drop.as_string()}",
+            )
+
+
+def _check_key(table: Table, unique: list[set[str]]) -> None:
+    names = [table.columns[i].name for i in table.key]
+    if set(names) in unique:
+        return
+    create = sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(
+        table_identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
+    )
+    raise TerminalError(
+        f"table '{table.qualified_name}' at the target has no unique index on its key ({', '.join(names)})",
+        f"run there: {create.as_string()}; then start again, nothing is lost",
+    )
