@@ -50,12 +50,12 @@ _SOME_TICKETS = "number IN (SELECT number FROM tickets LIMIT {some})"
 _TWO_ENTRIES = "ctid IN (SELECT ctid FROM journal LIMIT 2)"
 
 _STATEMENTS = (
-    "INSERT INTO items SELECT {one}, 'c' || nextval('number'), "
+    "INSERT INTO items SELECT {one} % 7, 'c' || nextval('number'), "
     f"repeat({_RANDOM_TEXT}, 120), 'new' FROM generate_series(1, {{some}})",
-    f"UPDATE items SET note = {_RANDOM_TEXT} WHERE area = {{one}}",
+    f"UPDATE items SET note = {_RANDOM_TEXT} WHERE {_SOME_ITEMS}",
     f"UPDATE items SET payload = repeat({_RANDOM_TEXT}, 110) WHERE {_FEW_ITEMS}",
     f"UPDATE items SET code = code || 'x' WHERE {_FEW_ITEMS}",
-    f"DELETE FROM items WHERE {_SOME_ITEMS}",
+    f"DELETE FROM items WHERE {_FEW_ITEMS}",
     "INSERT INTO tickets SELECT nextval('number'), repeat('s', 20), false FROM generate_series(1, {rows})",
     f"UPDATE tickets SET done = NOT done WHERE {_SOME_TICKETS}",
     "UPDATE tickets SET number = nextval('number') WHERE number IN (SELECT number FROM tickets LIMIT {few})",
