@@ -36,8 +36,6 @@ NULL = ord("n")
 _UNCHANGED_TOAST = ord("u")
 _BINARY = ord("b")
 
-_BEGIN = Struct(">QqI")
-_COMMIT = Struct(">BQQq")
 _MESSAGE = Struct(">BQ")
 _COLUMN_TYPE = Struct(">Ii")
 _TRUNCATE = Struct(">IB")
@@ -50,9 +48,15 @@ def decode_message(payload: bytes) -> PgoutputMessage:
     remain, when the kind is unknown, and when a value is in binary format (which is never asked for)."""
     if not payload:
         raise WireError("a pgoutput message is empty")
-    decode = _DECODERS.get(payload[0])
+    kind = payload[0]
+    if (fixed := _FIXED_LAYOUTS.get(kind)) is not None:
+        layout, message_type = fixed
+        if len(payload) != layout.size:
+            raise _malformed(payload, f"should have {layout.size}")
+        return message_type._make(layout.unpack(payload))
+    decode = _DECODERS.get(kind)
     if decode is None:
-        raise WireError(f"a pgoutput message is of unknown kind 0x{payload[0]:02x}")
+        raise WireError(f"a pgoutput message is of unknown kind 0x{kind:02x}")
     fields = _Fields(payload)
     message = decode(fields)
     fields.end()
@@ -84,7 +88,7 @@ class _Fields:
         self._position = start + size
         taken = self._payload[start : self._position]
         if len(taken) != size:
-            raise self._malformed("ends early")
+            raise _malformed(self._payload, "ends early")
         return taken
 
     def unsigned(self, size: int) -> int:
@@ -96,11 +100,11 @@ class _Fields:
     def string(self) -> str:
         end = self._payload.find(b"\0", self._position)
         if end < 0:
-            raise self._malformed("ends inside a string")
+            raise _malformed(self._payload, "ends inside a string")
         try:
             text = self._payload[self._position : end].decode()
         except UnicodeDecodeError:
-            raise self._malformed("holds a name that is not UTF-8") from None
+            raise _malformed(self._payload, "holds a name that is not UTF-8") from None
         self._position = end + 1
         return text
 
@@ -115,12 +119,12 @@ class _Fields:
     def old_kind(self) -> int:
         kind = self.unsigned(1)
         if kind not in (OLD_KEY, OLD_ROW):
-            raise self._malformed("has no old row where one must be")
+            raise _malformed(self._payload, "has no old row where one must be")
         return kind
 
     def new_row(self) -> Row:
         if self.unsigned(1) != NEW_ROW:
-            raise self._malformed("has no new row where one must be")
+            raise _malformed(self._payload, "has no new row where one must be")
         return self.row()
 
     def new_row_follows(self) -> bool:
@@ -130,24 +134,15 @@ class _Fields:
         try:
             return ReplicaIdentity(chr(self.unsigned(1)))
         except ValueError:
-            raise self._malformed("has an unknown replica identity") from None
+            raise _malformed(self._payload, "has an unknown replica identity") from None
 
     def end(self) -> None:
         if self._position != len(self._payload):
-            raise self._malformed("goes on behind its last field")
-
-    def _malformed(self, how: str) -> WireError:
-        return WireError(f"a pgoutput message of kind '{chr(self._payload[0])}' and {len(self._payload)} bytes {how}")
+            raise _malformed(self._payload, "goes on behind its last field")
 
 
-def _decode_begin(fields: _Fields) -> Begin:
-    final_lsn, committed_at, xid = fields.unpack(_BEGIN)
-    return Begin(LSN(final_lsn), committed_at, xid)
-
-
-def _decode_commit(fields: _Fields) -> Commit:
-    flags, commit_lsn, end_lsn, committed_at = fields.unpack(_COMMIT)
-    return Commit(flags, LSN(commit_lsn), LSN(end_lsn), committed_at)
+def _malformed(payload: bytes, how: str) -> WireError:
+    return WireError(f"a pgoutput message of kind '{chr(payload[0])}' and {len(payload)} bytes {how}")
 
 
 def _decode_origin(fields: _Fields) -> Origin:
@@ -201,9 +196,13 @@ def _decode_truncate(fields: _Fields) -> Truncate:
     return Truncate(bool(options & _TRUNCATE_CASCADE), bool(options & _TRUNCATE_RESTART_IDENTITY), relation_oids)
 
 
+_FIXED_LAYOUTS: dict[int, tuple[Struct, type[Begin | Commit]]] = {
+    ord("B"): (Struct(">xQqI"), Begin),
+    ord("C"): (Struct(">xBQQq"), Commit),
+}
+"""Messages of one size, kind included: read at once, because small transactions are made of them."""
+
 _DECODERS: dict[int, Callable[[_Fields], PgoutputMessage]] = {
-    ord("B"): _decode_begin,
-    ord("C"): _decode_commit,
     ord("O"): _decode_origin,
     ord("M"): _decode_logical_message,
     ord("R"): _decode_relation,
