@@ -12,8 +12,7 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 import worker.micro_batch
-
-
+import worker.sinks.postgres
 import worker.source  # noqa: F401
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ _SUMS = (
 
 
 class BalanceWatch:
-    """Polls both sums in one statement. ``unequal`` holds the pairs that differed; ``looks`` counts polls that saw both tables."""
+    """Polls both sums at once. ``unequal`` holds the pairs that differed; ``looks`` counts polls that saw both tables."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
