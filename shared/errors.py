@@ -3,7 +3,8 @@
     PgsluiceError
     ├── UsageError          2   the configuration or the command line is wrong
     ├── TerminalError      70   a person is needed; trying again cannot help
-    │   └── WireError           bytes that are not what the format says
+    │   ├── WireError           bytes that are not what the format says
+    │   └── ConsumerGoneError  75   nobody reads our standard output any more
     └── TransientError     75   the same call may succeed later
 
 An error states the fact, the thing and the way out. It never holds a row value or a secret.
@@ -40,6 +41,12 @@ class TerminalError(PgsluiceError):
 
 class WireError(TerminalError):
     """Bytes that are not what the format says."""
+
+
+class ConsumerGoneError(TerminalError):
+    """Nobody reads our standard output any more. This process cannot go on; one with a new reader can: exit 75."""
+
+    exit_code = 75
 
 
 class TransientError(PgsluiceError):

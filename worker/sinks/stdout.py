@@ -1,0 +1,99 @@
+"""The stdout sink: one JSON line for each change on standard output (``json_lines`` says what is in it), at least once.
+
+The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
+at the next start. A line is written whole or, when the process is killed meanwhile, torn at its end: the line feed is last.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from shared.changes import MessageChanges
+from shared.errors import ConsumerGoneError, TerminalError
+from shared.settings import WorkerSettings
+from worker.positions import BucketPositions
+from worker.sinks.json_lines import encode_lines
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
+
+RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappear, small enough to hold several in memory
+STANDARD_OUTPUT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Receipt bodies are lines, about RECEIPT_BYTES of them; one message is never cut, so a large one makes a large body."""
+
+    transactions: bool
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        lines: list[bytes] = []
+        size, is_covered = 0, False  # covered: every message taken so far is in a receipt
+        for message in messages:
+            message_lines = encode_lines(message, transactions=self.transactions)
+            lines += message_lines
+            size += sum(map(len, message_lines))
+            is_covered = size >= RECEIPT_BYTES
+            if is_covered:
+                yield b"".join(lines)
+                lines, size = [], 0
+        if not is_covered:
+            yield b"".join(lines)
+
+
+class StdoutSink:
+    """Writes to ``descriptor``; the position is in the group's state bucket."""
+
+    delivery = Delivery.STREAMED
+
+    def __init__(self, settings: WorkerSettings, transactions: bool, descriptor: int = STANDARD_OUTPUT) -> None:
+        self._positions = BucketPositions(settings.nats, settings.group, settings.name)
+        self._writer = LineWriter(transactions)
+        self._descriptor = descriptor
+        self._applied = NOTHING_APPLIED
+
+    def open(self) -> Applied:
+        self._applied = self._positions.load()
+        return self._applied
+
+    def writer(self) -> LineWriter:
+        return self._writer
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
+        commit_lsn, committed_at = self._applied.commit_lsn, self._applied.committed_at
+        sequence = self._applied.sequence
+        for receipt in receipts:
+            write_all(self._descriptor, receipt.body)
+            sequence = receipt.last_sequence
+            if receipt.commit_lsn:
+                commit_lsn, committed_at = receipt.commit_lsn, receipt.committed_at
+        applied = Applied(sequence, commit_lsn, committed_at, stream_created)
+        self._positions.store(applied)
+        self._applied = applied
+        return applied
+
+    def close(self) -> None:
+        self._positions.close()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Returns when the operating system has taken all of ``data``, however long the reader takes."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # whoever made the pipe may have made it non-blocking
+            select.select([], [descriptor], [])
+        except BrokenPipeError:
+            raise ConsumerGoneError(
+                "the reader of standard output is gone",
+                "start reader and worker again; the worker goes on with the batch it could not hand over",
+            ) from None
+        except OSError as error:
+            raise TerminalError(
+                f"standard output cannot be written ({os.strerror(error.errno or 0)})",
+                "make room or give another destination; the worker goes on with the same batch when started again",
+            ) from None
