@@ -38,6 +38,11 @@ def test_postgres_is_ready_for_logical_replication(source_database: Database) ->
     source_database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
 
 
+def test_rows_without_columns_are_rows(source_database: Database) -> None:
+    assert source_database.execute("SELECT FROM generate_series(1, 2)") == [(), ()]
+    assert source_database.execute("CREATE TABLE t ()") == []
+
+
 def test_a_dropped_database_takes_its_slots_along(postgres: PostgresServer) -> None:
     database = postgres.create_database("dropped")
     database.execute("SELECT pg_create_logical_replication_slot('dropped', 'pgoutput')")

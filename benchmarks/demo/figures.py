@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.jetstream import ChangeStream
 from shared.lsn import LSN, parse_lsn
@@ -24,7 +25,8 @@ FROM pgsluice.applied WHERE group_name = %s AND worker = %s
 class Figures:
     """One look at everything. ``applied_lsn`` is the commit LSN of the last source transaction in the target.
 
-    ``lag_s`` is how long ago that transaction was committed at the source, while there are newer ones.
+    ``lag_s`` is how long a change at the source has been waiting for its place in the target: the time since that transaction
+    was committed at the source, or since everything was applied, whichever is less; 0 while nothing waits.
     """
 
     taken_at: float
@@ -47,12 +49,22 @@ class Figures:
         return max(0, self.source_lsn - self.confirmed_lsn)
 
 
+class AppliedRow(NamedTuple):
+    """The worker's position in the target."""
+
+    commit_lsn: str
+    batches: int
+    changes: int
+    age_s: float
+
+
 class Observer:
     """Takes figures of one group with its worker ``postgres``."""
 
     def __init__(self, source: Database, target: Database, stream: ChangeStream, group: str, slot: str) -> None:
         self._source, self._target, self._stream = source.connect(), target.connect(), stream
         self._group, self._slot = group, slot
+        self._all_applied_at = 0.0
 
     def close(self) -> None:
         self._source.close()
@@ -65,24 +77,25 @@ class Observer:
         source_lsn, confirmed_lsn = parse_lsn(row[0]), parse_lsn(row[1] or "0/0")
         state = await self._stream.state()
         applied = self._applied()
-        applied_lsn = parse_lsn(applied[0])
+        if applied.changes >= written:
+            self._all_applied_at = now
         return Figures(
             taken_at=now,
             written=written,
             published_messages=0 if state is None else state.last_sequence,
             published_bytes=0 if state is None else state.bytes,
-            applied=applied[2],
-            batches=applied[1],
+            applied=applied.changes,
+            batches=applied.batches,
             source_lsn=source_lsn,
             confirmed_lsn=confirmed_lsn,
-            applied_lsn=applied_lsn,
-            lag_s=max(0.0, applied[3]) if applied[2] < written else 0.0,
+            applied_lsn=parse_lsn(applied.commit_lsn),
+            lag_s=max(0.0, min(applied.age_s, now - self._all_applied_at)),
         )
 
-    def _applied(self) -> tuple[str, int, int, float]:
+    def _applied(self) -> AppliedRow:
         known = self._target.execute("SELECT to_regclass('pgsluice.applied')").fetchone()
         row = self._target.execute(_TARGET, [self._group, "postgres"]).fetchone() if known and known[0] else None
-        return ("0/0", 0, 0, 0.0) if row is None else (row[0], row[1], row[2], row[3])
+        return AppliedRow("0/0", 0, 0, 0.0) if row is None else AppliedRow(*row)
 
 
 class Rates:

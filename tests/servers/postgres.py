@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import ExecStatus
 
 from shared.settings import PostgresSettings
 from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, unprivileged_user
@@ -278,7 +279,8 @@ class Database:
         """Runs one statement (or several without parameters) in a connection of its own; the rows of the last one, if any."""
         with self.connect() as connection:
             cursor = connection.execute(statement.encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
+            result = cursor.pgresult
+            return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else []
 
     def drop(self) -> None:
         """Drops the database, its replication slots and its connections."""
