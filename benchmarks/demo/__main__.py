@@ -75,7 +75,7 @@ class Demo:
         """Figures of now; raises DemoError when the replicator or the worker has ended."""
         for process in self._processes:
             if not process.is_running:
-                raise DemoError(f"a pgsluice process ended with exit code {process.wait()}:\n{process.log()[-3000:]}")
+                raise DemoError(f"a pgsluice process ended with exit code {process.wait()}:\n{log_end(process)}")
         return await self._observer.look(time.monotonic(), self.written())
 
     async def fill(self) -> None:
@@ -116,7 +116,7 @@ class Demo:
             if figures.applied_lsn >= lsn:
                 return
             if time.monotonic() > end:
-                raise DemoError(f"the target did not catch up within {deadline_s:.0f} s:\n{self._processes[-1].log()[-3000:]}")
+                raise DemoError(f"the target did not catch up within {deadline_s:.0f} s:\n{log_end(self._processes[-1])}")
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def compare(self) -> bool:
@@ -134,10 +134,25 @@ class Demo:
         )
 
 
-def slot_is_ready(source: Database, slot: str, replicator: PgsluiceProcess) -> bool:
+def wait_for_slot(source: Database, slot: str, replicator: PgsluiceProcess) -> None:
+    """Returns when the replicator streams from its slot: what is written from then on is replicated."""
+
+    def is_active_or_over() -> bool:
+        active = source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [slot])
+        return bool(active) or not replicator.is_running
+
+    try:
+        wait_until(is_active_or_over, deadline_s=START_DEADLINE_S, what="the replicator's start")
+    except DeadlineError as error:
+        raise DemoError(f"{error}:
+{log_end(replicator)}") from None
     if not replicator.is_running:
-        raise DemoError(f"the replicator ended with exit code {replicator.wait()}:\n{replicator.log()[-3000:]}")
-    return bool(source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [slot]))
+        raise DemoError(f"the replicator ended with exit code {replicator.wait()}:
+{log_end(replicator)}")
+
+
+def log_end(process: PgsluiceProcess) -> str:
+    return process.log()[-3000:]
 
 
 async def run(screen: Screen) -> bool:
@@ -149,9 +164,7 @@ async def run(screen: Screen) -> bool:
         shop.create_tables(source)
         config = configuration(source, target, nats)
         replicator = stack.enter_context(PgsluiceProcess("replicator", config=config))
-        wait_until(
-            lambda: slot_is_ready(source, names.slot, replicator), deadline_s=START_DEADLINE_S, what="the replication slot"
-        )
+        wait_for_slot(source, names.slot, replicator)
         screen.say("the replicator streams")
         worker = stack.enter_context(PgsluiceProcess("worker", "postgres", config=config))
         client = await connect(nats.settings(), "pgsluice demo")
@@ -180,7 +193,7 @@ def main() -> int:
     screen = Screen()
     try:
         is_equal = asyncio.run(run(screen))
-    except (DemoError, DeadlineError) as failure:
+    except DemoError as failure:
         screen.say(f"the demo failed: {failure}")
         return 1
     except KeyboardInterrupt:
