@@ -144,11 +144,9 @@ def wait_for_slot(source: Database, slot: str, replicator: PgsluiceProcess) -> N
     try:
         wait_until(is_active_or_over, deadline_s=START_DEADLINE_S, what="the replicator's start")
     except DeadlineError as error:
-        raise DemoError(f"{error}:
-{log_end(replicator)}") from None
+        raise DemoError(f"{error}:\n{log_end(replicator)}") from None
     if not replicator.is_running:
-        raise DemoError(f"the replicator ended with exit code {replicator.wait()}:
-{log_end(replicator)}")
+        raise DemoError(f"the replicator ended with exit code {replicator.wait()}:\n{log_end(replicator)}")
 
 
 def log_end(process: PgsluiceProcess) -> str:
