@@ -41,7 +41,8 @@ _LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in 
 
 
 def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list[bytes]:
-    """The message's lines, each ending in a line feed, in commit order; changes that are in no part have none.
+    """The message's lines in commit order, each ending in a line feed: one element per change (the lines of a TRUNCATE of
+    several tables are one element), none for a change that is in no part.
 
     With ``transactions`` a BEGIN line precedes the first change of each transaction and a COMMIT line follows its last, in
     the messages where it begins and commits. Raises WireError for a value that is not what its type says.

@@ -1,0 +1,210 @@
+"""Builds decoded messages, so that what takes ``MessageChanges`` is tested without a broker, a decoder or Spark.
+
+orders = table("shop.orders", "id bigint", "note text")
+message(1, insert(orders, b"1", b"first"), update(orders, b"1", UNCHANGED), delete(orders, b"1", None))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.changes import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    UPDATE,
+    MessageChanges,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
+from shared.table import Column, ReplicaIdentity, Table, Value
+
+TYPE_OIDS = {
+    "boolean": 16,
+    "bytea": 17,
+    "bigint": 20,
+    "smallint": 21,
+    "integer": 23,
+    "text": 25,
+    "oid": 26,
+    "json": 114,
+    "real": 700,
+    "float8": 701,
+    "timestamptz": 1184,
+    "numeric": 1700,
+    "uuid": 2950,
+    "jsonb": 3802,
+}
+UNKNOWN_TYPE_OID = 99_999
+
+Row = Sequence[Value]
+
+
+def table(
+    name: str,
+    *columns: str,
+    key: Sequence[str] = ("id",),
+    identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
+    identity_columns: Sequence[str] | None = None,
+) -> Table:
+    """``columns`` are "name type" (a name of several words needs no quotes: the type is the last word). ``key`` names the
+    primary key; ``identity_columns`` the replica identity's columns, where they are others."""
+    parsed = [column.rsplit(" ", 1) for column in columns]
+    in_identity = list(identity_columns if identity_columns is not None else key)
+    if identity is ReplicaIdentity.FULL:
+        in_identity = [column for column, _ in parsed]
+    schema, _, table_name = name.rpartition(".")
+    return Table(
+        oid=1,
+        schema=schema or "public",
+        name=table_name,
+        replica_identity=identity,
+        columns=tuple(
+            Column(
+                name=column,
+                type_oid=TYPE_OIDS.get(type_name, UNKNOWN_TYPE_OID),
+                type_name=type_name,
+                typmod=-1,
+                not_null=column in key or (column in in_identity and identity is not ReplicaIdentity.FULL),
+                primary_key_position=list(key).index(column) + 1 if column in key else None,
+                identity_key=column in in_identity,
+                identity="",
+                generated="",
+            )
+            for column, type_name in parsed
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of one row. ``old`` is a whole row; ``old_kind`` says how much of it was sent."""
+
+    table: Table
+    operation: int
+    new: Row | None
+    old: Row | None = None
+    old_kind: int = NO_OLD_ROW
+
+
+@dataclass(frozen=True)
+class Truncate:
+    tables: tuple[Table, ...]
+    cascade: bool = False
+    restart_identity: bool = False
+
+
+@dataclass(frozen=True)
+class TransactionPart:
+    """What of one transaction lies in a message."""
+
+    changes: tuple[Change | Truncate, ...]
+    commit_lsn: int
+    xid: int
+    committed_at: int
+    first_ordinal: int
+    commits: bool
+
+
+def insert(table: Table, *new: Value) -> Change:
+    return Change(table, INSERT, new)
+
+
+def update(table: Table, *new: Value, old: Row | None = None) -> Change:
+    """``old`` is given when the key changed, or the replica identity is FULL."""
+    return Change(table, UPDATE, new, old, NO_OLD_ROW if old is None else _old_kind(table))
+
+
+def delete(table: Table, *old: Value) -> Change:
+    return Change(table, DELETE, None, old, _old_kind(table))
+
+
+def truncate(*tables: Table, cascade: bool = False, restart_identity: bool = False) -> Truncate:
+    return Truncate(tables, cascade, restart_identity)
+
+
+def transaction(
+    commit_lsn: int,
+    *changes: Change | Truncate,
+    xid: int = 7,
+    committed_at: int = 0,
+    first_ordinal: int = 1,
+    commits: bool = True,
+) -> TransactionPart:
+    """A whole transaction, unless ``first_ordinal`` says that it began before the message or ``commits`` that it goes on."""
+    return TransactionPart(changes, commit_lsn, xid, committed_at, first_ordinal, commits)
+
+
+def message(sequence: int, *changes: Change | Truncate) -> MessageChanges:
+    """A message that holds one whole transaction; its commit LSN is 1000 times the sequence."""
+    return message_of(sequence, transaction(sequence * 1000, *changes, xid=sequence, committed_at=sequence))
+
+
+def message_of(sequence: int, *transactions: TransactionPart) -> MessageChanges:
+    """A message that holds ``transactions``; rows of one table between two truncations are one part, as the decoder makes it."""
+    parts: list[TableChanges | Truncation] = []
+    open_parts: dict[Table, TableChanges] = {}
+    transactions_in_message: list[Transaction] = []
+    index = 0
+    for part in transactions:
+        first_change = index
+        for change in part.changes:
+            _place(change, index, parts, open_parts)
+            index += 1
+        transactions_in_message.append(_placed(part, first_change, index))
+    return MessageChanges(sequence, sequence, transactions_in_message, parts, index)
+
+
+def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transaction:
+    return Transaction(
+        part.commit_lsn,
+        part.xid,
+        part.committed_at,
+        first_change,
+        end_change,
+        part.first_ordinal,
+        begins=part.first_ordinal == 1,
+        commits=part.commits,
+    )
+
+
+def _place(
+    change: Change | Truncate, index: int, parts: list[TableChanges | Truncation], open_parts: dict[Table, TableChanges]
+) -> None:
+    if isinstance(change, Truncate):
+        open_parts.clear()
+        parts.append(Truncation(change.tables, index, change.cascade, change.restart_identity))
+        return
+    if change.table not in open_parts:
+        open_parts[change.table] = TableChanges(change.table, new=[[] for _ in change.table.columns])
+        parts.append(open_parts[change.table])
+    _append(open_parts[change.table], index, change)
+
+
+def _append(part: TableChanges, index: int, change: Change) -> None:
+    width = len(part.table.columns)
+    if change.old is not None and part.old is None:
+        part.old = [[None] * len(part) for _ in range(width)]
+        part.old_kinds = bytearray(len(part))
+    part.operations.append(change.operation)
+    part.change_indexes.append(index)
+    for column in range(width):
+        part.new[column].append(None if change.new is None else change.new[column])
+        if part.old is not None:
+            part.old[column].append(_sent(change, column))
+    if part.old_kinds is not None:
+        part.old_kinds.append(change.old_kind)
+
+
+def _sent(change: Change, column: int) -> Value:
+    if change.old is None or (change.old_kind == OLD_KEY and not change.table.columns[column].identity_key):
+        return None
+    return change.old[column]
+
+
+def _old_kind(table: Table) -> int:
+    return OLD_ROW if table.replica_identity is ReplicaIdentity.FULL else OLD_KEY
