@@ -1,7 +1,8 @@
 """The stdout sink: one JSON line for each change on standard output (``json_lines`` says what is in it), at least once.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
-at the next start. A line is written whole or, when the process is killed meanwhile, torn at its end: the line feed is last.
+at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
+its last line torn: a line is whole when its line feed is there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.changes import MessageChanges
 from shared.errors import ConsumerGoneError, TerminalError
@@ -53,9 +54,12 @@ class StdoutSink:
         self._writer = LineWriter(transactions)
         self._descriptor = descriptor
         self._applied = NOTHING_APPLIED
+        self._written_sequence = 0
+        """Everything up to here is handed over, by this process or before it."""
 
     def open(self) -> Applied:
         self._applied = self._positions.load()
+        self._written_sequence = self._applied.sequence
         return self._applied
 
     def writer(self) -> LineWriter:
@@ -63,14 +67,14 @@ class StdoutSink:
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
-        commit_lsn, committed_at = self._applied.commit_lsn, self._applied.committed_at
-        sequence = self._applied.sequence
+        applied = replace(self._applied, stream_created=stream_created)
         for receipt in receipts:
-            write_all(self._descriptor, receipt.body)
-            sequence = receipt.last_sequence
+            if receipt.last_sequence > self._written_sequence:
+                write_all(self._descriptor, receipt.body)
+                self._written_sequence = receipt.last_sequence
             if receipt.commit_lsn:
-                commit_lsn, committed_at = receipt.commit_lsn, receipt.committed_at
-        applied = Applied(sequence, commit_lsn, committed_at, stream_created)
+                applied = replace(applied, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
+            applied = replace(applied, sequence=receipt.last_sequence)
         self._positions.store(applied)
         self._applied = applied
         return applied

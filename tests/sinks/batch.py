@@ -1,0 +1,58 @@
+"""Takes a batch through a sink as tasks and driver do, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from shared.changes import MessageChanges
+from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt, Sink
+
+STREAM_CREATED = "2026-01-31T12:00:00Z"
+
+Batch = Sequence[Sequence[MessageChanges]]
+"""The messages of each partition."""
+
+
+def write(sink: Sink, batch: Batch) -> list[Receipt]:
+    """What the tasks of a batch send to the driver."""
+    return [receipt for messages in batch for receipt in write_partition(sink.writer(), messages)]
+
+
+def apply(sink: Sink, batch: Batch, stream_created: str = STREAM_CREATED) -> Applied:
+    return sink.commit(write(sink, batch), stream_created)
+
+
+def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges]) -> list[Receipt]:
+    """Each receipt is stamped with the messages that were taken since the one before."""
+    partition = Partition(messages[0].first_sequence, messages[-1].sequence)
+    taken = _Taken(messages)
+    receipts = [taken.receipt(body) for body in writer.write(partition, iter(taken))]
+    assert receipts, "a writer yields at least one receipt"
+    assert receipts[-1].last_sequence == partition.last_sequence, "all messages are taken before the last receipt"
+    return receipts
+
+
+class _Taken:
+    """Messages on their way into a writer, and what was taken since the last receipt."""
+
+    def __init__(self, messages: Iterable[MessageChanges]) -> None:
+        self._messages = messages
+        self._since_receipt: list[MessageChanges] = []
+
+    def __iter__(self) -> Iterator[MessageChanges]:
+        for message in self._messages:
+            self._since_receipt.append(message)
+            yield message
+
+    def receipt(self, body: bytes) -> Receipt:
+        taken, self._since_receipt = self._since_receipt, []
+        assert taken, "a receipt covers whole messages, at least one"
+        commits = [t for message in taken for t in message.transactions if t.commits]
+        return Receipt(
+            first_sequence=taken[0].first_sequence,
+            last_sequence=taken[-1].sequence,
+            changes=sum(message.change_count for message in taken),
+            commit_lsn=commits[-1].commit_lsn if commits else 0,
+            committed_at=commits[-1].committed_at if commits else 0,
+            body=body,
+        )

@@ -1,0 +1,203 @@
+"""What every sink promises (``worker.sinks.sink``), as tests: a sink's test class inherits them and says what its destination is.
+
+The changes are inserts into a table without a key, so a change that is applied twice is there twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import pytest
+
+from shared.errors import TerminalError, TransientError
+from shared.table import ReplicaIdentity
+from tests.changes_builder import insert, message, message_of, table, transaction
+from tests.sinks.batch import STREAM_CREATED, Batch, apply, write, write_partition
+from worker.sinks.sink import NOTHING_APPLIED, Applied, PartitionWriter, Receipt, Sink
+
+EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
+LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
+
+
+class Destination(Protocol):
+    """Where a sink writes to, as a test sees it."""
+
+    is_exactly_once: bool
+    """Otherwise at least once."""
+
+    def new_sink(self) -> Sink:
+        """A sink that is not open, like that of a process just started. All have the same worker name and destination."""
+        ...
+
+    def delivered(self) -> list[int]:
+        """The ids of all events the destination holds, in the order in which they were delivered."""
+        ...
+
+
+def batch(*partitions: Iterable[int], note: bytes = b"n") -> Batch:
+    """Partitions of messages with the given sequences; each message is one transaction of two events."""
+    return [
+        [message(n, insert(EVENTS, b"%d" % (2 * n), note), insert(EVENTS, b"%d" % (2 * n + 1), note)) for n in sequences]
+        for sequences in partitions
+    ]
+
+
+def events(last_sequence: int) -> list[int]:
+    """The ids of all events in the messages 1 to ``last_sequence``, in commit order."""
+    return list(range(2, 2 * last_sequence + 2))
+
+
+def position(sequence: int) -> Applied:
+    """Where the worker is after that message of ``batch``."""
+    return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
+
+
+class SinkContract:
+    """Needs a fixture ``destination``; ``sink`` is open."""
+
+    @pytest.fixture
+    def sink(self, destination: Destination) -> Iterator[Sink]:
+        sink = destination.new_sink()
+        sink.open()
+        yield sink
+        sink.close()
+
+    @pytest.fixture
+    def successor(self, destination: Destination, sink: Sink) -> Iterator[Sink]:
+        """The sink of the process that is started when ``sink``'s has died; a test opens it when it has."""
+        successor = destination.new_sink()
+        yield successor
+        successor.close()
+
+    def test_nothing_is_applied_at_first(self, destination: Destination) -> None:
+        sink = destination.new_sink()
+        assert sink.open() == NOTHING_APPLIED
+        sink.close()
+
+    def test_a_committed_batch_is_delivered(self, destination: Destination, sink: Sink) -> None:
+        assert apply(sink, batch([1, 2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_open_returns_what_the_last_commit_returned(self, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        applied = apply(sink, batch([2], [3]))
+        sink.close()
+        assert successor.open() == applied == position(3)
+
+    def test_partitions_and_batches_are_delivered_in_commit_order(self, destination: Destination, sink: Sink) -> None:
+        apply(sink, batch([1, 2], [3, 4, 5], [6]))
+        apply(sink, batch([7], [8, 9]))
+        assert destination.delivered() == events(9)
+
+    def test_large_partitions_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
+        assert apply(sink, batch(range(1, 7), range(7, 9), note=LARGE_NOTE)) == position(8)
+        assert destination.delivered() == events(8)
+
+    def test_what_was_written_but_not_committed_is_not_delivered(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply(sink, batch([1]))
+        write(sink, batch([2, 3], note=LARGE_NOTE))
+        sink.close()
+        assert successor.open() == position(1)
+        assert destination.delivered() == events(1)
+
+    def test_after_a_crash_between_write_and_commit_the_batch_is_delivered_once(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        write(sink, batch([1, 2], [3], note=LARGE_NOTE))
+        sink.close()
+        assert successor.open() == NOTHING_APPLIED
+        assert apply(successor, batch([1, 2], [3], note=LARGE_NOTE)) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_a_partition_that_is_written_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        """As when Spark tries a task again, or runs two attempts: the driver sees the receipts of one."""
+        first, second = batch([1, 2], [3], note=LARGE_NOTE)
+        write(sink, [first])
+        receipts = write(sink, [first, second])
+        write(sink, [second])
+        assert sink.commit(receipts, STREAM_CREATED) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_a_batch_that_is_committed_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        """As when the worker could not tell whether a commit succeeded, and tries again."""
+        apply(sink, batch([1, 2], [3]))
+        assert apply(sink, batch([1, 2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_an_error_among_the_receipts_leaves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([2], [3]))), STREAM_CREATED)
+        sink.close()
+        assert successor.open() == position(1)
+        if destination.is_exactly_once:
+            assert destination.delivered() == events(1)
+
+    def test_the_same_sink_applies_a_batch_after_an_error_once(self, destination: Destination, sink: Sink) -> None:
+        apply(sink, batch([1]))
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([2], [3]))), STREAM_CREATED)
+        assert apply(sink, batch([2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_a_successor_applies_a_batch_after_an_error(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([1], [2], [3]))), STREAM_CREATED)
+        sink.close()
+        successor.open()
+        assert apply(successor, batch([1], [2], [3])) == position(3)
+        delivered = destination.delivered()
+        assert delivered[-len(events(3)) :] == events(3)
+        if destination.is_exactly_once:
+            assert len(delivered) == len(events(3))
+
+    def test_of_two_processes_only_one_moves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        """As when a worker that was thought dead comes back."""
+        assert successor.open() == NOTHING_APPLIED
+        apply(successor, batch([1, 2]))
+        with pytest.raises(TerminalError, match="position of worker"):
+            apply(sink, batch([1], [2], [3]))
+        successor.close()
+        assert successor.open() == position(2)
+        if destination.is_exactly_once:
+            assert destination.delivered() == events(2)
+
+    def test_a_message_without_changes_moves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        assert apply(sink, [[message_of(2, transaction(5000, committed_at=9))]]) == Applied(2, 5000, 9, STREAM_CREATED)
+        assert destination.delivered() == events(1)
+        sink.close()
+        assert successor.open().sequence == 2
+
+    def test_a_batch_in_which_nothing_commits_keeps_the_last_commit(self, sink: Sink) -> None:
+        apply(sink, batch([1]))
+        assert apply(sink, [[message_of(2)]]) == Applied(2, 1000, 1, STREAM_CREATED)
+
+    def test_a_transaction_in_several_messages_counts_when_it_commits(self, destination: Destination, sink: Sink) -> None:
+        opened = message_of(1, transaction(7000, insert(EVENTS, b"2", None), committed_at=5, commits=False))
+        closed = message_of(2, transaction(7000, insert(EVENTS, b"3", None), committed_at=5, first_ordinal=2))
+        assert apply(sink, [[opened], [closed]]) == Applied(2, 7000, 5, STREAM_CREATED)
+        assert destination.delivered() == events(1)
+
+    def test_a_writer_can_be_sent_to_another_process(self, destination: Destination, sink: Sink) -> None:
+        writer: PartitionWriter = pickle.loads(pickle.dumps(sink.writer()))
+        receipts = [receipt for messages in batch([1], [2]) for receipt in write_partition(writer, messages)]
+        assert sink.commit(receipts, STREAM_CREATED) == position(2)
+        assert destination.delivered() == events(2)
+
+    def test_close_may_come_at_any_time(self, destination: Destination) -> None:
+        sink = destination.new_sink()
+        sink.close()
+        sink.open()
+        sink.close()
+        sink.close()
+
+
+def broken_off(receipts: list[Receipt]) -> Iterator[Receipt]:
+    """All but the last receipt, then the error of a task."""
+    yield from receipts[:-1]
+    raise TransientError("the target does not answer", "wait")

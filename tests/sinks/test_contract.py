@@ -1,0 +1,93 @@
+"""The contract of ``worker.sinks.sink``, kept by every sink on a real destination."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.jetstream import connect
+from shared.names import GroupNames
+from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, StreamSettings, WorkerSettings
+from shared.state import StateBucket
+from tests.servers import Database, NatsServer
+from tests.sinks.contract import SinkContract
+from worker.sinks.postgres import PostgresSink
+from worker.sinks.stdout import StdoutSink
+
+
+def worker_settings(group: str, nats: NatsSettings) -> WorkerSettings:
+    return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, {})
+
+
+def ensure_bucket(settings: NatsSettings, group: str) -> None:
+    """What a group's replicator does before any worker runs."""
+
+    async def ensure() -> None:
+        client = await connect(settings, "test")
+        await StateBucket(client, GroupNames(group)).ensure(
+            StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+        )
+        await client.close()
+
+    asyncio.run(ensure())
+
+
+class StdoutDestination:
+    """A file in the place of standard output."""
+
+    is_exactly_once = False
+
+    def __init__(self, settings: WorkerSettings, output: Path) -> None:
+        self._settings = settings
+        self._output = output
+        self._descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def new_sink(self) -> StdoutSink:
+        return StdoutSink(self._settings, transactions=False, descriptor=self._descriptor)
+
+    def delivered(self) -> list[int]:
+        return [json.loads(line)["after"]["id"] for line in self._output.read_bytes().splitlines()]
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class TestStdout(SinkContract):
+    @pytest.fixture
+    def destination(self, nats_server: NatsServer, group: str, tmp_path: Path) -> Iterator[StdoutDestination]:
+        ensure_bucket(nats_server.settings(), group)
+        destination = StdoutDestination(worker_settings(group, nats_server.settings()), tmp_path / "stdout")
+        yield destination
+        destination.close()
+
+
+class PostgresDestination:
+    """Rows of a keyless heap come back in the order in which they were inserted."""
+
+    is_exactly_once = True
+
+    def __init__(self, database: Database, settings: WorkerSettings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def new_sink(self) -> PostgresSink:
+        return PostgresSink(
+            self._settings, PostgresSinkSettings(self._database.settings, sync_schema=True, disable_foreign_keys=False)
+        )
+
+    def delivered(self) -> list[int]:
+        with self._database.connect() as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM public.events ORDER BY ctid").fetchall()]
+
+
+class TestPostgres(SinkContract):
+    @pytest.fixture
+    def destination(self, target_database: Database, nats_server: NatsServer, group: str) -> PostgresDestination:
+        with target_database.connect() as connection:
+            connection.execute("CREATE TABLE public.events (id bigint, note text)")
+        return PostgresDestination(target_database, worker_settings(group, nats_server.settings()))
