@@ -155,12 +155,17 @@ class SinkContract:
         if destination.is_exactly_once:
             assert len(delivered) == len(events(3))
 
-    def test_of_two_processes_only_one_moves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
-        """As when a worker that was thought dead comes back."""
-        assert successor.open() == NOTHING_APPLIED
-        apply(successor, batch([1, 2]))
+    @pytest.mark.parametrize("common", [0, 1])
+    def test_of_two_processes_only_one_moves_the_position(
+        self, destination: Destination, sink: Sink, successor: Sink, common: int
+    ) -> None:
+        """As when a worker that was thought dead comes back; ``common`` batches were applied before."""
+        if common:
+            apply(sink, batch([1]))
+        assert successor.open().sequence == common
+        apply(successor, batch(range(common + 1, 3)))
         with pytest.raises(TerminalError, match="position of worker"):
-            apply(sink, batch([1], [2], [3]))
+            apply(sink, batch(range(common + 1, 3), [3]))
         successor.close()
         assert successor.open() == position(2)
         if destination.is_exactly_once:
