@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import Database, NatsServer, PostgresServer
+
+settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
+settings.load_profile("no-deadline")
 
 _SERVER_FIXTURES = {"postgres", "nats_server", "source_database", "target_database"}
 _SERVER_PACKAGES = ("tests.servers", "pyspark")

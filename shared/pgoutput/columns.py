@@ -74,6 +74,8 @@ def _read_frames(body: bytes, position: int, size: int, parts: Parts, transactio
         else:
             start = position + _LENGTH.size
             position = start + length
+            if position > size:
+                break
             change_count += _take(body[start:position], change_count, parts, transactions)
     if position != size:
         raise WireError(f"a message body of {size} bytes ends inside a frame")

@@ -52,7 +52,7 @@ def decode_message(payload: bytes) -> PgoutputMessage:
     if (fixed := _FIXED_LAYOUTS.get(kind)) is not None:
         layout, message_type = fixed
         if len(payload) != layout.size:
-            raise _malformed(payload, f"should have {layout.size}")
+            raise _malformed(payload, f"is not {layout.size} bytes long")
         return message_type._make(layout.unpack(payload))
     decode = _DECODERS.get(kind)
     if decode is None:
@@ -142,7 +142,7 @@ class _Fields:
 
 
 def _malformed(payload: bytes, how: str) -> WireError:
-    return WireError(f"a pgoutput message of kind '{chr(payload[0])}' and {len(payload)} bytes {how}")
+    return WireError(f"a pgoutput message of kind '{chr(payload[0])}' ({len(payload)} bytes) {how}")
 
 
 def _decode_origin(fields: _Fields) -> Origin:
