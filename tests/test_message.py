@@ -25,6 +25,7 @@ from shared.message import (
     MessageHeaders,
     encode_body,
     frame_length,
+    split_body,
 )
 from shared.position import Position
 from tests.changes_builder import table
@@ -113,3 +114,22 @@ def test_a_body_is_the_descriptor_and_the_frames_each_behind_its_length() -> Non
 @given(st.binary())
 def test_a_length_is_four_bytes_big_endian(payload: bytes) -> None:
     assert struct.unpack(">I", frame_length(payload)) == (len(payload),)
+
+
+@given(st.binary(max_size=40), st.lists(st.binary(max_size=40), max_size=5))
+def test_a_body_cut_between_frames_has_fewer_of_them_and_cut_elsewhere_raises(descriptor: bytes, frames: list[bytes]) -> None:
+    body = encode_body(descriptor, frames)
+    wholes = {len(encode_body(descriptor, frames[:count])): frames[:count] for count in range(len(frames) + 1)}
+    for size in range(len(body) + 1):
+        if size in wholes:
+            assert split_body(body[:size]) == (descriptor, wholes[size])
+        else:
+            with pytest.raises(WireError, match=f"of {size} bytes ends inside a frame"):
+                split_body(body[:size])
+
+
+def test_every_truncated_prefix_of_a_descriptor_raises() -> None:
+    encoded = DESCRIPTOR.encode()
+    for size in range(len(encoded)):
+        with pytest.raises(WireError, match="descriptor is malformed"):
+            Descriptor.decode(encoded[:size])
