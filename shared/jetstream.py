@@ -1,14 +1,14 @@
-"""NATS and JetStream, as far as the program uses them: a connection, and the change stream of one group.
+"""NATS and JetStream, as far as the program uses them: a connection, and the two streams of one group.
 
-The stream has one subject and no consumers: the replicator appends under a fence, workers read by sequence with batched direct
-get (NATS server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
+The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
+server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,7 @@ from shared.settings import NatsSettings, StreamSettings
 
 MINIMUM_SERVER_VERSION = (2, 11)
 CONNECT_DEADLINE_S = 10.0
+MOST_FAILURES = 20  # of the first connect, remembered to tell what went wrong
 REQUEST_TIMEOUT_S = 5.0
 RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
@@ -47,21 +48,31 @@ async def connect(settings: NatsSettings, name: str) -> Client:
     """
     client = Client()
     failures: list[Exception] = []
+    refused = asyncio.Event()
 
     async def remember(error: Exception) -> None:
         failures.append(error)
-        del failures[:-1]
+        del failures[:-MOST_FAILURES]
+        if _is_refusal(error):
+            refused.set()
 
     options = _connect_options(settings, name) | {"error_cb": remember}
+    connecting = asyncio.ensure_future(client.connect(**options))
+    waiting = asyncio.ensure_future(refused.wait())
     try:
-        await asyncio.wait_for(client.connect(**options), CONNECT_DEADLINE_S)
-    except TimeoutError:
-        await client.close()
-        raise _connect_error(settings, failures[-1] if failures else None) from None
-    except (OSError, ssl.SSLError) as error:
-        raise _connect_error(settings, error) from None
-    except (nats.errors.Error, ValueError) as error:
-        raise _connect_error(settings, error) from None
+        await asyncio.wait({connecting, waiting}, timeout=CONNECT_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        if not connecting.done():
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            await client.close()
+    if connecting.cancelled():
+        raise _connect_error(settings, failures)
+    try:
+        connecting.result()
+    except (OSError, ssl.SSLError, nats.errors.Error, ValueError) as error:
+        raise _connect_error(settings, [error]) from None
     try:
         await _check_server(client)
     except PgsluiceError:
@@ -107,10 +118,18 @@ def _host_list(settings: NatsSettings) -> str:
     return ", ".join(url.strip().rpartition("@")[2].rpartition("//")[2] for url in settings.url.split(","))
 
 
-def _connect_error(settings: NatsSettings, error: Exception | None) -> PgsluiceError:
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server does not want us, or we do not trust it: trying again gives the same answer."""
+    text = str(error).lower()
+    return isinstance(error, ssl.SSLError) or any(word in text for word in ("authorization", "authentication", "permissions"))
+
+
+def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> PgsluiceError:
+    """Of several failures, a refusal says most: the connections that the server closes after it fail in other ways."""
     where = _host_list(settings)
+    error = next(filter(_is_refusal, failures), failures[-1] if failures else None)
     text = str(error).lower() if error else ""
-    if "authorization" in text or "authentication" in text or "permissions" in text:
+    if error is not None and _is_refusal(error) and not isinstance(error, ssl.SSLError):
         return TerminalError(
             f"NATS at {where} refuses the credentials", "check nats-user, nats-password, nats-token or nats-credentials"
         )
@@ -167,18 +186,18 @@ class StoredMessage:
     stored_at: datetime
 
 
-class ChangeStream:
-    """The change stream of one group. Every method raises TransientError when JetStream does not answer in time."""
+class Stream:
+    """One stream. Every method raises TransientError when JetStream does not answer in time."""
 
-    def __init__(self, client: Client, names: GroupNames) -> None:
+    def __init__(self, client: Client, name: str, subjects: str) -> None:
         self._client = client
-        self.name = names.changes_stream
-        self.subject = names.changes_subject
+        self.name = name
+        self._subjects = subjects
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages."""
         state = await self.state()
-        configuration = stream_configuration(self.name, [self.subject], settings)
+        configuration = stream_configuration(self.name, [self._subjects], settings)
         answer = await self._request(f"{'CREATE' if state is None else 'UPDATE'}.{self.name}", configuration)
         if "error" in answer:
             raise stream_error(self.name, answer["error"])
@@ -197,9 +216,9 @@ class ChangeStream:
         """The message with that sequence; None when the stream does not hold it."""
         return await self._direct_get({"seq": sequence})
 
-    async def last_message(self) -> StoredMessage | None:
-        """The newest message; None when the stream is empty."""
-        return await self._direct_get({"last_by_subj": self.subject})
+    async def last_message_on(self, subject: str) -> StoredMessage | None:
+        """The newest message on ``subject``; None when the stream holds none."""
+        return await self._direct_get({"last_by_subj": subject})
 
     async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
         """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``.
@@ -264,6 +283,25 @@ class ChangeStream:
 
     def _unavailable(self, reason: str) -> TransientError:
         return TransientError(f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader")
+
+
+class ChangeStream(Stream):
+    """The group's changes in commit order, all on one subject."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        super().__init__(client, names.changes_stream, names.changes_subject)
+        self.subject = names.changes_subject
+
+    async def last_message(self) -> StoredMessage | None:
+        """The newest message; None when the stream is empty."""
+        return await self.last_message_on(self.subject)
+
+
+class SnapshotStream(Stream):
+    """Copied rows, one subject for each page range (``shared.snapshot_message``)."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        super().__init__(client, names.snapshot_stream, names.snapshot_subjects)
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
