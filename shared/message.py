@@ -57,6 +57,18 @@ class Chunk:
     def is_last(self) -> bool:
         return self.index == self.count
 
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Chunk:
+        """Raises ValueError when ``text`` is not ``i/n`` with 1 <= i <= n."""
+        index, _, count = text.partition("/")
+        chunk = cls(int(index), int(count))
+        if not 1 <= chunk.index <= chunk.count:
+            raise ValueError(f"chunk {text}")
+        return chunk
+
 
 WHOLE = Chunk(1, 1)
 
@@ -82,7 +94,7 @@ class MessageHeaders:
             BYTES_HEADER: str(self.total_bytes),
         }
         if self.chunk != WHOLE:
-            headers[CHUNK_HEADER] = f"{self.chunk.index}/{self.chunk.count}"
+            headers[CHUNK_HEADER] = str(self.chunk)
         return headers
 
     @classmethod
@@ -94,17 +106,13 @@ class MessageHeaders:
                 "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
             )
         try:
-            index, _, count = headers.get(CHUNK_HEADER, "1/1").partition("/")
-            chunk = Chunk(int(index), int(count))
-            if not 1 <= chunk.index <= chunk.count:
-                raise ValueError(f"chunk {chunk.index} of {chunk.count}")
             return cls(
                 first=Position.parse(headers[FIRST_HEADER]),
                 last=Position.parse(headers[LAST_HEADER]),
                 flushed=parse_lsn(headers[FLUSHED_HEADER]),
                 settled=int(headers[SETTLED_HEADER]),
                 total_bytes=int(headers[BYTES_HEADER]),
-                chunk=chunk,
+                chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a stream message has a missing or malformed header ({error})") from None

@@ -44,6 +44,23 @@ class GroupNames:
         return f"pgsluice.{self.group}.changes"
 
     @property
+    def snapshot_stream(self) -> str:
+        return f"pgsluice_{self.group}_snapshot"
+
+    @property
+    def snapshot_subjects(self) -> str:
+        """Every subject of the snapshot stream."""
+        return f"pgsluice.{self.group}.snapshot.>"
+
+    def snapshot_begin_subject(self, snapshot: str, oid: int) -> str:
+        """Where the one message goes that says that a snapshot begins to copy a table."""
+        return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.begin"
+
+    def snapshot_range_subject(self, snapshot: str, oid: int, number: int) -> str:
+        """Where the rows of one page range go, in order."""
+        return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.{number}"
+
+    @property
     def bucket(self) -> str:
         return f"pgsluice_{self.group}"
 
