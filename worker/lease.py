@@ -26,6 +26,7 @@ LEASE_DURATION_S = 10.0
 RENEWAL_INTERVAL_S = 2.0
 POLL_INTERVAL_S = 0.25
 WAIT_LOG_INTERVAL_S = 10.0
+CANCEL_INTERVAL_S = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +76,10 @@ class Lease:
         """Stops renewing and gives the lease back; nothing happens when it is not held."""
         if self._renewal is None:
             return
-        self._renewal.cancel()
-        self._renewal = None
+        renewal, self._renewal = self._renewal, None
+        while not renewal.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
+            renewal.cancel()
+            await asyncio.wait({renewal}, timeout=CANCEL_INTERVAL_S)
         entry = await self._bucket.get(self._key)
         if entry is not None and entry.revision == self._revision:
             await self._bucket.delete(self._key)

@@ -65,7 +65,7 @@ def run_killing(source: Database, target: Database, nats: NatsServer, group: str
     RandomLoad.create_tables(source)
     load, watch = RandomLoad(source, seed), BalanceWatch(target)
     with GroupUnderTest(configuration(group, source, target, nats)) as under_test:
-        under_test.replicator.wait_for_log("streaming")
+        under_test.replicator.wait_for_log("replicating")
         load.start()
         watch.start()
         wait_until(lambda: watch.looks > 0, deadline_s=60, what="the first batch at the target")
