@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -10,31 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from shared.jetstream import connect
-from shared.names import GroupNames
-from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, StreamSettings, WorkerSettings
-from shared.state import StateBucket
+from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
 from tests.servers import Database, NatsServer
 from tests.sinks.contract import SinkContract
+from tests.state_bucket import ensure_bucket
 from worker.sinks.postgres import PostgresSink
 from worker.sinks.stdout import StdoutSink
 
 
 def worker_settings(group: str, nats: NatsSettings) -> WorkerSettings:
     return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, {})
-
-
-def ensure_bucket(settings: NatsSettings, group: str) -> None:
-    """What a group's replicator does before any worker runs."""
-
-    async def ensure() -> None:
-        client = await connect(settings, "test")
-        await StateBucket(client, GroupNames(group)).ensure(
-            StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
-        )
-        await client.close()
-
-    asyncio.run(ensure())
 
 
 class StdoutDestination:

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from shared.errors import ConsumerGoneError, TerminalError, TransientError
-from shared.names import GroupNames
 from shared.settings import WorkerSettings
-from shared.state import StateBucket, position_key
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.sinks.batch import STREAM_CREATED, apply, write, write_partition
 from tests.sinks.contract import batch, events, position
-from tests.sinks.test_contract import ensure_bucket, worker_settings
+from tests.sinks.test_contract import worker_settings
+from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from worker.positions import BucketPositions
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
@@ -160,30 +159,6 @@ def try_again(sink: StdoutSink) -> Applied | None:
         return apply(sink, batch([2]))
     except TransientError:
         return None
-
-
-def test_an_acknowledgement_that_was_lost_does_not_look_like_somebody_else(settings: WorkerSettings) -> None:
-    positions = BucketPositions(settings.nats, settings.group, settings.name)
-    positions.load()
-    positions.store(position(1))
-    heard_of = positions._revision
-    positions.store(position(2))
-    positions._revision = heard_of  # as if the answer to the second write had not come
-    positions.store(position(3))
-    positions.close()
-    assert stored_position(settings) == position(3)
-
-
-def test_a_malformed_position_stops_the_start(settings: WorkerSettings, nats_server: NatsServer) -> None:
-    positions = BucketPositions(settings.nats, settings.group, settings.name)
-    positions.load()
-    assert positions._client is not None
-    assert positions._loop is not None
-    bucket = StateBucket(positions._client, GroupNames(settings.group))
-    positions._loop.run(bucket.put(position_key(settings.name), {"sequence": "many"}))
-    with pytest.raises(TerminalError, match=f"{position_key(settings.name)} .* is malformed"):
-        positions.load()
-    positions.close()
 
 
 PRINT_RECEIPTS = """

@@ -1,0 +1,80 @@
+"""The position of a worker in the state bucket: who may move it, and what a start finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from shared.errors import TerminalError
+from shared.jetstream import connect
+from shared.names import GroupNames
+from shared.state import StateBucket, position_key
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+from worker.event_loop import EventLoopThread
+from worker.positions import BucketPositions
+from worker.sinks.sink import NOTHING_APPLIED, Applied
+
+FIRST, SECOND, THIRD = (Applied(n, 1000 * n, n, "2026-01-31T12:00:00Z") for n in (1, 2, 3))
+
+NewPositions = Callable[[], BucketPositions]
+
+
+@pytest.fixture
+def new_positions(nats_server: NatsServer, group: str) -> Iterator[NewPositions]:
+    """Makes what each process of one worker name has."""
+    ensure_bucket(nats_server.settings(), group)
+    made: list[BucketPositions] = []
+
+    def make() -> BucketPositions:
+        made.append(BucketPositions(nats_server.settings(), group, "w"))
+        return made[-1]
+
+    yield make
+    for positions in made:
+        positions.close()
+
+
+def test_a_later_process_finds_what_was_stored_last(new_positions: NewPositions) -> None:
+    positions = new_positions()
+    assert positions.load() == NOTHING_APPLIED
+    positions.store(FIRST)
+    positions.store(SECOND)
+    assert new_positions().load() == SECOND
+
+
+def test_a_process_whose_position_was_moved_by_another_cannot_move_it(new_positions: NewPositions) -> None:
+    first, second = new_positions(), new_positions()
+    first.load()
+    second.load()
+    first.store(FIRST)
+    with pytest.raises(TerminalError, match="another process moved the position of worker 'w'"):
+        second.store(THIRD)
+    first.store(SECOND)
+    assert new_positions().load() == SECOND
+
+
+def test_a_write_whose_acknowledgement_was_lost_is_not_taken_for_another_process(new_positions: NewPositions) -> None:
+    positions = new_positions()
+    positions.load()
+    positions.store(FIRST)
+    heard_of = positions._revision
+    positions.store(SECOND)
+    positions._revision = heard_of  # as if the answer to the second write had not come
+    positions.store(THIRD)
+    assert new_positions().load() == THIRD
+
+
+def test_a_malformed_position_stops_the_start(new_positions: NewPositions, nats_server: NatsServer, group: str) -> None:
+    loop = EventLoopThread("test")
+
+    async def write_nonsense() -> None:
+        client = await connect(nats_server.settings(), "test")
+        await StateBucket(client, GroupNames(group)).put(position_key("w"), {"sequence": "many"})
+        await client.close()
+
+    loop.run(write_nonsense())
+    loop.close()
+    with pytest.raises(TerminalError, match=r"key position\.w .* is malformed"):
+        new_positions().load()
