@@ -1,0 +1,241 @@
+"""From pgoutput frames to stream messages: pure, no I/O.
+
+An ``Assembler`` lives as long as one replication session. It takes frames in the order the server sends them and gives back
+messages in commit order (``shared.message`` describes their bodies). It cuts the open message
+
+- at a Commit, when the message has reached COMMIT_CUT_BYTES;
+- before a change, when the message has reached CUT_BYTES (so a message that continues a transaction begins with a change);
+- before a Relation that differs from the one in use (so a message never holds two versions of a table);
+- when the caller says the socket is drained and no transaction is open.
+
+A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
+published by an earlier session: it is counted and skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+
+from shared.errors import TerminalError, WireError
+from shared.lsn import LSN
+from shared.message import Descriptor, encode_body, frame_length
+from shared.pgoutput import decode_message
+from shared.pgoutput.messages import Begin, Commit, Truncate
+from shared.position import Position
+from shared.table import Table
+
+COMMIT_CUT_BYTES = 192 * 1024
+CUT_BYTES = 256 * 1024
+
+ROW_KINDS = frozenset(b"IUD")
+BEGIN, COMMIT, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCORTY"
+
+_OID = Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T."""
+
+    first: Position
+    last: Position
+    flushed: LSN
+    settled: bool
+    changes: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What earlier sessions published: changes up to ``last`` (None: nothing), commits up to the end LSN ``flushed``.
+
+    ``settled`` is False when the transaction of ``last`` has changes that are not published.
+    """
+
+    last: Position | None
+    flushed: LSN
+    settled: bool
+
+
+class Assembler:
+    """``cut_bytes`` is for tests and for servers whose messages must be small."""
+
+    def __init__(self, published: Published, cut_bytes: int = CUT_BYTES) -> None:
+        self._published = published
+        self._cut_bytes = cut_bytes
+        self._commit_cut_bytes = min(COMMIT_CUT_BYTES, cut_bytes)
+        self._flushed = published.flushed
+        self._relations: dict[bytes, bytes] = {}
+        self._tables: dict[bytes, Table] = {}
+        self._types: dict[bytes, bytes] = {}
+        self._heads: dict[frozenset[bytes], bytes] = {}  # what a body starts with, by the relations in use
+
+        self._begin: bytes | None = None  # the open transaction's Begin, with its length
+        self._origin = b""
+        self._commit_lsn = LSN(0)
+        self._ordinal = 0  # of the newest change of the open transaction
+        self._skip_through = 0  # ordinals of the open transaction that earlier sessions published
+        self._is_continued = False  # an earlier message holds a part of the open transaction
+
+        self._parts: list[bytes] = []  # of the open message: lengths and frames in turn
+        self._truncated: set[bytes] = set()
+        self._size = 0
+        self._changes = 0
+        self._holds_open_transaction = False
+        self._first = self._last_committed = Position(LSN(0), 0)
+
+    @property
+    def flushed(self) -> LSN:
+        """End LSN of the newest commit received; what is before it is in messages given back or in the open message."""
+        return self._flushed
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._begin is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Everything received is in messages that were given back."""
+        return not self._parts and self._begin is None
+
+    def add(self, frame: bytes) -> Message | None:
+        """Takes any frame but a Relation. Raises WireError on one that cannot come in this place."""
+        kind = frame[0]
+        if kind in ROW_KINDS:
+            return self._add_change(frame)
+        if kind == BEGIN:
+            self._begin_transaction(frame)
+        elif kind == COMMIT:
+            return self._commit_transaction(frame)
+        elif kind == TRUNCATE:
+            message = self._add_change(frame)
+            truncate = decode_message(frame)
+            assert isinstance(truncate, Truncate)
+            self._truncated.update(_OID.pack(oid) for oid in truncate.relation_oids)
+            return message
+        elif kind == ORIGIN:
+            self._origin = frame
+        elif kind == TYPE:
+            self._types[frame[1:5]] = frame
+            self._heads.clear()
+        else:
+            raise WireError(f"the server sent a message of kind {chr(kind)!r}, which was not asked for")
+        return None
+
+    def add_relation(self, frame: bytes, table: Table) -> Message | None:
+        """Takes a Relation frame and what the catalog says of that table."""
+        oid = frame[1:5]
+        if self._relations.get(oid) == frame and self._tables[oid] == table:
+            return None
+        message = self._cut() if oid in self._relations else None
+        self._relations[oid] = frame
+        self._tables[oid] = table
+        self._heads.clear()
+        return message
+
+    def drained(self) -> Message | None:
+        """The open message, when nothing more is there to read and no transaction is open."""
+        return self._cut() if self._begin is None else None
+
+    def _begin_transaction(self, frame: bytes) -> None:
+        begin = decode_message(frame)
+        assert isinstance(begin, Begin)
+        if self._begin is not None:
+            raise WireError("the server began a transaction inside another one")
+        self._begin = frame
+        self._origin = b""
+        self._commit_lsn = begin.final_lsn
+        self._ordinal = 0
+        last = self._published.last
+        if last is None or begin.final_lsn > last.commit_lsn:
+            self._skip_through, self._is_continued = 0, False
+        elif begin.final_lsn == last.commit_lsn and not self._published.settled:
+            self._skip_through, self._is_continued = last.ordinal, True
+        else:
+            self._skip_through, self._is_continued = 1 << 62, False
+
+    def _add_change(self, frame: bytes) -> Message | None:
+        if self._ordinal < self._skip_through:
+            self._ordinal += 1
+            return None
+        message = self._cut() if self._size >= self._cut_bytes else None
+        self._ordinal += 1
+        if not self._holds_open_transaction:
+            self._repeat_begin()
+        size = len(frame)
+        parts = self._parts
+        parts.append(_OID.pack(size))
+        parts.append(frame)
+        self._size += size + 4
+        self._changes += 1
+        return message
+
+    def _repeat_begin(self) -> None:
+        """Every message's part of a transaction starts with Begin, and Origin when the transaction has one."""
+        if self._begin is None:
+            raise WireError("the server sent a change outside a transaction")
+        if not self._parts:
+            self._first = Position(self._commit_lsn, self._ordinal)
+        for frame in (self._begin, self._origin) if self._origin else (self._begin,):
+            self._append(frame)
+        self._holds_open_transaction = True
+
+    def _append(self, frame: bytes) -> None:
+        self._parts += (frame_length(frame), frame)
+        self._size += len(frame) + 4
+
+    def _commit_transaction(self, frame: bytes) -> Message | None:
+        commit = decode_message(frame)
+        assert isinstance(commit, Commit)
+        if self._begin is None or commit.commit_lsn != self._commit_lsn:
+            raise WireError("the server committed a transaction that it did not begin")
+        if self._is_continued and not self._holds_open_transaction:
+            raise TerminalError(
+                f"the transaction at {self._published.last} ends where the stream says that it goes on",
+                "the source is not the one that was published from; run 'pgsluice drop' and start again",
+            )
+        self._begin = None
+        self._flushed = max(self._flushed, commit.end_lsn)
+        if not self._holds_open_transaction:
+            return None
+        self._append(frame)
+        self._holds_open_transaction = False
+        self._last_committed = Position(self._commit_lsn, self._ordinal)
+        return self._cut() if self._size >= self._commit_cut_bytes else None
+
+    def _cut(self) -> Message | None:
+        if not self._parts:
+            return None
+        settled = not self._holds_open_transaction
+        message = Message(
+            first=self._first,
+            last=self._last_committed if settled else Position(self._commit_lsn, self._ordinal),
+            flushed=self._flushed,
+            settled=settled,
+            changes=self._changes,
+            body=self._body(),
+        )
+        self._is_continued = not settled
+        self._holds_open_transaction = False
+        self._parts = []
+        self._truncated = set()
+        self._size = self._changes = 0
+        return message
+
+    def _body(self) -> bytes:
+        """The relation's oid follows the kind in every I, U and D. In other frames the same four bytes are something else, at
+        worst the oid of a relation that is not in use, which does no harm."""
+        used = {frame[1:5] for frame in self._parts[1::2]} | self._truncated
+        oids = frozenset(used & self._relations.keys())
+        if (head := self._heads.get(oids)) is None:
+            head = self._heads[oids] = self._encode_head(sorted(oids))
+        return b"".join([head, *self._parts])
+
+    def _encode_head(self, oids: list[bytes]) -> bytes:
+        """Descriptor, Type frames and Relation frames of the given relations."""
+        tables = tuple(self._tables[oid] for oid in oids)
+        type_oids = dict.fromkeys(_OID.pack(column.type_oid) for table in tables for column in table.columns)
+        types = [self._types[oid] for oid in type_oids if oid in self._types]
+        relations = [self._relations[oid] for oid in oids]
+        return encode_body(Descriptor(tables).encode(), types + relations)

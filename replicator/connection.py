@@ -1,0 +1,134 @@
+"""How every connection to the source is opened: pinned session settings, and errors as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import TupleRow
+
+from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from shared.settings import PostgresSettings
+
+CONNECT_TIMEOUT_S = 10
+
+SESSION_SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "search_path": "pg_catalog",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+"""What shapes text, so that a value reads the same whatever the server, the database or the role sets; and no time limits of
+the role, which would end a session that is only waiting."""
+
+# A peer that vanished is noticed by TCP in about 30 s.
+_TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+
+Connection = psycopg.AsyncConnection[TupleRow]
+
+
+async def connect(settings: PostgresSettings, *, replication: bool = False) -> Connection:
+    """An autocommit connection; with ``replication`` one that speaks the streaming replication protocol.
+
+    Raises TransientError when the server cannot be reached or has no room, TerminalError when it refuses us.
+    """
+    try:
+        return await psycopg.AsyncConnection.connect(**_parameters(settings, replication), autocommit=True)
+    except psycopg.Error as error:
+        raise _connect_error(settings, error) from None
+
+
+def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]:
+    given = {
+        "host": settings.host,
+        "port": settings.port,
+        "dbname": settings.dbname,
+        "user": settings.user,
+        "password": settings.password,
+        "sslmode": settings.sslmode,
+        "sslrootcert": settings.sslrootcert,
+        "sslcert": settings.sslcert,
+        "sslkey": settings.sslkey,
+    }
+    parameters: dict[str, Any] = {name: value for name, value in given.items() if value}
+    parameters |= _TCP_SETTINGS | {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "client_encoding": "UTF8",
+        "application_name": "pgsluice",
+        "options": " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
+    }
+    if replication:
+        parameters["replication"] = "database"
+    return parameters
+
+
+_REFUSALS = (
+    ("password authentication failed", "check user and password"),
+    ("no password supplied", "give a password, for example by PGSLUICE_PASSWORD"),
+    ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
+    ("is not permitted to log in", "grant it with ALTER ROLE … LOGIN"),
+    ("start wal", "give the role what it lacks: ALTER ROLE … REPLICATION"),
+    ("permission denied", "grant the role CONNECT on the database"),
+    ("role", "check user"),
+    ("database", "check dbname"),
+    ("certificate", "check sslmode, sslrootcert, sslcert and sslkey"),
+    ("ssl", "check sslmode, sslrootcert, sslcert and sslkey"),
+)
+"""What a refusal's text holds → what to do. libpq gives no SQLSTATE for a connection that failed."""
+
+_PASSING = (
+    ("max_wal_senders", "raise max_wal_senders, or stop a replica or another replicator"),
+    ("too many clients", "raise max_connections, or close other connections"),
+    ("connection slots", "raise max_connections, or close other connections"),
+    ("too many connections", "raise the role's or the database's connection limit"),
+    ("starting up", "it is tried again"),
+    ("shutting down", "it is tried again"),
+    ("recovery", "it is tried again"),
+)
+
+
+def _connect_error(settings: PostgresSettings, error: psycopg.Error) -> PgsluiceError:
+    text = " ".join(str(error).split())
+    where = f"PostgreSQL at {settings.host or 'the default host'}:{settings.port or 5432}"
+    for fragment, remedy in _PASSING:
+        if fragment in text:
+            return TransientError(f"{where} has no place for us now ({text})", remedy)
+    if "FATAL" in text or "SSL" in text or "certificate" in text or "no password supplied" in text:
+        for fragment, remedy in _REFUSALS:
+            if fragment in text.lower():
+                return TerminalError(f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({text})", remedy)
+    return TransientError(f"{where} does not answer ({text})", "check host and port, and that the server runs")
+
+
+_PASSING_CLASSES = ("08", "40", "53", "55", "57")
+"""SQLSTATE classes: connection, rollback, resources, object state, operator intervention."""
+
+
+def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
+    """What the operator reads when the source fails ``doing`` something ("creating publication …")."""
+    text = " ".join(str(error.diag.message_primary or error).split())
+    fact = f"{doing} failed: {text}" + (f" (SQLSTATE {error.sqlstate})" if error.sqlstate else "")
+    match error:
+        case errors.InsufficientPrivilege():
+            return TerminalError(fact, "grant the role what it lacks, or let the owner do it")
+        case errors.ConfigurationLimitExceeded():
+            return TerminalError(fact, "raise max_replication_slots, or drop a slot that nobody uses")
+        case errors.InvalidCatalogName() | errors.InvalidSchemaName() | errors.UndefinedTable():
+            return UsageError(fact, "check schema and tables")
+        case errors.ObjectInUse():
+            return TransientError(fact, "it is tried again")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "")[:2] in (
+        "08",
+        "40",
+        "53",
+        "57",
+        "55",
+    ):
+        return TransientError(fact, "it is tried again")
+    return TerminalError(fact, "see the server's log")

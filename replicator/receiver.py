@@ -1,0 +1,139 @@
+"""The receive loop: from the walsender's socket through the assembler to the publisher.
+
+Per change it does one ``read``, one test of a byte and one ``add``. It never stops for anything but the publisher's full
+window, and then the server waits for us in TCP while ``replicator.feedback`` keeps the connection alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from replicator.assembler import BEGIN, RELATION, ROW_KINDS, Assembler, Message
+from replicator.progress import Progress
+from replicator.publisher import Publisher
+from replicator.source import Source
+from replicator.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
+from shared.lsn import LSN
+from shared.pgoutput import decode_message
+from shared.pgoutput.messages import Begin, Relation
+
+CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
+
+
+@dataclass(slots=True)
+class Published:
+    """What this process published since it started."""
+
+    messages: int = 0
+    changes: int = 0
+    body_bytes: int = 0
+
+
+class Receiver:
+    """``until``: the LSN at which to stop; every transaction whose commit record begins before it is published."""
+
+    def __init__(
+        self,
+        walsender: WalSender,
+        source: Source,
+        assembler: Assembler,
+        publisher: Publisher,
+        progress: Progress,
+        counts: Published,
+        until: LSN | None,
+    ) -> None:
+        self._walsender = walsender
+        self._source = source
+        self._assembler = assembler
+        self._publisher = publisher
+        self._progress = progress
+        self._counts = counts
+        self._until = until
+        self._stopped = False
+        self._consumes = 0
+        self._waiting_since: float | None = None
+
+    @property
+    def received(self) -> LSN:
+        return max(self._progress.received, self._assembler.flushed)
+
+    def silence_s(self) -> float:
+        """For how long the loop has been waiting for the server; 0 while it is busy itself."""
+        return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+
+    def stop(self) -> None:
+        """Makes ``run`` return soon; a transaction in hand stays unfinished and is received again by the next session."""
+        self._stopped = True
+        self._walsender.wake()
+
+    async def run(self) -> None:
+        """Returns after ``stop`` or at ``until``; everything complete is handed to the publisher then. Raises when the stream
+        ends or breaks."""
+        read, add = self._walsender.read, self._assembler.add
+        while not self._stopped:
+            size, data = read(1)
+            if size == 0:
+                self._walsender.consume()
+                size, data = read(1)
+                if size == 0:
+                    await self._wait()
+                    continue
+                self._consumes += 1
+                if self._consumes % CONSUMES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            if size < 0:
+                raise self._walsender.end_error()
+            if data[0] == XLOG_DATA:
+                frame = bytes(data[XLOG_DATA_HEADER_BYTES:])
+                message = add(frame) if frame[0] in ROW_KINDS else await self._add_rare(frame)
+                if message is not None:
+                    await self._publish(message)
+            else:
+                await self._receive_keepalive(Keepalive.decode(data))
+        await self._publish_drained()
+
+    async def _wait(self) -> None:
+        await self._publish_drained()
+        if self._stopped:
+            return
+        self._waiting_since = time.monotonic()
+        await self._walsender.wait_readable()
+        self._waiting_since = None
+
+    async def _add_rare(self, frame: bytes) -> Message | None:
+        """A frame that is not a row's change. Relations need the catalog."""
+        if frame[0] == RELATION:
+            relation = decode_message(frame)
+            assert isinstance(relation, Relation)
+            return self._assembler.add_relation(frame, await self._source.describe(relation))
+        if frame[0] == BEGIN and self._until is not None:
+            begin = decode_message(frame)
+            assert isinstance(begin, Begin)
+            if begin.final_lsn >= self._until:
+                self._stopped = True
+                return None
+        return self._assembler.add(frame)
+
+    async def _receive_keepalive(self, keepalive: Keepalive) -> None:
+        self._progress.received = max(self._progress.received, keepalive.wal_end)
+        if not self._assembler.in_transaction:
+            await self._publish_drained()
+            self._progress.caught_up(keepalive.wal_end)
+            if self._until is not None and keepalive.wal_end >= self._until:
+                self._stopped = True
+        if keepalive.reply_requested:
+            self._walsender.send_status(self.received, self._progress.confirmed, reply=False)
+
+    async def _publish_drained(self) -> None:
+        message = self._assembler.drained()
+        if message is not None:
+            await self._publish(message)
+
+    async def _publish(self, message: Message) -> None:
+        sequence = await self._publisher.publish(message)
+        self._progress.published(sequence, message.flushed)
+        self._counts.messages += 1
+        self._counts.changes += message.changes
+        self._counts.body_bytes += len(message.body)

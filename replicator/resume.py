@@ -1,0 +1,115 @@
+"""Where a session starts: what the stream's end says, and whether slot, stream and state bucket agree.
+
+The stream is the only memory of what was published. The slot and the bucket are compared with it at every start of a session,
+because each of the three can be replaced or restored behind our back, and going on would leave a gap that nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from replicator.assembler import Published
+from replicator.publisher import StreamEnd
+from shared.errors import TerminalError, TransientError
+from shared.jetstream import ChangeStream, StoredMessage, StreamState
+from shared.lsn import LSN, format_lsn, parse_lsn
+from shared.message import ID_HEADER, MessageHeaders
+
+_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """``published`` tells the assembler what to skip, ``end`` tells the publisher what to continue."""
+
+    published: Published
+    end: StreamEnd
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProgress:
+    """The part of the bucket's ``replicator`` record that a start depends on (``replicator.recorder`` writes it)."""
+
+    flushed: LSN
+    sequence: int
+    stream_created: str
+
+    @classmethod
+    def decode(cls, record: Mapping[str, Any]) -> RecordedProgress:
+        return cls(parse_lsn(record["flushed_lsn"]), record["stream_sequence"], record["stream_created"])
+
+
+async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix: str, slot_flushed: LSN) -> ResumePoint:
+    """``slot_flushed``, the slot's confirmed LSN, is where a group starts that has published nothing.
+
+    Raises TerminalError when the stream's end is missing or not ours, TransientError when JetStream shows an old state.
+    """
+    if state.last_sequence == 0:
+        return _beginning(slot_flushed, StreamEnd(0, 0, 0, slot_flushed))
+    if state.messages == 0:
+        raise TerminalError(f"stream {stream.name} was emptied by somebody: what was published last is not known", _START_AGAIN)
+    last = await _message(stream, state.last_sequence)
+    newest = _decode(stream, last, id_prefix)
+    complete, headers = await _last_complete(stream, last, newest, id_prefix)
+    if complete is None:
+        return _beginning(slot_flushed, StreamEnd(last.sequence, 0, newest.total_bytes, slot_flushed))
+    published = Published(headers.last, headers.flushed, settled=headers.settled == complete.sequence)
+    return ResumePoint(published, StreamEnd(last.sequence, headers.settled, newest.total_bytes, headers.flushed))
+
+
+def _beginning(slot_flushed: LSN, end: StreamEnd) -> ResumePoint:
+    return ResumePoint(Published(None, slot_flushed, settled=True), end)
+
+
+async def _last_complete(
+    stream: ChangeStream, message: StoredMessage, headers: MessageHeaders, id_prefix: str
+) -> tuple[StoredMessage | None, MessageHeaders]:
+    """The newest message that is whole or a last chunk; None when there is none before the stream's first unfinished group."""
+    while not headers.chunk.is_last:
+        before = message.sequence - headers.chunk.index
+        if before == 0:
+            return None, headers
+        message = await _message(stream, before)
+        headers = _decode(stream, message, id_prefix)
+    return message, headers
+
+
+async def _message(stream: ChangeStream, sequence: int) -> StoredMessage:
+    message = await stream.message(sequence)
+    if message is None:
+        raise TransientError(
+            f"stream {stream.name} does not show its message {sequence}",
+            "it is tried again; check the health of the NATS cluster",
+        )
+    return message
+
+
+def _decode(stream: ChangeStream, message: StoredMessage, id_prefix: str) -> MessageHeaders:
+    if not message.headers.get(ID_HEADER, "").startswith(id_prefix):
+        raise TerminalError(
+            f"message {message.sequence} of stream {stream.name} was not published from this source and slot",
+            f"find out what writes into it, then {_START_AGAIN}",
+        )
+    return MessageHeaders.decode(message.headers)
+
+
+def check_agreement(
+    stream_name: str, state: StreamState, point: ResumePoint, recorded: RecordedProgress | None, slot_flushed: LSN
+) -> None:
+    """Raises TerminalError when the broker lost what was published or the slot was moved by somebody else."""
+    if recorded is not None and recorded.stream_created != state.created:
+        raise TerminalError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
+    if recorded is not None and recorded.sequence > state.last_sequence:
+        raise TerminalError(
+            f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.sequence}: the broker lost data",
+            _START_AGAIN,
+        )
+    known = max(point.published.flushed, recorded.flushed if recorded else LSN(0))
+    if slot_flushed > known:
+        raise TerminalError(
+            f"the replication slot is at {format_lsn(slot_flushed)}, the stream ends at {format_lsn(known)}: "
+            "the broker lost data, or somebody moved or recreated the slot",
+            _START_AGAIN,
+        )

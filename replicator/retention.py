@@ -1,0 +1,86 @@
+"""Removes messages that nobody needs any more from the change stream.
+
+A message is removed when every registered worker applied it and it is older than the retention time. What stays always begins
+between transactions, and the newest settled message with everything behind it stays: the replicator resumes from there.
+Without any registered worker nothing is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from shared import telemetry
+from shared.errors import TransientError
+from shared.jetstream import ChangeStream, StreamState
+from shared.message import MessageHeaders
+from shared.state import StateBucket
+
+INTERVAL_S = 60.0
+WORKER_PREFIX = "worker."
+
+log = telemetry.logger(__name__)
+
+
+class Retention:
+    """``retention_s`` is the least age of a message that is removed."""
+
+    def __init__(self, stream: ChangeStream, bucket: StateBucket, retention_s: float) -> None:
+        self._stream = stream
+        self._bucket = bucket
+        self._retention = timedelta(seconds=retention_s)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.purge()
+            except TransientError as error:
+                log.warning("old messages are not removed now", reason=str(error))
+            await asyncio.sleep(INTERVAL_S)
+
+    async def purge(self) -> int:
+        """Removes what may be removed; how many messages that were."""
+        state = await self._stream.state()
+        if state is None or state.messages == 0:
+            return 0
+        applied = await self._applied_by_all(state)
+        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied)
+        if newest_old is None:
+            return 0
+        last = await self._headers(state.last_sequence)
+        oldest_needed = await self._headers(newest_old)
+        border = min(oldest_needed.settled, last.settled - 1)
+        if border < state.first_sequence:
+            return 0
+        await self._stream.purge_up_to(border)
+        removed = border - state.first_sequence + 1
+        log.info("old messages removed", stream=self._stream.name, messages=removed, last_removed=border)
+        return removed
+
+    async def _applied_by_all(self, state: StreamState) -> int:
+        """The newest sequence that every registered worker applied; 0 when there is no worker."""
+        applied = []
+        for key in await self._bucket.keys():
+            entry = await self._bucket.get(key) if key.startswith(WORKER_PREFIX) else None
+            if entry is not None:
+                is_of_this_stream = entry.value.get("stream_created") == state.created
+                applied.append(entry.value["sequence"] if is_of_this_stream else 0)
+        return min(applied, default=0)
+
+    async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
+        """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""
+        found = None
+        while first <= last:
+            middle = (first + last) // 2
+            message = await self._stream.message(middle)
+            if message is not None and message.stored_at < border:
+                found, first = middle, middle + 1
+            else:
+                last = middle - 1
+        return found
+
+    async def _headers(self, sequence: int) -> MessageHeaders:
+        message = await self._stream.message(sequence)
+        if message is None:
+            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
+        return MessageHeaders.decode(message.headers)

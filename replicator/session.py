@@ -1,0 +1,211 @@
+"""One session: from the checks to the end of the stream.
+
+Everything a session knows it reads anew from source and broker, so a session that failed is repaired by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from nats.aio.client import Client
+
+from replicator.assembler import Assembler
+from replicator.feedback import Feedback, status_interval_s
+from replicator.group_record import GroupRecord, bind_group, note_slot
+from replicator.progress import Progress
+from replicator.publication import ensure_publication
+from replicator.publisher import Publisher
+from replicator.receiver import Published, Receiver
+from replicator.recorder import Recorder
+from replicator.resume import RecordedProgress, check_agreement, find_resume_point
+from replicator.retention import Retention
+from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
+from replicator.source import Source, SourceFacts
+from replicator.tables import check_replica_identity, select_tables
+from replicator.walsender import WalSender
+from shared import telemetry
+from shared.errors import PgsluiceError, TerminalError
+from shared.jetstream import ChangeStream
+from shared.lsn import LSN, format_lsn, parse_lsn
+from shared.names import GroupNames
+from shared.settings import ReplicatorSettings
+from shared.state import REPLICATOR_KEY, StateBucket
+
+STOP_DEADLINE_S = 20.0
+CANCEL_INTERVAL_S = 0.05
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(slots=True)
+class Run:
+    """What outlives a session: ``until`` once it is known, and what was published."""
+
+    settings: ReplicatorSettings
+    names: GroupNames
+    until: LSN | None = None
+    counts: Published = field(default_factory=Published)
+
+
+@asynccontextmanager
+async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
+    """Checks everything, makes what is missing and starts the replication stream; closes both source connections at the end.
+
+    Raises UsageError or TerminalError when it would not be safe or not possible to go on, TransientError when a later attempt
+    may succeed.
+    """
+    source = await Source.connect(run.settings.source)
+    try:
+        facts = await source.check()
+        walsender = await WalSender.connect(run.settings.source)
+        try:
+            yield await _prepare(run, client, source, facts, walsender)
+        finally:
+            await walsender.close()
+    finally:
+        await source.close()
+
+
+async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts, walsender: WalSender) -> Session:
+    settings, names = run.settings, run.names
+    stream, bucket = ChangeStream(client, names), StateBucket(client, names)
+    state = await stream.ensure(settings.stream)
+    await bucket.ensure(settings.stream)
+    slot, system_id = await _prepare_source(run, source, facts, walsender, bucket)
+
+    id_prefix = f"{system_id}/{names.slot}/"
+    point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
+    entry = await bucket.get(REPLICATOR_KEY)
+    recorded = RecordedProgress.decode(entry.value) if entry else None
+    check_agreement(stream.name, state, point, recorded, slot.confirmed_flush_lsn)
+    if run.until is None and settings.until_lsn:
+        run.until = await _until_lsn(settings.until_lsn, source)
+
+    progress = Progress(max(point.published.flushed, slot.confirmed_flush_lsn), point.end.sequence)
+    publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged)
+    assembler = Assembler(point.published)
+    receiver = Receiver(walsender, source, assembler, publisher, progress, run.counts, run.until)
+    feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
+    recorder = Recorder(bucket, state.created, progress, run.counts)
+    retention = Retention(stream, bucket, settings.stream.retention_s)
+    await recorder.write()
+    await walsender.start(names.slot, names.publication, point.published.flushed)
+    log.info(
+        "replicating",
+        slot=names.slot,
+        stream=stream.name,
+        start_lsn=format_lsn(point.published.flushed),
+        published=point.published.last or "nothing",
+        sequence=point.end.sequence,
+    )
+    return Session(receiver, publisher, feedback, recorder, retention)
+
+
+async def _prepare_source(
+    run: Run, source: Source, facts: SourceFacts, walsender: WalSender, bucket: StateBucket
+) -> tuple[ReplicationSlot, str]:
+    """Publication and slot as they should be, and the source's system id."""
+    settings, names = run.settings, run.names
+    if settings.failover:
+        check_failover(facts)
+    tables = await select_tables(source, settings.tables, settings.schema)
+    check_replica_identity(tables, settings.publish)
+    identity = await walsender.identify()
+    publication = await ensure_publication(source, names, tables, settings.publish)
+    found = GroupRecord(
+        group=names.group,
+        system_id=identity.system_id,
+        timeline=identity.timeline,
+        database=facts.database,
+        publication=names.publication,
+        publication_oid=publication.oid,
+        slot=names.slot,
+        slot_lsn="",
+        created_at="",
+    )
+    slot = await find_slot(source, names)
+    record, is_new = await bind_group(bucket, found, failover=slot is not None and slot.failover)
+    if slot is None and record.slot_lsn:
+        raise TerminalError(
+            f"replication slot {names.slot} is gone, and with it the changes since it was last confirmed",
+            "run 'pgsluice drop' and start again with an empty target",
+        )
+    if slot is not None and is_new:
+        raise TerminalError(
+            f"replication slot {names.slot} exists, but NATS knows nothing of group {names.group!r}: its state was lost, or "
+            "this is another NATS",
+            "check nats-url, or run 'pgsluice drop' and start again with an empty target",
+        )
+    if slot is None:
+        log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
+        slot = await create_slot(source, names, facts, settings.failover)
+    check_slot(slot, facts)
+    if not record.slot_lsn:
+        await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
+    return slot, identity.system_id
+
+
+async def _until_lsn(text: str, source: Source) -> LSN:
+    return await source.current_lsn() if text == "current" else parse_lsn(text)
+
+
+class Session:
+    """The tasks of a running stream."""
+
+    def __init__(
+        self, receiver: Receiver, publisher: Publisher, feedback: Feedback, recorder: Recorder, retention: Retention
+    ) -> None:
+        self._receiver = receiver
+        self._publisher = publisher
+        self._feedback = feedback
+        self._recorder = recorder
+        self._retention = retention
+
+    async def stream(self, stop: asyncio.Event) -> None:
+        """Returns after ``stop`` or at the run's ``until``, with everything published confirmed when that was possible within
+        STOP_DEADLINE_S. Raises the error that ended the stream."""
+        try:
+            async with asyncio.timeout(None) as deadline, asyncio.TaskGroup() as tasks:
+                services = [
+                    tasks.create_task(service)
+                    for service in (
+                        self._publisher.run(),
+                        self._feedback.run(),
+                        self._recorder.run(),
+                        self._retention.run(),
+                        self._await_stop(stop, deadline),
+                    )
+                ]
+                await self._receiver.run()
+                await self._publisher.flush()
+                await self._recorder.write()
+                self._feedback.send()
+                await _cancel(services)
+        except TimeoutError:
+            log.warning("stopped before everything was acknowledged; the next start publishes it again")
+        except BaseExceptionGroup as group:
+            raise _first_error(group) from None
+
+    async def _await_stop(self, stop: asyncio.Event, deadline: asyncio.Timeout) -> None:
+        await stop.wait()
+        log.info("stopping")
+        deadline.reschedule(asyncio.get_running_loop().time() + STOP_DEADLINE_S)
+        self._receiver.stop()
+
+
+async def _cancel(services: list[asyncio.Task[None]]) -> None:
+    """Cancels until all have ended: a publish of the NATS client swallows a cancellation that meets it while it flushes."""
+    pending = set(services)
+    while pending:
+        for service in pending:
+            service.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_INTERVAL_S)
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Our own error when there is one, since it says what to do; else the group, since it is a defect's."""
+    ours = group.subgroup(PgsluiceError)
+    return ours.exceptions[0] if ours is not None else group

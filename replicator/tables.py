@@ -1,0 +1,135 @@
+"""Which tables of the source a group takes, and whether they can be published without harm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from replicator.source import Source
+from shared.errors import TerminalError, UsageError
+
+_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^".]+)'
+_PATTERN = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
+
+ALL_TABLES = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """``table`` is None for every table of the schema. Names are the catalog's spelling, case included."""
+
+    schema: str
+    table: str | None
+
+    @classmethod
+    def parse(cls, text: str, default_schema: str) -> TablePattern:
+        """``table``, ``schema.table`` or ``schema.*``; a name with a dot stands in double quotes."""
+        match = _PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"tables: {text!r} is not a table", "write 'table', 'schema.table' or 'schema.*', like 'public.orders'"
+            )
+        schema = _unquote(match["schema"]) if match["schema"] else default_schema
+        return cls(schema, None if match["table"] == ALL_TABLES else _unquote(match["table"]))
+
+
+def _unquote(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A relation of the source. ``root_oid`` is the topmost partitioned table above it (0: it is no partition).
+
+    ``unidentified`` names the table itself or those of its partitions whose updates and deletes would fail once published.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    persistence: str
+    root_oid: int
+    unidentified: list[str]
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be published; None when it can."""
+        kinds = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+        if self.kind not in "rp":
+            return kinds.get(self.kind, "not a table")
+        if self.persistence != "p":
+            return "temporary" if self.persistence == "t" else "unlogged"
+        if self.schema == "information_schema" or self.schema.startswith("pg_"):
+            return "a system table"
+        return None
+
+
+_TABLES: LiteralString = """
+    SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+           c.relpersistence::text AS persistence,
+           CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
+           ARRAY(SELECT ln.nspname || '.' || l.relname
+                   FROM pg_class l JOIN pg_namespace ln ON ln.oid = l.relnamespace
+                  WHERE (l.oid = c.oid OR c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
+                    AND l.relkind = 'r' AND l.relreplident <> 'f'
+                    AND NOT EXISTS (SELECT FROM pg_index i
+                                     WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+                                       AND CASE l.relreplident WHEN 'd' THEN i.indisprimary
+                                                               WHEN 'i' THEN i.indisreplident ELSE false END)
+                  ORDER BY 1) AS unidentified
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %(schema)s AND (c.relname = %(table)s OR %(table)s::text IS NULL AND c.relkind IN ('r', 'p'))
+     ORDER BY c.relname
+"""
+
+
+async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
+    """The tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
+
+    ``schema.*`` leaves out what cannot be published and partitions whose root is taken. Raises UsageError for a schema or table
+    that does not exist or that is named and cannot be published.
+    """
+    selected: dict[int, SourceTable] = {}
+    for pattern in [TablePattern.parse(text, default_schema) for text in patterns] or [TablePattern(default_schema, None)]:
+        for table in await _matching(source, pattern):
+            selected[table.oid] = table
+    return sorted(selected.values(), key=lambda table: (table.schema, table.name))
+
+
+async def _matching(source: Source, pattern: TablePattern) -> list[SourceTable]:
+    parameters = {"schema": pattern.schema, "table": pattern.table}
+    found = await source.rows_of(SourceTable, "looking up the tables", _TABLES, parameters)
+    if not found:
+        exists = await source.rows("looking up the schema", "SELECT FROM pg_namespace WHERE nspname = %s", [pattern.schema])
+        if not exists:
+            raise UsageError(f"schema {pattern.schema!r} does not exist in the source", "check schema and tables (case matters)")
+        if pattern.table is None:
+            raise UsageError(f"schema {pattern.schema!r} has no tables", "create one first, or name the tables to replicate")
+        raise UsageError(f"table '{pattern.schema}.{pattern.table}' does not exist in the source", "check tables (case matters)")
+    if pattern.table is None:
+        oids = {table.oid for table in found}
+        return [table for table in found if table.obstacle is None and table.root_oid not in oids]
+    [table] = found
+    if table.obstacle is not None:
+        raise UsageError(f"{table.qualified_name} is {table.obstacle}", "only permanent, ordinary tables can be replicated")
+    return found
+
+
+def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str]) -> None:
+    """Raises TerminalError when publishing ``operations`` of ``tables`` would make the application's own statements fail: an
+    UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL."""
+    if not {"update", "delete"} & set(operations):
+        return
+    unidentified = [name for table in tables for name in table.unidentified]
+    if unidentified:
+        raise TerminalError(
+            f"without a primary key or replica identity: {', '.join(unidentified)}; once published, UPDATE and DELETE of it fail",
+            f"ALTER TABLE {unidentified[0]} REPLICA IDENTITY FULL, or add a primary key, or set publish to [insert, truncate]",
+        )
