@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+ARCHITECTURE = REPOSITORY / "ARCHITECTURE.md"
 PRODUCT = ("shared", "replicator", "rules", "worker")
 EVERYTHING = (*PRODUCT, "benchmarks", "tests")
 
@@ -170,3 +171,9 @@ def test_a_library_enters_by_named_modules_only(library: str) -> None:
 
 def test_the_product_does_not_import_its_tests() -> None:
     assert not [relative(path) for path in sources(*PRODUCT) if {"tests", "benchmarks"} & imported_packages(path)]
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`((?:shared|replicator|rules|worker|tests|benchmarks|docker)/[\w./-]+)`", ARCHITECTURE.read_text()))
+    assert named
+    assert not {path for path in named if not (REPOSITORY / path).exists()}
