@@ -202,7 +202,8 @@ class Publisher:
         ):
             self._work.clear()
             try:
-                await asyncio.wait_for(self._work.wait(), _CHECK_INTERVAL_S)
+                async with asyncio.timeout(_CHECK_INTERVAL_S):
+                    await self._work.wait()
             except TimeoutError:
                 self._check_overdue()
 

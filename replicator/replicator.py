@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from replicator.backoff import Backoff
 from replicator.session import Run, open_session
+from replicator.tasks import cancel
 from shared import telemetry
 from shared.errors import TransientError
 from shared.jetstream import connect
@@ -95,7 +96,4 @@ class Replicator:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
         finally:
-            stopped.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+            await cancel({task, stopped})

@@ -25,9 +25,10 @@ from replicator.retention import Retention
 from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
 from replicator.source import Source, SourceFacts
 from replicator.tables import check_replica_identity, select_tables
+from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
-from shared.errors import PgsluiceError, TerminalError
+from shared.errors import TerminalError
 from shared.jetstream import ChangeStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
@@ -167,45 +168,27 @@ class Session:
     async def stream(self, stop: asyncio.Event) -> None:
         """Returns after ``stop`` or at the run's ``until``, with everything published confirmed when that was possible within
         STOP_DEADLINE_S. Raises the error that ended the stream."""
-        try:
-            async with asyncio.timeout(None) as deadline, asyncio.TaskGroup() as tasks:
-                services = [
-                    tasks.create_task(service)
-                    for service in (
-                        self._publisher.run(),
-                        self._feedback.run(),
-                        self._recorder.run(),
-                        self._retention.run(),
-                        self._await_stop(stop, deadline),
-                    )
-                ]
-                await self._receiver.run()
-                await self._publisher.flush()
-                await self._recorder.write()
-                self._feedback.send()
-                await _cancel(services)
-        except TimeoutError:
-            log.warning("stopped before everything was acknowledged; the next start publishes it again")
-        except BaseExceptionGroup as group:
-            raise _first_error(group) from None
+        await run_until_first(
+            [
+                self._receive(),
+                self._await_stop(stop),
+                self._publisher.run(),
+                self._feedback.run(),
+                self._recorder.run(),
+                self._retention.run(),
+            ]
+        )
 
-    async def _await_stop(self, stop: asyncio.Event, deadline: asyncio.Timeout) -> None:
+    async def _receive(self) -> None:
+        await self._receiver.run()
+        await self._publisher.flush()
+        await self._recorder.write()
+        self._feedback.send()
+
+    async def _await_stop(self, stop: asyncio.Event) -> None:
+        """Returns when ``_receive`` did not end in time after ``stop``."""
         await stop.wait()
         log.info("stopping")
-        deadline.reschedule(asyncio.get_running_loop().time() + STOP_DEADLINE_S)
         self._receiver.stop()
-
-
-async def _cancel(services: list[asyncio.Task[None]]) -> None:
-    """Cancels until all have ended: a publish of the NATS client swallows a cancellation that meets it while it flushes."""
-    pending = set(services)
-    while pending:
-        for service in pending:
-            service.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_INTERVAL_S)
-
-
-def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Our own error when there is one, since it says what to do; else the group, since it is a defect's."""
-    ours = group.subgroup(PgsluiceError)
-    return ours.exceptions[0] if ours is not None else group
+        await asyncio.sleep(STOP_DEADLINE_S)
+        log.warning("stopped before everything was acknowledged; the next start publishes it again")

@@ -1,0 +1,214 @@
+"""``pgsluice status``: where a group's slot, stream and workers are, for people and, with ``--json``, for programs.
+
+What cannot be asked is shown as not known, with the reason; only NATS is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from replicator.slot import ReplicationSlot, find_slot
+from replicator.source import Source
+from shared.errors import PgsluiceError
+from shared.jetstream import ChangeStream, StreamState, connect
+from shared.message import MessageHeaders
+from shared.names import GroupNames
+from shared.settings import StatusSettings
+from shared.state import GROUP_KEY, REPLICATOR_KEY, StateBucket
+
+_WORKER_PREFIX = "worker."
+_LEASE_PREFIX = "lease."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
+    none). They are None when the worker is bound to another stream or its place in the stream is gone."""
+
+    name: str
+    sequence: int
+    commit_lsn: str
+    committed_at: str | None
+    updated_at: str
+    host: str
+    pid: int
+    holds_lease: bool
+    lag_messages: int | None
+    lag_bytes: int | None
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for."""
+
+    group: str
+    bound_to: Mapping[str, Any] | None
+    replicator: Mapping[str, Any] | None
+    slot: ReplicationSlot | None
+    source_problem: str
+    stream: StreamState | None
+    workers: list[WorkerStatus]
+
+
+def run(settings: StatusSettings, as_json: bool) -> None:
+    """Writes to standard output. Raises TransientError when NATS does not answer."""
+    status = asyncio.run(_look(settings))
+    if as_json:
+        sys.stdout.write(orjson.dumps(asdict(status), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in format_status(status))
+
+
+async def _look(settings: StatusSettings) -> GroupStatus:
+    names = GroupNames(settings.group)
+    client = await connect(settings.nats, f"pgsluice status {names.group}")
+    try:
+        stream, bucket = ChangeStream(client, names), StateBucket(client, names)
+        state = await stream.state()
+        records = await _records(bucket)
+        workers = [
+            await _worker(name.removeprefix(_WORKER_PREFIX), records, stream, state)
+            for name in sorted(records)
+            if name.startswith(_WORKER_PREFIX)
+        ]
+    finally:
+        await client.close()
+    slot, problem = await _slot(settings, names)
+    return GroupStatus(names.group, records.get(GROUP_KEY), records.get(REPLICATOR_KEY), slot, problem, state, workers)
+
+
+async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
+    """Everything the bucket holds; nothing when there is no bucket."""
+    if not await bucket.exists():
+        return {}
+    entries = {key: await bucket.get(key) for key in await bucket.keys()}
+    return {key: entry.value for key, entry in entries.items() if entry is not None}
+
+
+async def _worker(
+    name: str, records: Mapping[str, Mapping[str, Any]], stream: ChangeStream, state: StreamState | None
+) -> WorkerStatus:
+    record = records[_WORKER_PREFIX + name]
+    sequence = record["sequence"]
+    lag: tuple[int | None, int | None, float | None] = (None, None, None)
+    if state is not None and record["stream_created"] in (state.created, ""):
+        lag = await _lag(stream, state, sequence)
+    return WorkerStatus(
+        name=name,
+        sequence=sequence,
+        commit_lsn=record["commit_lsn"],
+        committed_at=record["committed_at"],
+        updated_at=record["updated_at"],
+        host=record["host"],
+        pid=record["pid"],
+        holds_lease=_LEASE_PREFIX + name in records,
+        lag_messages=lag[0],
+        lag_bytes=lag[1],
+        lag_s=lag[2],
+    )
+
+
+async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple[int | None, int | None, float | None]:
+    """Messages, bytes and seconds between ``sequence`` and the stream's end."""
+    behind = state.last_sequence - sequence
+    if behind <= 0:
+        return 0, 0, 0.0
+    last, first_behind = await stream.message(state.last_sequence), await stream.message(sequence + 1)
+    if last is None or first_behind is None:
+        return behind, None, None
+    total = MessageHeaders.decode(last.headers).total_bytes
+    before = MessageHeaders.decode(first_behind.headers).total_bytes - len(first_behind.data)
+    return behind, total - before, max(0.0, (datetime.now(UTC) - first_behind.stored_at).total_seconds())
+
+
+async def _slot(settings: StatusSettings, names: GroupNames) -> tuple[ReplicationSlot | None, str]:
+    """The slot, or why it is not known."""
+    if settings.source is None:
+        return None, "no source given (--host, --dbname, --user)"
+    try:
+        source = await Source.connect(settings.source)
+        try:
+            slot = await find_slot(source, names)
+        finally:
+            await source.close()
+    except PgsluiceError as error:
+        return None, str(error)
+    return slot, ""
+
+
+def format_status(status: GroupStatus) -> Iterator[str]:
+    """One aligned line for each thing."""
+    yield f"group        {status.group}"
+    yield f"source       {_source_line(status)}"
+    yield f"slot         {_slot_line(status)}"
+    yield f"replicator   {_replicator_line(status.replicator)}"
+    yield f"stream       {_stream_line(status.stream)}"
+    if not status.workers:
+        yield "workers      none has started"
+    for worker in status.workers:
+        yield f"worker       {_worker_line(worker)}"
+
+
+def _source_line(status: GroupStatus) -> str:
+    bound = status.bound_to
+    if bound is None:
+        return "this group has never been started on this NATS"
+    return f"database {bound['database']}, system {bound['system_id']}, timeline {bound['timeline']}"
+
+
+def _slot_line(status: GroupStatus) -> str:
+    slot = status.slot
+    if slot is None:
+        return f"not known: {status.source_problem}" if status.source_problem else "there is none"
+    use = f"read by process {slot.active_pid}" if slot.active_pid is not None else "not in use"
+    lag = "" if slot.lag_bytes is None else f", {format_bytes(slot.lag_bytes)} behind"
+    trouble = f", LOST ({slot.lost})" if slot.lost else ""
+    return f"{slot.name}: confirmed {slot.confirmed_flush}{lag}, wal_status {slot.wal_status}, {use}{trouble}"
+
+
+def _replicator_line(record: Mapping[str, Any] | None) -> str:
+    if record is None:
+        return "has never run"
+    return (
+        f"{record['host']}:{record['pid']}: flushed {record['flushed_lsn']}, sequence {record['stream_sequence']}, "
+        f"{record['changes']} changes in {record['messages']} messages since {record['started_at']}, "
+        f"last progress {record['updated_at']}"
+    )
+
+
+def _stream_line(state: StreamState | None) -> str:
+    if state is None:
+        return "there is none"
+    return (
+        f"{state.messages} messages ({state.first_sequence} to {state.last_sequence}), {format_bytes(state.bytes)} "
+        f"of {format_bytes(state.max_bytes)}"
+    )
+
+
+def _worker_line(worker: WorkerStatus) -> str:
+    if worker.lag_messages is None:
+        lag = "lag not known (another stream)"
+    elif worker.lag_bytes is None or worker.lag_s is None:
+        lag = f"{worker.lag_messages} messages behind"
+    else:
+        lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
+    use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
+    return f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}, {use}, updated {worker.updated_at}"
+
+
+def format_bytes(count: int) -> str:
+    """In the largest binary unit that leaves a number of at least 1."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

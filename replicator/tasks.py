@@ -1,0 +1,40 @@
+"""Tasks that live and end together.
+
+``asyncio.TaskGroup`` cancels each task once. Before Python 3.12 ``asyncio.wait_for``, which nats-py uses for requests, swallows
+a cancellation that comes together with the answer; the task then goes on for ever and the group waits for it. So tasks are
+cancelled here until they have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from shared.errors import PgsluiceError
+
+_CANCEL_INTERVAL_S = 0.1
+
+
+async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs ``calls`` together until one of them returns or raises; then ends the others and does the same.
+
+    When several have raised, an error of ours comes before any other, since it says what to do.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(tasks)
+    errors = [error for task in done if (error := task.exception()) is not None]
+    if errors:
+        raise next((error for error in errors if isinstance(error, PgsluiceError)), errors[0])
+
+
+async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Returns when every task has ended; what they raise is dropped, since nobody waits for them any more."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_CANCEL_INTERVAL_S)
