@@ -27,14 +27,14 @@ Row = Sequence[Value]
 
 def table(
     name: str,
-    *columns: str,
+    *columns: str | tuple[str, str],
     key: Sequence[str] = ("id",),
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
     identity_columns: Sequence[str] | None = None,
 ) -> Table:
-    """``columns`` are "name type" (a name of several words needs no quotes: the type is the last word). ``key`` names the
-    primary key; ``identity_columns`` the replica identity's columns, where they are others."""
-    parsed = [column.rsplit(" ", 1) for column in columns]
+    """``columns`` are "name type", or a pair when the type has several words. ``key`` names the primary key;
+    ``identity_columns`` the replica identity's columns, where they are others."""
+    parsed = [column.rsplit(" ", 1) if isinstance(column, str) else column for column in columns]
     in_identity = list(identity_columns if identity_columns is not None else key)
     if identity is ReplicaIdentity.FULL:
         in_identity = [column for column, _ in parsed]
@@ -50,7 +50,7 @@ def table(
                 type_oid=TYPE_OIDS.get(type_name, UNKNOWN_TYPE_OID),
                 type_name=type_name,
                 typmod=-1,
-                not_null=column in key or column in in_identity and identity is not ReplicaIdentity.FULL,
+                not_null=column in key or (column in in_identity and identity is not ReplicaIdentity.FULL),
                 primary_key_position=list(key).index(column) + 1 if column in key else None,
                 identity_key=column in in_identity,
                 identity="",

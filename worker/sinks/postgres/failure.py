@@ -25,6 +25,15 @@ _STAGED_COLUMN = re.compile(r"\bcolumn ([cko])(\d+)\b")
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
+class PieceError(Exception):
+    """The target refused a statement for ``table``; ``cause`` is the server's error. Never leaves the sink."""
+
+    def __init__(self, table: Table, cause: psycopg.Error) -> None:
+        super().__init__(table.qualified_name)
+        self.table = table
+        self.cause = cause
+
+
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the same statement may succeed later."""
     state = error.sqlstate
@@ -38,14 +47,14 @@ def target_error(error: psycopg.Error, table: Table | None, doing: str) -> Pgslu
     name = _condition(error)
     if is_transient(error):
         return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again")
-    where = f" table '{table.qualified_name}'" if table is not None else ""
+    where = f" into table '{table.qualified_name}'" if table is not None else ""
     if error.sqlstate == "42501":
         return TerminalError(
-            f"the target does not permit {doing}{where} ({name})",
+            f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
             "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables",
         )
     return TerminalError(
-        f"the target does not accept{where or ' a statement'} while {doing}: {name}{_place(error, table)}",
+        f"the target refused {doing}{where}: {name}{_place(error, table)}",
         "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again",
     )
 
@@ -69,7 +78,7 @@ def _place(error: psycopg.Error, table: Table | None) -> str:
         names.append(f"constraint '{diagnostic.constraint_name}'")
     if diagnostic.datatype_name:
         names.append(f"type '{diagnostic.datatype_name}'")
-    return f" ({', '.join(names)})" if names else ""
+    return "".join(f", {name}" for name in names)
 
 
 def _copied_column(error: psycopg.Error, table: Table | None) -> str:

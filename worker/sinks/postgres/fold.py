@@ -11,6 +11,7 @@ round is closed for all tables, so that rounds are cuts in commit order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from shared.changes import DELETE, INSERT, OLD_ROW, UPDATE, MessageChanges, TableChanges, Truncation
@@ -37,9 +38,14 @@ class TableFold(Protocol):
 
 
 class PartitionFold:
-    """Takes the messages of a partition in commit order; ``share`` is what they come down to."""
+    """Takes the messages of a partition in commit order; ``share`` is what they come down to.
 
-    def __init__(self) -> None:
+    ``one_by_one``: nothing is folded, each change is a round of its own (but consecutive inserts into a table share one), so
+    that the target goes through the very states the source went through.
+    """
+
+    def __init__(self, *, one_by_one: bool = False) -> None:
+        self._one_by_one = one_by_one
         self._round = 0
         self._open: dict[_Name, TableFold] = {}
         self._closed: list[Piece] = []
@@ -47,7 +53,7 @@ class PartitionFold:
         self._changed: set[_Name] = set()
 
     def add(self, message: MessageChanges) -> None:
-        for part in message.parts:
+        for part in _each_change(message) if self._one_by_one else message.parts:
             match part:
                 case TableChanges():
                     self._add_changes(part)
@@ -69,6 +75,8 @@ class PartitionFold:
     def _fold_for(self, changes: TableChanges) -> TableFold:
         table = changes.table
         name = (table.schema, table.name)
+        if self._one_by_one and not isinstance(self._open.get(name), InsertRun):
+            self._close_round()
         fold = self._open.get(name)
         if fold is not None and (fold.table.columns != table.columns or fold.table.key != table.key):
             self._close_round()
@@ -77,17 +85,16 @@ class PartitionFold:
         if isinstance(fold, InsertRun) and not only_inserts:
             self._close_round()
             fold = None
-        if not only_inserts:
+        if not only_inserts and not self._one_by_one:
             self._changed.add(name)
         if fold is None:
-            fold = self._open[name] = self._start(table, only_inserts=name not in self._changed)
+            fold = self._open[name] = self._start(table, only_inserts=only_inserts and name not in self._changed)
         return fold
 
-    @staticmethod
-    def _start(table: Table, *, only_inserts: bool) -> TableFold:
+    def _start(self, table: Table, *, only_inserts: bool) -> TableFold:
         if only_inserts:
             return InsertRun(table)
-        return KeyedFold(table) if table.key else OrderedFold(table)
+        return KeyedFold(table, moves_only=self._one_by_one) if table.key else OrderedFold(table)
 
     def _close_round(self) -> None:
         for fold in self._open.values():
@@ -105,6 +112,30 @@ class PartitionFold:
             earlier = self._clearings.get(name)
             restart = truncation.restart_identity or (earlier is not None and earlier.restart_identity)
             self._clearings[name] = Clearing(table, restart)
+
+
+def _each_change(message: MessageChanges) -> Sequence[TableChanges | Truncation]:
+    """The message's changes one by one, in commit order."""
+    changes: list[tuple[int, TableChanges | Truncation]] = []
+    for part in message.parts:
+        match part:
+            case TableChanges():
+                changes += zip(part.change_indexes, _rows_of(part), strict=True)
+            case Truncation():
+                changes.append((part.change_index, part))
+    return [change for _, change in sorted(changes, key=lambda indexed: indexed[0])]
+
+
+def _rows_of(part: TableChanges) -> Iterator[TableChanges]:
+    for row in range(len(part)):
+        yield TableChanges(
+            part.table,
+            part.operations[row : row + 1],
+            part.change_indexes[row : row + 1],
+            [column[row : row + 1] for column in part.new],
+            None if part.old is None else [column[row : row + 1] for column in part.old],
+            None if part.old_kinds is None else part.old_kinds[row : row + 1],
+        )
 
 
 def _only_inserts(changes: TableChanges) -> bool:

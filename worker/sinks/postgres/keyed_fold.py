@@ -57,10 +57,14 @@ _Entry = Row | _Patch | _Move | _State
 
 
 class KeyedFold:
-    """The changes of one version of a table in one round (``fold.TableFold``)."""
+    """The changes of one version of a table in one round (``fold.TableFold``).
 
-    def __init__(self, table: Table) -> None:
+    ``moves_only``: a change of a key is a move even when the whole row is known.
+    """
+
+    def __init__(self, table: Table, *, moves_only: bool = False) -> None:
         self.table = table
+        self._moves_only = moves_only
         self._entries: dict[Key, _Entry] = {}
         self._key_of: Callable[[Sequence[Any]], Key] = itemgetter(*table.key)
         self._toasted = [i for i, column in enumerate(table.columns) if column.type_oid not in _NEVER_TOASTED]
@@ -70,7 +74,8 @@ class KeyedFold:
     def add(self, changes: TableChanges, start: int) -> int:
         """As ``TableFold.add`` says."""
         unchanged = self._has_unchanged(changes)
-        if start == 0 and not unchanged and changes.old is None and not self._moves:
+        whole_rows = not unchanged and changes.old is None and DELETE not in changes.operations
+        if start == 0 and whole_rows and not self._moves:
             self._entries.update(zip(self._keys(changes.new), zip(*changes.new, strict=True), strict=True))
             return len(changes)
         self._whole_rows_only = False
@@ -140,7 +145,7 @@ class KeyedFold:
         before = self._entries.get(old_key)
         if not whole and type(before) is tuple:
             row, whole = _over(before, row), True
-        if whole:
+        if whole and not self._moves_only:
             return self._replace(old_key, key, row)
         return self._move(old_key, key, row)
 

@@ -2,13 +2,14 @@
 
 Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
 those that refer to them; then deletions, the other way round. A row that takes over a unique value of a deleted one needs the
-opposite, so a round that fails that way is tried again with its deletions first.
+opposite, so a round that fails that way is tried again with its deletions first. (So does a row whose key equals a deleted
+one's without being the same text; where keys can do that, their deletions always go first.)
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -18,12 +19,11 @@ from psycopg import sql
 
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.failure import PieceError
 from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.staging import SessionStages, Stage, copy_into, stage_identifier
 from worker.sinks.postgres.statements import truncate_statement
 from worker.sinks.postgres.target_table import TargetTable
-
-_log = logging.getLogger(__name__)
 
 _WRITE_ORDER = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
 _JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
@@ -31,22 +31,15 @@ _JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
 _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
 
 
-class PieceError(Exception):
-    """The target refused a statement for ``table``; ``cause`` is the server's error."""
-
-    def __init__(self, table: Table, cause: psycopg.Error) -> None:
-        super().__init__(table.qualified_name)
-        self.table = table
-        self.cause = cause
-
-
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merges through ``connection``. ``targets`` and ``stages`` hold everything that the batch's pieces need."""
+    """Merges through ``connection``. ``targets`` and ``stages`` hold everything that the batch's pieces need. ``missing``
+    counts changes that met no row, by table: not an error, the target may have been started without the row."""
 
     connection: Connection
     targets: dict[Table, TargetTable]
     stages: SessionStages
+    missing: Counter[str] = field(default_factory=Counter)
     _filled: set[Stage] = field(default_factory=set)
 
     def apply(self, shares: Sequence[Share]) -> None:
@@ -79,9 +72,11 @@ class Merge:
         if not writes or not deletes:
             self._apply_all(writes or deletes)
             return
+        early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
+        late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
         try:
             with self.connection.transaction():
-                self._apply_all(writes + deletes)
+                self._apply_all(early + writes + late)
         except PieceError as error:
             if not isinstance(error.cause, psycopg.errors.UniqueViolation):
                 raise
@@ -115,7 +110,9 @@ class Merge:
             except psycopg.errors.UniqueViolation:
                 self._run(stage, PieceKind.UPSERT)
             return
-        self._report_missing(piece, self._run(stage, piece.kind))
+        missing = self._missing(piece, self._run(stage, piece.kind))
+        if missing > 0:
+            self.missing[piece.table.qualified_name] += missing
 
     def _stage(self, piece: Piece) -> Stage:
         """The table that holds the piece's rows."""
@@ -136,18 +133,13 @@ class Merge:
             touched = self.connection.execute(statement).rowcount
         return touched
 
-    def _report_missing(self, piece: Piece, touched: int) -> None:
-        """A change that met no row is not an error: the target may have been started without it."""
+    def _missing(self, piece: Piece, touched: int) -> int:
+        """How many of the piece's changes met no row."""
         match piece.kind:
             case PieceKind.PATCH | PieceKind.MOVE | PieceKind.DELETE:
-                missing = piece.rows - piece.absent - touched
+                return piece.rows - piece.absent - touched
             case PieceKind.IN_ORDER:
                 found = self.connection.execute("SELECT current_setting('pgsluice.missing')").fetchone()
-                missing = int(found[0]) if found else 0
-            case _:
-                missing = 0
-        if missing > 0:
-            _log.warning(
-                "changes met no row at the target",
-                extra={"table": piece.table.qualified_name, "kind": piece.kind.value, "changes": missing},
-            )
+                return int(found[0]) if found else 0
+            case PieceKind.INSERT | PieceKind.UPSERT:
+                return 0

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
-from shared.errors import TerminalError
+from shared import telemetry
+from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.settings import PostgresSinkSettings, WorkerSettings
 from shared.table import Table
 from worker.sinks.postgres.applied import AppliedRow, ensure_table
 from worker.sinks.postgres.connection import connect
-from worker.sinks.postgres.failure import is_transient, target_error
-from worker.sinks.postgres.merge import Merge, PieceError
+from worker.sinks.postgres.failure import PieceError, is_transient, target_error
+from worker.sinks.postgres.merge import Merge
 from worker.sinks.postgres.piece import Share
 from worker.sinks.postgres.session import DriverSession
 from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
 from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 
-_log = logging.getLogger(__name__)
+_log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class PostgresSink:
         self._applied = NOTHING_APPLIED
         self._in_doubt: Applied | None = None
         """Where the last transaction led, while its end is not known: the connection broke."""
+        self._one_by_one = False
+        """Whether the next batch is written change by change, because a constraint refused it in folded form."""
         self._litter = False
         """Whether staging tables of this worker may be left."""
 
@@ -87,7 +89,7 @@ class PostgresSink:
         return self._applied
 
     def writer(self) -> PostgresWriter:
-        return self._writer
+        return replace(self._writer, one_by_one=self._one_by_one)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError the partitions have to be
@@ -103,7 +105,7 @@ class PostgresSink:
         except psycopg.Error as error:
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise target_error(error, None, doing) from None
-        self._applied, self._in_doubt = batch.position, None
+        self._applied, self._in_doubt, self._one_by_one = batch.position, None, False
         self._clean_up(session)
         return self._applied
 
@@ -164,12 +166,23 @@ class PostgresSink:
             self._transact(session, batch)
         except PieceError as error:
             if not known or is_transient(error.cause):
-                raise target_error(error.cause, error.table, f"applying {batch}") from None
+                raise self._refusal(error, batch) from None
             session.forget()
             try:
                 self._transact(session, batch)
             except PieceError as again:
-                raise target_error(again.cause, again.table, f"applying {batch}") from None
+                raise self._refusal(again, batch) from None
+
+    def _refusal(self, error: PieceError, batch: _Batch) -> PgsluiceError:
+        """Folding skips states that the source went through; a unique constraint or a foreign key may have needed them."""
+        skipped = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ForeignKeyViolation)
+        if skipped and not self._one_by_one:
+            self._one_by_one = True
+            return TransientError(
+                f"a constraint of table '{error.table.qualified_name}' refuses the outcome of {batch}",
+                "they are applied one by one",
+            )
+        return target_error(error.cause, error.table, f"applying {batch}")
 
     def _transact(self, session: DriverSession, batch: _Batch) -> None:
         session.prepare(batch.tables, batch.shares)
@@ -177,10 +190,13 @@ class PostgresSink:
         with connection.transaction():
             self._check_position()
             check_staged(connection, batch.stages)
-            Merge(connection, session.targets, session.stages).apply(batch.shares)
+            merge = Merge(connection, session.targets, session.stages)
+            merge.apply(batch.shares)
             drop_stages(connection, batch.stages)
             self._row.move(connection, batch.position, batch.changes)
             self._in_doubt = batch.position
+        for table, changes in merge.missing.items():
+            _log.warning("changes met no row at the target", table=table, changes=changes)
 
     def _clean_up(self, session: DriverSession) -> None:
         """Drops what attempts left behind whose work was done by others. The batch is applied whatever happens here."""
@@ -190,4 +206,4 @@ class PostgresSink:
             drop_stages(session.connection, leftover_stages(session.connection, self._names, self._applied.sequence))
             self._litter = False
         except psycopg.Error as error:
-            _log.warning("staging tables could not be dropped yet", extra={"sqlstate": error.sqlstate})
+            _log.warning("staging tables could not be dropped yet", sqlstate=error.sqlstate)

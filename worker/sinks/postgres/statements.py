@@ -59,7 +59,7 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
             return [_update(target, stage, _on_key(target, "c"), set_key=False)]
         case PieceKind.MOVE:
             return [
-                _delete(target, stage, _on_key(target, "c")),
+                _delete(target, stage, sql.SQL("{} AND NOT ({})").format(_on_key(target, "c"), _on_key(target, "k"))),
                 _update(target, stage, _on_key(target, "k"), set_key=True),
             ]
         case PieceKind.DELETE:
@@ -91,7 +91,9 @@ def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def _upsert(target: TargetTable, stage: sql.Composable) -> Statement:
-    changed = [i for i in target.written if i not in target.table.key and i not in target.fixed]
+    # A key that is equal without being the same text is written too.
+    kept = target.fixed.union(target.table.key) if target.has_exact_key else target.fixed
+    changed = [i for i in target.written if i not in kept]
     action: sql.Composable = sql.SQL("NOTHING")
     if changed:
         action = sql.SQL("UPDATE SET ") + _COMMA.join(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 import psycopg
 from psycopg import sql
 
+from shared import telemetry
 from shared.table import Column, Table
 from worker.sinks.postgres.connection import Connection
 
-_log = logging.getLogger(__name__)
+_log = telemetry.logger(__name__)
 
 TEXT = "text"
 
@@ -27,7 +26,7 @@ def create_table(connection: Connection, table: Table) -> None:
     connection.execute(table_definition(table, types))
     if index := key_index(table):
         connection.execute(index)
-    _log.info("created a table at the target", extra={"table": table.qualified_name, "columns": len(table.columns)})
+    _log.info("created a table at the target", table=table.qualified_name, columns=len(table.columns))
 
 
 def table_definition(table: Table, types: list[str]) -> sql.Composed:
@@ -68,6 +67,8 @@ def _known_type(connection: Connection, table: Table, column: Column) -> str:
         return column.type_name
     _log.warning(
         "the target does not have a column's type; the column becomes text",
-        extra={"table": table.qualified_name, "column": column.name, "type": column.type_name},
+        table=table.qualified_name,
+        column=column.name,
+        type=column.type_name,
     )
     return TEXT

@@ -18,8 +18,8 @@ class TargetTable:
     """``table`` is the version of the source's table this was made for; indexes count its columns.
 
     ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
-    an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only.
-    ``references`` are the OIDs of the tables that its foreign keys point to.
+    an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only: two
+    numerics can be equal and yet read 1.0 and 1.00. ``references`` are the OIDs of the tables that its foreign keys point to.
     """
 
     table: Table
@@ -33,6 +33,11 @@ class TargetTable:
     def identifier(self) -> sql.Identifier:
         return table_identifier(self.table)
 
+    @property
+    def has_exact_key(self) -> bool:
+        """Whether different keys of the source are different keys here."""
+        return self.exact.issuperset(self.table.key)
+
 
 @dataclass(frozen=True, slots=True)
 class _TargetColumn:
@@ -41,21 +46,25 @@ class _TargetColumn:
     generated: str
     identity: str
     has_default: bool
-    type_oid: int
+    exact: bool
 
-
-_EXACT_TYPES = frozenset({16, 17, 20, 21, 23, 26, 1082, 1114, 1184, 2950})
-"""boolean, bytea, the integers, date, timestamps and uuid: equal values have equal text. Text may have a collation for which
-different strings are equal, numeric and float have several texts for one number, json and point have no equality."""
 
 _FIND = """
 SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
 """
 _COLUMNS = """
-SELECT attname, attnotnull, attgenerated, attidentity, atthasdef OR typdefault IS NOT NULL, atttypid
-FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
-WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+SELECT a.attname, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
+       CASE WHEN t.typtype = 'e' THEN true
+            WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
+            WHEN a.attcollation <> 0 THEN coalesce(c.collisdeterministic, false) AND a.atttypid = ANY (%(strings)s::regtype[])
+            ELSE a.atttypid = ANY (%(exact)s::regtype[])
+       END
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+_EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
+_EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
+"""With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
 _UNIQUE_KEYS = """
 SELECT ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
@@ -95,7 +104,7 @@ def prepare_target(connection: Connection, table: Table, *, sync_schema: bool) -
 
 
 def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
-    columns = {row[0]: _TargetColumn(*row) for row in connection.execute(_COLUMNS, [oid]).fetchall()}
+    columns = {column.name: column for column in _columns(connection, oid)}
     _check_columns(table, columns)
     if table.key:
         keys = [set(row[0]) for row in connection.execute(_UNIQUE_KEYS, [oid]).fetchall()]
@@ -107,9 +116,14 @@ def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
         oid,
         written=tuple(i for i, column in enumerate(at_target) if not column.generated),
         fixed=frozenset(i for i, column in enumerate(at_target) if column.identity == "a"),
-        exact=frozenset(i for i, column in enumerate(at_target) if column.type_oid in _EXACT_TYPES),
+        exact=frozenset(i for i, column in enumerate(at_target) if column.exact),
         references=references,
     )
+
+
+def _columns(connection: Connection, oid: int) -> list[_TargetColumn]:
+    parameters = {"table": oid, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
+    return [_TargetColumn(*row) for row in connection.execute(_COLUMNS, parameters).fetchall()]
 
 
 def _check_columns(table: Table, columns: dict[str, _TargetColumn]) -> None:

@@ -1,0 +1,127 @@
+"""A sink on a database of its own, driven as the worker drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shared.changes import MessageChanges
+from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
+from tests.servers import Database
+from tests.sinks.postgres.changes import Change, Truncate, message
+from worker.sinks.postgres import PostgresSink
+from worker.sinks.postgres.writer import INLINE_BYTES
+from worker.sinks.sink import Applied, Partition, Receipt
+
+STREAM_CREATED = "2026-01-31T12:00:00Z"
+NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
+
+Changes = Sequence[Change | Truncate]
+
+
+def receipts_of(sink: PostgresSink, partitions: Sequence[Sequence[MessageChanges]]) -> list[Receipt]:
+    """What the tasks of a batch send to the driver."""
+    receipts = []
+    for messages in partitions:
+        partition = Partition(messages[0].sequence, messages[-1].sequence)
+        last = messages[-1].transactions[-1]
+        changes = sum(each.change_count for each in messages)
+        receipts += [
+            Receipt(partition.first_sequence, partition.last_sequence, changes, last.commit_lsn, last.committed_at, body)
+            for body in sink.writer().write(partition, iter(messages))
+        ]
+    return receipts
+
+
+class Target:
+    """The target database and one worker that writes to it."""
+
+    def __init__(self, database: Database, inline_bytes: int) -> None:
+        self.database = database
+        self.inline_bytes = inline_bytes
+        self.settings = PostgresSinkSettings(database.settings, sync_schema=True, disable_foreign_keys=False)
+        self.sequence = 0
+        self._sinks: list[PostgresSink] = []
+        self._connection = database.connect()
+        self._sink: PostgresSink | None = None
+
+    @property
+    def sink(self) -> PostgresSink:
+        if self._sink is None:
+            self._sink = self.new_sink()
+            self._sink.open()
+        return self._sink
+
+    def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
+        """Another sink for the same target, not open."""
+        worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, {})
+        sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes)
+        self._sinks.append(sink)
+        return sink
+
+    def messages(self, *changes: Changes) -> list[MessageChanges]:
+        """The next messages of the stream, one transaction each."""
+        first = self.sequence + 1
+        self.sequence += len(changes)
+        return [message(sequence, *each) for sequence, each in enumerate(changes, first)]
+
+    def write(self, *partitions: Sequence[Changes]) -> list[Receipt]:
+        """What tasks make of the next batch: partitions of transactions of changes."""
+        return receipts_of(self.sink, [self.messages(*partition) for partition in partitions])
+
+    def apply(self, *changes: Change | Truncate) -> Applied:
+        """A batch of one transaction."""
+        return self.sink.commit(self.write([changes]), STREAM_CREATED)
+
+    def apply_partitions(self, *partitions: Sequence[Changes]) -> Applied:
+        return self.sink.commit(self.write(*partitions), STREAM_CREATED)
+
+    def execute(self, statement: str) -> None:
+        self._connection.execute(statement.encode())
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query.encode()).fetchall()
+
+    def table(self, schema: str, name: str) -> list[tuple[Any, ...]]:
+        """All rows as text, sorted."""
+        query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, name))
+        with psycopg.ClientCursor(self._connection) as cursor:
+            rows = cursor.execute(query).fetchall()
+        return sorted((tuple(None if value is None else str(value) for value in row) for row in rows), key=repr)
+
+    def stages(self) -> list[str]:
+        found = self.rows(
+            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = 'pgsluice' AND c.relname LIKE 'stage%'"
+        )
+        return [name for (name,) in found]
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+        self._connection.close()
+
+
+@pytest.fixture
+def new_target(target_database: Database) -> Iterator[Callable[[int], Target]]:
+    """Makes a target whose receipts carry so many bytes."""
+    made: list[Target] = []
+
+    def make(inline_bytes: int = INLINE_BYTES) -> Target:
+        made.append(Target(target_database, inline_bytes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=[INLINE_BYTES, 0], ids=["in the receipt", "staged"])
+def target(request: pytest.FixtureRequest, new_target: Callable[[int], Target]) -> Target:
+    """Both ways for rows to reach the merge."""
+    return new_target(request.param)

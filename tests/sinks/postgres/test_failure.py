@@ -1,0 +1,92 @@
+"""What the worker is told when the target refuses something: names, never values."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from shared.errors import TerminalError, TransientError
+from tests.sinks.postgres.changes import insert, table, update
+from tests.sinks.postgres.conftest import STREAM_CREATED, Target, receipts_of
+from worker.sinks.postgres.failure import target_error
+
+ORDERS = table("public.orders", "id bigint", "note text")
+SECRET = b"s3cret-value"
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ("id bigint PRIMARY KEY, note varchar(3)", "string data right truncation, SQLSTATE 22001, column 'note'"),
+        ("id bigint PRIMARY KEY, note integer", "invalid text representation, SQLSTATE 22P02, column 'note'"),
+        ("id smallint PRIMARY KEY, note text", "SQLSTATE 22..., column 'id'"),
+        (
+            "id bigint PRIMARY KEY, note text CHECK (note = 'x')",
+            "check violation, SQLSTATE 23514, constraint 'orders_note_check'",
+        ),
+    ],
+)
+def test_rows_that_the_target_cannot_hold_stop_the_worker_and_move_nothing(target: Target, columns: str, named: str) -> None:
+    target.execute(f"CREATE TABLE orders ({columns})")
+    messages = target.messages([insert(ORDERS, b"123456789", SECRET)])
+    with pytest.raises(
+        TerminalError, match=f"messages 1 to 1 into table 'public.orders': .*{named}.*nothing of the batch"
+    ) as caught:
+        target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED)
+    assert SECRET.decode() not in str(caught.value)
+    assert "123456789" not in str(caught.value)
+    assert target.rows("SELECT sequence FROM pgsluice.applied") == [(0,)]
+    target.execute("DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    assert target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED).sequence == 1
+
+
+def test_a_null_where_the_target_has_none_names_the_column(target: Target) -> None:
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text NOT NULL)")
+    with pytest.raises(TerminalError, match="not null violation, SQLSTATE 23502, column 'note'"):
+        target.apply(insert(ORDERS, b"1", None))
+
+
+def test_an_error_in_a_later_piece_undoes_the_earlier_ones(target: Target) -> None:
+    narrow = table("public.narrow", "id bigint", "note text")
+    target.execute("CREATE TABLE narrow (id bigint PRIMARY KEY, note text CHECK (length(note) < 3))")
+    with pytest.raises(TerminalError, match=r"public\.narrow"):
+        target.apply_partitions([[insert(ORDERS, b"1", b"a")]], [[insert(narrow, b"1", b"long")]])
+    assert target.table("public", "orders") == []
+
+
+def test_a_table_that_others_keep_locked_is_waited_for_and_a_deadlock_is_transient(target: Target) -> None:
+    target.apply(insert(ORDERS, b"1", b"a"))
+    target.execute("ALTER TABLE pgsluice.applied RENAME COLUMN changes TO changed")
+    with pytest.raises(TerminalError, match="SQLSTATE 42703"):
+        target.apply(update(ORDERS, b"1", b"b"))
+    assert target.table("public", "orders") == [("1", "a")]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("40P01", TransientError),
+        ("40001", TransientError),
+        ("53300", TransientError),
+        ("53100", TransientError),
+        ("55P03", TransientError),
+        ("57P01", TransientError),
+        ("57P03", TransientError),
+        ("08006", TransientError),
+        ("25006", TransientError),
+        ("22001", TerminalError),
+        ("23505", TerminalError),
+        ("42P01", TerminalError),
+        ("42501", TerminalError),
+    ],
+)
+def test_each_sqlstate_has_one_policy(state: str, kind: type[Exception]) -> None:
+    error = psycopg.errors.lookup(state)("message with s3cret-value")
+    raised = target_error(error, ORDERS, "applying messages 1 to 2")
+    assert type(raised) is kind
+    assert state in str(raised)
+    assert "s3cret" not in str(raised)
+
+
+def test_a_broken_connection_is_transient() -> None:
+    assert type(target_error(psycopg.OperationalError("consuming input failed"), None, "applying")) is TransientError

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from shared.errors import WireError
+from tests.sinks.postgres.changes import table
+from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
+
+ORDERS = table("public.orders", "id bigint", "note text")
+OTHERS = table('public.odd "name"', "id bigint", "note text")
+SHARE = Share(
+    (Clearing(OTHERS, True),),
+    (
+        Piece(ORDERS, 0, PieceKind.UPSERT, 1, 0, b"1\ta\n"),
+        Piece(OTHERS, 0, PieceKind.INSERT, 9, 0, StagedRows("stage_x_1")),
+        Piece(ORDERS, 1, PieceKind.DELETE, 2, 1, b"1\n2\n"),
+    ),
+)
+
+
+def test_a_share_is_decoded_as_it_was_encoded() -> None:
+    assert Share.decode(SHARE.encode()) == SHARE
+    assert Share.decode(Share((), ()).encode()) == Share((), ())
+
+
+def test_every_truncated_prefix_is_refused() -> None:
+    body = SHARE.encode()
+    for length in range(len(body)):
+        with pytest.raises(WireError):
+            Share.decode(body[:length])
