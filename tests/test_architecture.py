@@ -38,7 +38,7 @@ ENTRANCES = {
         "worker/positions.py",
     ),
     "psycopg": ("replicator/", "worker/sinks/postgres/"),
-    "pyspark": ("worker/source.py", "worker/query.py", "worker/spark_session.py", "worker/spark_daemon.py"),
+    "pyspark": ("worker/source.py", "worker/query.py", "shared/spark_session.py", "worker/spark_daemon.py"),
 }
 """Where each library may be imported: files, or folders ending in a slash."""
 

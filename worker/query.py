@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from shared.errors import PgsluiceError, TransientError
+from shared.spark_session import Spark
 from worker.micro_batch import RECEIPT_SCHEMA, read_receipts, write_partition
 from worker.sinks.sink import Applied, Delivery, Receipt, Sink
 from worker.source import SOURCE_NAME, SourceSettings, change_source
-from worker.spark_session import Spark
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 30.0

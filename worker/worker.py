@@ -21,6 +21,7 @@ from shared.message import MessageHeaders
 from shared.names import GroupNames, check_worker_name
 from shared.settings import WorkerSettings
 from shared.state import StateBucket
+from shared.spark_session import Spark
 from worker.batch_planning import BatchLimit
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
@@ -28,7 +29,6 @@ from worker.progress import ProgressReport
 from worker.query import ChangeQuery
 from worker.sinks.sink import Applied, Sink
 from worker.source import SourceSettings
-from worker.spark_session import Spark
 
 POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
@@ -60,7 +60,7 @@ class Worker:
         self._stop_requested = threading.Event()
         self._lease_lost = False
         self._loop = EventLoopThread("pgsluice-worker-nats")
-        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark)
+        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
         self._client: Client | None = None
         self._lease: Lease | None = None

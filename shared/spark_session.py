@@ -50,7 +50,6 @@ DEFAULTS = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.metricsEnabled": "false",
-    "spark.python.daemon.module": "worker.spark_daemon",
     "spark.python.worker.reuse": "true",
     "spark.task.maxFailures": "4",
     "spark.eventLog.enabled": "false",
@@ -96,9 +95,10 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
 class Spark:
     """One Spark session with its JVM and its scratch directory. ``close`` ends all three; so does the death of this process."""
 
-    def __init__(self, application: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
+        """``daemon_module`` is what Spark runs to fork Python workers from."""
         self._application = application
-        self._configuration = configuration(settings)
+        self._configuration = configuration({"spark.python.daemon.module": daemon_module} | dict(settings))
         self._scratch: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.session: SparkSession
