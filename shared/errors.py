@@ -6,6 +6,7 @@
     │   ├── WireError           bytes that are not what the format says
     │   └── ConsumerGoneError  75   nobody reads our standard output any more
     └── TransientError     75   the same call may succeed later
+        └── SnapshotGoneError   the source no longer shows the snapshot that a copy reads; a new one is needed
 
 An error states the fact, the thing and the way out. It never holds a row value or a secret.
 """
@@ -53,3 +54,7 @@ class TransientError(PgsluiceError):
     """The same call may succeed later: exit 75 when the program gives up."""
 
     exit_code = 75
+
+
+class SnapshotGoneError(TransientError):
+    """The source no longer shows the snapshot that a copy reads: the unfinished tables need a new one."""

@@ -76,8 +76,9 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """``snapshot`` and ``lsn`` are "" until both are known. The copy holds exactly the transactions whose commit LSN is at most
-    ``lsn``. ``attempt`` counts from 1. ``bytes`` are those of COPY text, ``bytes_total`` those of the table's pages."""
+    """``snapshot`` and ``lsn`` are "" until both are known. The copy holds exactly the transactions whose commit LSN is below
+    ``lsn``. ``attempt`` counts from 1; the newest began at ``began_at``. ``bytes`` are those of COPY text, ``bytes_total`` those
+    of the table's pages."""
 
     oid: int
     schema: str
@@ -87,6 +88,7 @@ class TableRecord:
     snapshot: str = ""
     lsn: str = ""
     attempt: int = 1
+    began_at: str = ""
     rows: int = 0
     bytes: int = 0
     bytes_total: int = 0
@@ -101,7 +103,7 @@ class TableRecord:
 
     def holds(self, commit_lsn: LSN) -> bool:
         """Whether the copy contains the changes of the transaction with that commit LSN."""
-        return bool(self.lsn) and commit_lsn <= parse_lsn(self.lsn)
+        return bool(self.lsn) and commit_lsn < parse_lsn(self.lsn)
 
     def enter(self, phase: Phase, **changes: Any) -> TableRecord:
         """The same table in ``phase`` from now on."""

@@ -1,0 +1,159 @@
+"""What the source's catalog says of the tables to be copied, as of the snapshot that will copy them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from replicator.snapshot.plan import CopiedTable, Relation
+from replicator.source import Source
+from shared.errors import TerminalError
+from shared.names import GroupNames
+from shared.table import Column, ReplicaIdentity, Table
+
+FILTERS_SINCE = 15
+"""Row filters and column lists of publications came with PostgreSQL 15."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A table under whose oid rows are published."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelationRow:
+    """A relation that holds rows of the table ``table_oid``: the table itself or one of its partitions.
+
+    ``filenode`` is as of the snapshot; a relation that was rewritten has another. ``size_bytes`` is None when it is gone.
+    """
+
+    table_oid: int
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    filenode: int
+    size_bytes: int | None
+    unreadable_columns: list[str]
+
+
+# A partition is copied under its topmost ancestor that is selected too.
+_TABLES: LiteralString = """
+    SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relreplident::text AS replica_identity
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = ANY(%(oids)s::oid[])
+       AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid AND a.relid = ANY(%(oids)s::oid[]))
+"""
+
+_FILTERS: LiteralString = """
+    SELECT c.oid::bigint, coalesce(p.rowfilter, ''), p.attnames::text[]
+      FROM pg_publication_tables p
+      JOIN pg_namespace n ON n.nspname = p.schemaname
+      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+     WHERE p.pubname = %s
+"""
+
+_COLUMNS: LiteralString = """
+    SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
+           format_type(a.atttypid, nullif(a.atttypmod, -1)), a.atttypmod, a.attnotnull,
+           p.position::int,
+           c.relreplident = 'f' OR (c.relreplident = 'd' AND p.position IS NOT NULL)
+               OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{}'))),
+           a.attidentity::text, a.attgenerated::text
+      FROM pg_attribute a
+      JOIN pg_class c ON c.oid = a.attrelid
+      LEFT JOIN (SELECT i.indrelid, n.attnum, n.position
+                   FROM pg_index i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS n (attnum, position)
+                  WHERE i.indisprimary) p ON p.indrelid = a.attrelid AND p.attnum = a.attnum
+      LEFT JOIN pg_index r ON r.indrelid = a.attrelid AND r.indisreplident
+     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+     ORDER BY a.attrelid, a.attnum
+"""
+
+_RELATIONS: LiteralString = """
+    SELECT t.oid::bigint AS table_oid, c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+           c.relfilenode::bigint AS filenode, pg_relation_size(c.oid) AS size_bytes,
+           CASE WHEN pg_relation_size(c.oid) IS NULL THEN '{}'
+                ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
+                            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                              AND NOT coalesce(has_column_privilege(a.attrelid, a.attnum, 'SELECT'), true)) END
+               AS unreadable_columns
+      FROM unnest(%s::oid[]) AS t (oid)
+      JOIN pg_class r ON r.oid = t.oid
+      JOIN LATERAL (SELECT t.oid AS relid WHERE r.relkind <> 'p'
+                    UNION ALL SELECT relid::oid FROM pg_partition_tree(t.oid) WHERE r.relkind = 'p' AND isleaf) m ON true
+      JOIN pg_class c ON c.oid = m.relid
+      JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind <> 'p'
+     ORDER BY t.oid, n.nspname, c.relname
+"""
+
+
+Published = tuple[str, list[str]]
+"""A publication's row filter ("" without one) and columns of one table."""
+
+
+async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[CopiedTable]:
+    """The tables with these oids that are there, partitions folded into their roots.
+
+    What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
+    """
+    doing = "reading the catalog"
+    tables = await source.rows_of(TableRow, doing, _TABLES, {"oids": list(oids)})
+    published: dict[int, Published] = {}
+    if major_version >= FILTERS_SINCE:
+        rows = await source.rows(doing, _FILTERS, [names.publication])
+        published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
+    table_oids = [table.oid for table in tables]
+    columns: defaultdict[int, list[Column]] = defaultdict(list)
+    for oid, *facts in await source.rows(doing, _COLUMNS, [table_oids]):
+        columns[oid].append(Column(*facts))
+    relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
+    for relation in await source.rows_of(RelationRow, doing, _RELATIONS, [table_oids]):
+        relations[relation.table_oid].append(relation)
+    return [_copied_table(table, columns[table.oid], relations[table.oid], published.get(table.oid)) for table in tables]
+
+
+def _copied_table(
+    row: TableRow, columns: Sequence[Column], relations: Sequence[RelationRow], published: Published | None
+) -> CopiedTable:
+    row_filter, names = published or ("", [column.name for column in columns if not column.generated])
+    table = Table(
+        oid=row.oid,
+        schema=row.schema,
+        name=row.name,
+        replica_identity=ReplicaIdentity(row.replica_identity),
+        columns=tuple(column for column in columns if column.name in names),
+    )
+    return CopiedTable(
+        table=table,
+        relations=tuple(
+            Relation(relation.oid, relation.schema, relation.name, relation.filenode, relation.size_bytes or 0)
+            for relation in relations
+        ),
+        row_filter=row_filter,
+        obstacle=_obstacle(table, relations),
+    )
+
+
+def _obstacle(table: Table, relations: Sequence[RelationRow]) -> TerminalError | None:
+    """Why the table cannot be copied; None when it can."""
+    for relation in relations:
+        name = f"{relation.schema}.{relation.name}"
+        if relation.kind != "r":
+            return TerminalError(
+                f"{name}, a partition of {table.qualified_name}, is a foreign table", "its rows cannot be copied; detach it"
+            )
+        unreadable = [column.name for column in table.columns if column.name in relation.unreadable_columns]
+        if unreadable:
+            return TerminalError(
+                f"the role may not read {', '.join(unreadable)} of {name}", f"GRANT SELECT ON {name} TO the role"
+            )
+    return None

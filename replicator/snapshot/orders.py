@@ -1,0 +1,70 @@
+"""What goes to the Spark tasks of a copy and what comes back."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from replicator.snapshot.plan import PageRange
+from shared.errors import PgsluiceError
+from shared.settings import NatsSettings, PostgresSettings
+
+
+class Verdict(enum.Enum):
+    """How one attempt at a range ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """Perhaps it succeeds the next time, but not for ever."""
+    UNAVAILABLE = "unavailable"
+    """Source or broker cannot be reached: that says nothing about the range."""
+    REWRITTEN = "rewritten"
+    """The relation is no longer the one that the snapshot shows: its table needs a new snapshot."""
+    SNAPSHOT_GONE = "snapshot gone"
+    """Every range that is not done needs a new snapshot."""
+    REFUSED = "refused"
+    """It cannot succeed until somebody acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """What the ranges of one snapshot have in common. ``cut_bytes`` of rows make a message, ``chunk_bytes`` is the most that one
+    NATS message may hold: both are the same for every attempt, or a range would not be cut the same way each time."""
+
+    group: str
+    source: PostgresSettings
+    nats: NatsSettings
+    system_id: str
+    snapshot_name: str
+    snapshot_id: str
+    cut_bytes: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOrder:
+    """``head`` is what every body of the table begins with (``shared.snapshot_message.encode_table``)."""
+
+    pages: PageRange
+    attempt: int
+    head: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOutcome:
+    """``rows`` and ``bytes`` of COPY text are those of the whole range, whoever published them. ``error`` says why not DONE."""
+
+    pages: PageRange
+    verdict: Verdict
+    rows: int = 0
+    bytes: int = 0
+    error: PgsluiceError | None = None
+
+
+class RangeFailedError(Exception):
+    """One attempt at a range did not succeed."""
+
+    def __init__(self, verdict: Verdict, error: PgsluiceError) -> None:
+        super().__init__(verdict, error)
+        self.verdict = verdict
+        self.error = error

@@ -1,0 +1,107 @@
+"""Which pages of which relations are read by which query: pure, no I/O.
+
+A table is read in ranges of its pages, by ``ctid`` (manual: "System Columns"). Sizes are those of the files, never statistics,
+so a table that was never analysed is copied whole; the last range of each relation has no end, so a relation that has grown
+since its size was asked is copied whole too.
+
+The order of rows in a range is that of the pages and is the same whenever the range is read under the same snapshot, as long as
+the relation was not rewritten (its filenode tells). Publishing relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from shared.errors import TerminalError
+from shared.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Pages: a table, or one partition of it. ``filenode`` is that of the snapshot."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """``table`` has the columns that are copied, in the order of the rows' fields. ``row_filter`` is an SQL condition, "" without
+    one. ``obstacle`` says why it cannot be copied."""
+
+    table: Table
+    relations: tuple[Relation, ...]
+    row_filter: str
+    obstacle: TerminalError | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(relation.size_bytes for relation in self.relations)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRange:
+    """One COPY. ``number`` counts the ranges of the table from 1, over all its relations. ``name`` is the relation's, for people;
+    ``query`` is the COPY statement, ``lock`` the statement that keeps the relation from being rewritten meanwhile."""
+
+    table_oid: int
+    number: int
+    name: str
+    relation_oid: int
+    filenode: int
+    size_bytes: int
+    lock: str
+    query: str
+
+
+def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int) -> list[PageRange]:
+    """At least one range for each relation, so that a table without rows has one too."""
+    return [
+        PageRange(
+            table_oid=table.table.oid,
+            number=number,
+            name=f"{relation.schema}.{relation.name}",
+            relation_oid=relation.oid,
+            filenode=relation.filenode,
+            size_bytes=size_bytes,
+            lock=_lock(relation),
+            query=_copy_query(table, relation, condition),
+        )
+        for number, (relation, condition, size_bytes) in enumerate(_pieces(table, range_bytes, page_bytes), start=1)
+    ]
+
+
+def _pieces(table: CopiedTable, range_bytes: int, page_bytes: int) -> Iterator[tuple[Relation, str, int]]:
+    """Each relation with conditions that tile it and how many bytes of it fulfil each."""
+    pages_per_range = max(1, range_bytes // page_bytes)
+    for relation in table.relations:
+        pages = -(-relation.size_bytes // page_bytes)
+        for first in range(0, max(pages, 1), pages_per_range):
+            end = first + pages_per_range
+            condition = f"ctid >= '({first},0)'"
+            if end < pages:
+                condition += f" AND ctid < '({end},0)'"
+            yield relation, condition, (min(end, pages) - first) * page_bytes
+
+
+def _lock(relation: Relation) -> str:
+    name = sql.Identifier(relation.schema, relation.name)
+    return sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name).as_string(None)
+
+
+def _copy_query(table: CopiedTable, relation: Relation, condition: str) -> str:
+    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.table.columns)
+    if table.row_filter:
+        condition += f" AND ({table.row_filter})"
+    query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
+        columns,
+        sql.Identifier(relation.schema, relation.name),
+        sql.SQL(condition),  # type: ignore[arg-type]  # the filter is SQL that the server itself wrote
+    )
+    return query.as_string(None)
