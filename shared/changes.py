@@ -7,6 +7,7 @@ tables it names). Within one message the rows of different tables are apart; ``c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.position import Position
@@ -40,6 +41,21 @@ class TableChanges:
 
     def __len__(self) -> int:
         return len(self.operations)
+
+    def select(self, rows: Sequence[int]) -> TableChanges:
+        """The same table with only these rows, in the order given."""
+
+        def chosen(columns: list[list[Value]]) -> list[list[Value]]:
+            return [[column[row] for row in rows] for column in columns]
+
+        return TableChanges(
+            self.table,
+            bytearray(self.operations[row] for row in rows),
+            [self.change_indexes[row] for row in rows],
+            chosen(self.new),
+            None if self.old is None else chosen(self.old),
+            None if self.old_kinds is None else bytearray(self.old_kinds[row] for row in rows),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +99,19 @@ class MessageChanges:
     transactions: list[Transaction]
     parts: list[TableChanges | Truncation]
     change_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of ``table.columns``.
+
+    ``restarts``: the table is copied anew; whatever was copied of it before does not count. Such a message has no rows and
+    is alone in its batch.
+    """
+
+    sequence: int
+    table: Table
+    snapshot: str
+    rows: int
+    data: memoryview = field(repr=False)
+    restarts: bool

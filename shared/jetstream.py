@@ -302,6 +302,11 @@ class SnapshotStream(Stream):
 
     def __init__(self, client: Client, names: GroupNames) -> None:
         super().__init__(client, names.snapshot_stream, names.snapshot_subjects)
+        self._begin_subjects = names.snapshot_begin_subject("*", "*")
+
+    async def next_begin(self, first_sequence: int) -> StoredMessage | None:
+        """The first message from ``first_sequence`` on that begins a table; None without one."""
+        return await self._direct_get({"seq": first_sequence, "next_by_subj": self._begin_subjects})
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:

@@ -52,8 +52,8 @@ class GroupNames:
         """Every subject of the snapshot stream."""
         return f"pgsluice.{self.group}.snapshot.>"
 
-    def snapshot_begin_subject(self, snapshot: str, oid: int) -> str:
-        """Where the one message goes that says that a snapshot begins to copy a table."""
+    def snapshot_begin_subject(self, snapshot: str, oid: int | str) -> str:
+        """Where the one message goes that says that a snapshot begins to copy a table. ``*`` matches any snapshot or table."""
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.begin"
 
     def snapshot_range_subject(self, snapshot: str, oid: int, number: int) -> str:

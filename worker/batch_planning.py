@@ -10,6 +10,7 @@ from worker.stream_reader import Mark
 
 SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
 PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
+COPIED_MESSAGE_BYTES = 256 * 1024
 
 MarkAt = Callable[[int], Mark]
 """The mark of a message that is known to exist."""
@@ -62,6 +63,18 @@ def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkA
         else:
             high = middle - 1
     return found
+
+
+def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_restart: Callable[[int, int], int | None]) -> int:
+    """The last sequence of a batch of the snapshot stream that begins after ``start``.
+
+    A message that restarts a table is alone in its batch: what it takes back must be gone before rows of the table come
+    again. Messages are counted as COPIED_MESSAGE_BYTES each, their usual size. ``first_restart(first, last)`` is the sequence of
+    the first such message in a range.
+    """
+    end = min(last_sequence, start + min(limit.messages, max(1, limit.bytes // COPIED_MESSAGE_BYTES)))
+    restart = first_restart(start + 1, end)
+    return end if restart is None else max(restart - 1, start + 1)
 
 
 def tile(start: int, end: int, total_bytes: int, parallelism: int) -> list[tuple[int, int]]:

@@ -11,7 +11,6 @@ moves only from the value it knows.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shared import telemetry
 from shared.errors import TransientError
 from shared.state import Entry, StateBucket, lease_key
 
@@ -28,7 +28,7 @@ POLL_INTERVAL_S = 0.25
 WAIT_LOG_INTERVAL_S = 10.0
 CANCEL_INTERVAL_S = 0.05
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger(__name__)
 
 
 class Lease:
@@ -58,13 +58,12 @@ class Lease:
                     seen_revision, seen_at = entry.revision, now
                 if now - logged_at > WAIT_LOG_INTERVAL_S:
                     logged_at = now
-                    _log.warning(
-                        "waiting for worker '%s' on %s (process %s) to stop or to stay silent for %d s; waited %d s so far",
-                        self._worker,
-                        entry.value.get("host"),
-                        entry.value.get("pid"),
-                        LEASE_DURATION_S,
-                        now - waited_since,
+                    log.warning(
+                        "waiting for the lease of a worker of the same name",
+                        worker=self._worker,
+                        holder_host=entry.value.get("host"),
+                        holder_pid=entry.value.get("pid"),
+                        waited_s=now - waited_since,
                     )
             if revision is not None:
                 self._revision = revision
@@ -94,7 +93,7 @@ class Lease:
                     return
                 self._revision = revision or self._revision
             except TransientError as error:
-                _log.warning("the lease could not be renewed, trying again: %s", error)
+                log.warning("the lease could not be renewed, trying again", reason=str(error))
 
     async def _still_ours(self) -> bool:
         """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""

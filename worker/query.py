@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -14,9 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from shared import telemetry
 from shared.errors import PgsluiceError, TransientError
 from shared.spark_session import Spark
 from worker.micro_batch import RECEIPT_SCHEMA, read_receipts, write_partition
+from worker.ownership import Ownership
 from worker.sinks.sink import Applied, Delivery, Receipt, Sink
 from worker.source import SOURCE_NAME, SourceSettings, change_source
 
@@ -25,7 +26,7 @@ LONGEST_RETRY_S = 30.0
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger(__name__)
 
 BatchApplied = Callable[[Applied, int, float], None]
 """Called after each commit with the new position, the number of source changes and the seconds the batch took."""
@@ -34,9 +35,19 @@ BatchApplied = Callable[[Applied, int, float], None]
 class ChangeQuery:
     """Batches are applied one after the other; ``stop`` lets the one in hand finish."""
 
-    def __init__(self, spark: Spark, sink: Sink, applied: Applied, stream_created: str, on_applied: BatchApplied) -> None:
+    def __init__(
+        self,
+        spark: Spark,
+        sink: Sink,
+        applied: Applied,
+        stream_created: str,
+        ownership: Callable[[], Ownership],
+        on_applied: BatchApplied,
+    ) -> None:
+        """``ownership`` is asked before each batch."""
         self._spark = spark
         self._sink = sink
+        self._ownership = ownership
         self._applied = applied
         self._stream_created = stream_created
         self._on_applied = on_applied
@@ -73,7 +84,7 @@ class ChangeQuery:
         if self._in_batch.acquire(timeout=DRAIN_DEADLINE_S):
             self._in_batch.release()
         else:
-            _log.warning("the batch in hand did not finish in %d s; it is applied again at the next start", DRAIN_DEADLINE_S)
+            log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
         self._query.stop()
 
     def _apply(self, messages: DataFrame, batch_id: int) -> None:
@@ -92,24 +103,24 @@ class ChangeQuery:
                 self._apply_once(messages)
                 return
             except TransientError as error:
-                _log.warning("a batch could not be applied, trying again in %.1f s: %s", pause, error)
+                log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1
                 if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
                     raise _spark_failure(error) from None
-                _log.warning("a Spark job failed, trying again in %.1f s: %s", pause, _first_line(error))
+                log.warning("a Spark job failed, trying again", reason=_first_line(error), pause_s=pause)
             self._stopping.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads retries, protects nothing
             pause = min(pause * 2, LONGEST_RETRY_S)
 
     def _apply_once(self, messages: DataFrame) -> None:
         started = time.monotonic()
-        written = messages.mapInArrow(write_partition(self._sink.writer()), RECEIPT_SCHEMA)
+        written = messages.mapInArrow(write_partition(self._sink.writer(), self._ownership()), RECEIPT_SCHEMA)
         rows: Iterator[Any]
         if self._sink.delivery is Delivery.STREAMED:
             rows = written.toLocalIterator(prefetchPartitions=True)
         else:
             rows = iter(written.collect())
-        counter = _Counter(read_receipts(rows, self._applied.sequence + 1))
+        counter = _Counter(read_receipts(rows, self._applied))
         self._applied = self._sink.commit(counter, self._stream_created)
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
 

@@ -1,21 +1,22 @@
-"""The change stream as a Spark streaming source.
+"""The group's two streams as one Spark streaming source: first what was copied, then the changes.
 
-An offset is ``{"sequence": n}``: every message up to and including n. Offsets lie only where no source transaction is open, so
-a micro-batch ends between transactions; a transaction larger than the batch limit is a batch of its own. Partitions tile the
-offset range; each is read with batched direct gets by the task that writes it.
+An offset is ``{"snapshot": m, "changes": n}``: everything up to message m of the snapshot stream and up to message n of the
+change stream. One batch moves one of the two. Change offsets lie only where no source transaction is open, so a micro-batch
+ends between transactions; a transaction larger than the batch limit is a batch of its own. Partitions tile the range; each is
+read with batched direct gets by the task that writes it.
+
+Changes wait until the copy is finished and applied. That the copy is not begun again meanwhile is looked up after the end of the
+change stream was: then every message up to that end is older than any later snapshot, and its changes belong to the copy.
 
 Three kinds of Python processes run this module: the driver makes the class, one planner process answers ``latestOffset`` and
 ``partitions``, tasks call ``read``. They share nothing, so each has a NATS connection of its own.
-
-A row holds one message body (chunks joined) or, in ``error``, why reading stopped (see ``carried_error``). A partition in which
-no body begins has one row with neither, so that every partition is heard of.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,42 +26,35 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from shared.errors import PgsluiceError, TransientError
 from shared.settings import NatsSettings
-from worker.batch_planning import BatchLimit, plan_end, tile
+from worker.batch_planning import COPIED_MESSAGE_BYTES, BatchLimit, plan_copied_end, plan_end, tile
+from worker.broker_connection import process_connection
 from worker.carried_error import encode_error
-from worker.stream_reader import Body, Mark, StreamReader, process_reader
+from worker.message_rows import MESSAGE_SCHEMA, MessageRow, arrow_batch
+from worker.snapshot_reader import SnapshotReader
+from worker.stream_reader import Mark, StreamReader
 
-SOURCE_NAME = "pgsluice_changes"
-
-MESSAGE_SCHEMA = (
-    "partition_first bigint, partition_last bigint, first_sequence bigint, sequence bigint, first_ordinal bigint, "
-    "body binary, error binary"
-)
-_INT64_COLUMNS = 5
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field(name, pa.int64() if i < _INT64_COLUMNS else pa.binary())
-        for i, name in enumerate(
-            ("partition_first", "partition_last", "first_sequence", "sequence", "first_ordinal", "body", "error")
-        )
-    ]
-)
+SOURCE_NAME = "pgsluice"
 
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 IDLE_WAIT_S = 0.2  # how long latestOffset waits before it answers "nothing new"; stopping the query waits for it
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.02
+COPY_PAUSE_S = 0.05
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
 _log = logging.getLogger(__name__)
 
+Offset = dict[str, int]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """``applied_sequence`` is where the query starts (exclusive). ``parallelism`` is the number of cores that run tasks.
-    ``drain_to`` is the last sequence of a query that ends by itself (Spark's AvailableNow); no other query looks at it."""
+    """The query starts after ``snapshot_sequence`` and ``applied_sequence``. ``parallelism`` is how many tasks run at once.
+    ``drain_to`` is the last change sequence of a query that ends by itself (Spark's AvailableNow); no other looks at it."""
 
     nats: NatsSettings
     group: str
+    snapshot_sequence: int
     applied_sequence: int
     limit: BatchLimit
     parallelism: int
@@ -86,20 +80,23 @@ def change_source(settings: SourceSettings) -> type[DataSource]:
 
 @dataclass(frozen=True)
 class SequenceRange(InputPartition):  # type: ignore[misc]
+    """Messages of one of the two streams."""
+
+    copied: bool
     first_sequence: int
     last_sequence: int
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark's protocol; where a batch ends is ``batch_planning``'s to say, how messages are read is ``stream_reader``'s."""
+    """Spark's protocol; where a batch ends is ``batch_planning``'s to say, how messages are read is the readers'."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._target: int | None = None
         self._marks: dict[int, Mark] = {}
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        return {"sequence": self._settings.applied_sequence}
+    def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
+        return {"snapshot": self._settings.snapshot_sequence, "changes": self._settings.applied_sequence}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxBytes(self._settings.limit.bytes)
@@ -107,56 +104,79 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         self._target = self._settings.drain_to
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  Spark's name
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  Spark's name
         bounds = UNBOUNDED if isinstance(limit, ReadAllAvailable) else self._settings.limit
         try:
-            return {"sequence": self._end_after(start["sequence"], bounds)}
+            return self._end_after(start, bounds)
         except TransientError as error:
             _log.warning("%s", error)  # the planner's stderr is part of the worker's log; Spark asks again
             return start
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[SequenceRange]:
-        first, last = start["sequence"], end["sequence"]
+    def partitions(self, start: Offset, end: Offset) -> Sequence[SequenceRange]:
+        parallelism = self._settings.parallelism
+        if end["snapshot"] != start["snapshot"]:
+            first, last = start["snapshot"], end["snapshot"]
+            tiles = tile(first, last, (last - first) * COPIED_MESSAGE_BYTES, parallelism)
+            return [SequenceRange(True, *borders) for borders in tiles]
+        first, last = start["changes"], end["changes"]
         if first == last:
             return []
         total_bytes = self._mark(last).bytes_through - self._mark(first + 1).bytes_before
-        return [SequenceRange(*borders) for borders in tile(first, last, total_bytes, self._settings.parallelism)]
+        return [SequenceRange(False, *borders) for borders in tile(first, last, total_bytes, parallelism)]
 
     def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
         try:
-            yield from _arrow_batches(partition, self._reader)
+            yield from _arrow_batches(partition, self._rows(partition))
         except PgsluiceError as error:
-            yield _arrow_batch(partition, [], encode_error(error))
+            yield arrow_batch([MessageRow.nothing(partition, encode_error(error))])
 
-    def commit(self, end: dict[str, int]) -> None:
-        self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= end["sequence"]}
+    def commit(self, end: Offset) -> None:
+        self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= end["changes"]}
 
     @property
-    def _reader(self) -> StreamReader:
-        return process_reader(self._settings.nats, self._settings.group)
+    def _changes(self) -> StreamReader:
+        return StreamReader(process_connection(self._settings.nats, self._settings.group))
 
-    def _end_after(self, start: int, limit: BatchLimit) -> int:
-        if self._target is None:
-            if not self._wait_for_message_after(start):
-                return start
-            last = self._reader.last_mark()
-        else:
-            last = self._reader.mark(self._target) if self._target > start else None
-        if last is None:
+    @property
+    def _snapshot(self) -> SnapshotReader:
+        return SnapshotReader(process_connection(self._settings.nats, self._settings.group))
+
+    def _rows(self, partition: SequenceRange) -> Iterator[MessageRow]:
+        first, last = partition.first_sequence, partition.last_sequence
+        if partition.copied:
+            return (MessageRow.copied_rows(partition, body) for body in self._snapshot.bodies(first, last))
+        return (MessageRow.changes(partition, body) for body in self._changes.bodies(first, last))
+
+    def _end_after(self, start: Offset, limit: BatchLimit) -> Offset:
+        copy = self._snapshot.progress()
+        if copy is not None and copy.last_sequence > start["snapshot"]:
+            first_restart = self._snapshot.first_restart
+            return start | {"snapshot": plan_copied_end(start["snapshot"], copy.last_sequence, limit, first_restart)}
+        if copy is not None and not copy.is_finished:
+            time.sleep(COPY_PAUSE_S)
+            return start
+        last = self._last_mark(start["changes"])
+        if last is None or self._snapshot.progress() != copy:
             return start
         self._marks[last.sequence] = last
-        return plan_end(start, last, limit, self._mark)
+        return start | {"changes": plan_end(start["changes"], last, limit, self._mark)}
+
+    def _last_mark(self, start: int) -> Mark | None:
+        """The newest message that may be applied; None when there is none after ``start``."""
+        if self._target is not None:
+            return self._changes.mark(self._target) if self._target > start else None
+        return self._changes.last_mark() if self._wait_for_message_after(start) else None
 
     def _wait_for_message_after(self, start: int) -> bool:
         deadline = time.monotonic() + IDLE_WAIT_S
         pause = FIRST_PAUSE_S
         while True:
-            mark = self._reader.mark(start + 1)
+            mark = self._changes.mark(start + 1)
             if mark is not None:
                 self._marks[start + 1] = mark
                 return True
             if time.monotonic() > deadline:
-                state = self._reader.state()
+                state = self._changes.state()
                 return state is not None and state.last_sequence > start  # a gap: reading it will say so
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
@@ -164,40 +184,20 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def _mark(self, sequence: int) -> Mark:
         mark = self._marks.get(sequence)
         if mark is None:
-            mark = self._reader.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will say so
+            mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will say so
             self._marks[sequence] = mark
         return mark
 
 
-def _arrow_batches(partition: SequenceRange, reader: StreamReader) -> Iterator[pa.RecordBatch]:
-    bodies: list[Body] = []
+def _arrow_batches(partition: SequenceRange, rows: Iterable[MessageRow]) -> Iterator[pa.RecordBatch]:
+    """A partition in which no body begins has one row with nothing in it, so that every partition is heard of."""
+    pending: list[MessageRow] = []
     size, found = 0, False
-    for body in reader.bodies(partition.first_sequence, partition.last_sequence):
-        bodies.append(body)
-        size += len(body.data)
+    for row in rows:
+        pending.append(row)
+        size += len(row.body or b"")
         if size >= ARROW_BATCH_BYTES:
-            yield _arrow_batch(partition, bodies, None)
-            bodies, size, found = [], 0, True
-    if bodies or not found:
-        yield _arrow_batch(partition, bodies, None)
-
-
-def _arrow_batch(partition: SequenceRange, bodies: list[Body], error: bytes | None) -> pa.RecordBatch:
-    rows: list[tuple[Any, ...]] = [
-        (
-            partition.first_sequence,
-            partition.last_sequence,
-            body.first_sequence,
-            body.sequence,
-            body.first_ordinal,
-            body.data,
-            None,
-        )
-        for body in bodies
-    ]
-    if not rows:
-        rows.append((partition.first_sequence, partition.last_sequence, 0, 0, 0, None, error))
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)], schema=_ARROW_SCHEMA
-    )
+            yield arrow_batch(pending)
+            pending, size, found = [], 0, True
+    if pending or not found:
+        yield arrow_batch(pending or [MessageRow.nothing(partition, None)])

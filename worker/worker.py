@@ -6,25 +6,28 @@ This module names the steps; others know how. The position that counts is the si
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
+from typing import TypeVar
 
 from nats.aio.client import Client
 
-from shared.errors import TerminalError, TransientError, UsageError
+from shared import telemetry
+from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, StreamState, connect
-from shared.message import MessageHeaders
 from shared.names import GroupNames, check_worker_name
 from shared.settings import WorkerSettings
-from shared.state import StateBucket
 from shared.spark_session import Spark
+from shared.state import StateBucket
 from worker.batch_planning import BatchLimit
+from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
+from worker.ownership import OwnershipLedger
 from worker.progress import ProgressReport
 from worker.query import ChangeQuery
 from worker.sinks.sink import Applied, Sink
@@ -35,12 +38,15 @@ WAIT_LOG_INTERVAL_S = 10.0
 BATCH_LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger(__name__)
+
+T = TypeVar("T")
 
 
 def run(settings: WorkerSettings, sink: Sink) -> None:
     """Applies the stream until SIGTERM or SIGINT, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
     check_worker_name(settings.name)
+    check_until(settings.until_sequence)
     worker = Worker(settings, sink)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, worker.request_stop)
@@ -75,7 +81,8 @@ class Worker:
     def run(self) -> None:
         self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
         starting = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
-        stream = self._wait_for_stream()
+        changes = ChangeStream(self._client, self._names)
+        stream = self._wait_for(lambda: self._loop.run(changes.state()), "the group's replicator, which creates the streams")
         if stream is None:
             return
         bucket = StateBucket(self._client, self._names)
@@ -85,14 +92,16 @@ class Worker:
         check_position(self._names, applied, stream)
         self._progress = ProgressReport(bucket, self._settings.name, applied)
         self._loop.run(self._progress.start())
-        drain_to = self._wait_for_drain_target()
-        if drain_to is not None and applied.sequence >= drain_to:
-            _log.info("nothing to do: message %d is applied already", drain_to)
+        target = self._find_target()
+        if self._stop_requested.is_set():
+            return
+        if target is not None and target.is_reached(applied):
+            log.info("nothing to do", applied=applied.sequence, target=target.sequence)
             return
         if not self._wait_for_spark(starting):
             return
-        self._start_query(applied, stream, drain_to)
-        self._follow_query(drain_to)
+        self._start_query(applied, stream, target)
+        self._follow_query(ends_by_itself=target is not None)
 
     def close(self) -> None:
         """Stops in the order that loses nothing: no new batch, then the sink, then the lease, then the connections."""
@@ -104,10 +113,10 @@ class Worker:
             try:
                 self._loop.run(self._close_client(self._client), CLOSE_TIMEOUT_S)
             except (TimeoutError, TransientError) as error:
-                _log.warning("the broker did not take our leave (%s); the lease ends by itself", type(error).__name__)
+                log.warning("the broker did not take our leave; the lease ends by itself", reason=type(error).__name__)
         self._spark.close()
         self._loop.close()
-        _log.info("worker stopped")
+        log.info("worker stopped")
 
     async def _close_client(self, client: Client) -> None:
         if self._progress is not None:
@@ -116,17 +125,16 @@ class Worker:
             await self._lease.release()
         await client.close()
 
-    def _wait_for_stream(self) -> StreamState | None:
-        """The stream's state as soon as there is one; None when asked to stop before."""
-        stream = ChangeStream(self._connected, self._names)
-        logged_at = float("-inf")
+    def _wait_for(self, question: Callable[[], T | None], waiting_for: str) -> T | None:
+        """What ``question`` answers as soon as it answers something; None when asked to stop before."""
+        logged_at = time.monotonic() - WAIT_LOG_INTERVAL_S + POLL_INTERVAL_S
         while not self._stop_requested.is_set():
-            state = self._loop.run(stream.state())
-            if state is not None:
-                return state
+            answer = question()
+            if answer is not None:
+                return answer
             if time.monotonic() - logged_at > WAIT_LOG_INTERVAL_S:
                 logged_at = time.monotonic()
-                _log.warning("stream %s does not exist yet: waiting for the group's replicator to create it", stream.name)
+                log.warning("waiting", waiting_for=waiting_for)
             self._stop_requested.wait(POLL_INTERVAL_S)
         return None
 
@@ -147,23 +155,14 @@ class Worker:
         self._lease_lost = True
         self._stop_requested.set()
 
-    def _wait_for_drain_target(self) -> int | None:
-        """The sequence to drain to, once the stream holds what ``until_sequence`` asks for; None: go on for ever."""
+    def _find_target(self) -> DrainTarget | None:
+        """None: go on for ever."""
         until = self._settings.until_sequence
         if not until:
             return None
-        stream = ChangeStream(self._connected, self._names)
-        if until != "current" and not until.isdecimal():
-            raise UsageError(f"until-sequence {until!r} is neither a stream sequence nor 'current'", "try 'current' or a number")
-        while not self._stop_requested.is_set():
-            last = self._loop.run(stream.last_message())
-            reached = last if until == "current" else self._loop.run(stream.message(int(until)))
-            if reached is not None:
-                return MessageHeaders.decode(reached.headers).settled
-            if until == "current" or (last is not None and last.sequence > int(until)):
-                return 0
-            self._stop_requested.wait(POLL_INTERVAL_S)
-        return 0
+        return self._wait_for(
+            lambda: self._loop.run(find_drain_target(self._connected, self._names, until)), "the copy, or the end of the stream"
+        )
 
     def _wait_for_spark(self, starting: Future[object]) -> bool:
         while not self._stop_requested.is_set():
@@ -174,25 +173,36 @@ class Worker:
                 continue
         return False
 
-    def _start_query(self, applied: Applied, stream: StreamState, drain_to: int | None) -> None:
+    def _start_query(self, applied: Applied, stream: StreamState, target: DrainTarget | None) -> None:
         settings = self._settings
-        self._query = ChangeQuery(self._spark, self._sink, applied, stream.created, self._note_batch)
+        ownership = OwnershipLedger(StateBucket(self._connected, self._names))
+        self._query = ChangeQuery(
+            self._spark,
+            self._sink,
+            applied,
+            stream.created,
+            ownership=lambda: self._loop.run(ownership.current()),
+            on_applied=self._note_batch,
+        )
         source = SourceSettings(
             nats=settings.nats,
             group=settings.group,
+            snapshot_sequence=applied.snapshot_sequence,
             applied_sequence=applied.sequence,
             limit=BatchLimit(settings.batch_messages, settings.batch_bytes),
             parallelism=self._spark.parallelism,
-            drain_to=drain_to or 0,
+            drain_to=target.sequence if target else 0,
         )
-        self._query.start(source, drain=drain_to is not None)
-        _log.info("worker '%s' reads group '%s' from message %d", settings.name, settings.group, applied.sequence + 1)
+        self._query.start(source, drain=target is not None)
+        log.info(
+            "reading", worker=settings.name, group=settings.group, applied=applied.sequence, copied=applied.snapshot_sequence
+        )
 
-    def _follow_query(self, drain_to: int | None) -> None:
+    def _follow_query(self, *, ends_by_itself: bool) -> None:
         assert self._query is not None
         while not self._stop_requested.is_set():
             if self._query.ended(POLL_INTERVAL_S):
-                if drain_to is None:
+                if not ends_by_itself:
                     raise TransientError("the streaming query ended by itself", "start the worker again")
                 return
         if self._lease_lost:
@@ -225,13 +235,14 @@ class BatchLog:
         self._seconds += seconds
         elapsed = time.monotonic() - self._since
         if elapsed >= BATCH_LOG_INTERVAL_S:
-            _log.info(
-                "applied %d changes in %d batches: %.0f changes/s, %.0f ms a batch, up to message %d",
-                self._changes,
-                self._batches,
-                self._changes / elapsed,
-                1000 * self._seconds / self._batches,
-                applied.sequence,
+            log.info(
+                "applied",
+                changes=self._changes,
+                batches=self._batches,
+                changes_per_s=round(self._changes / elapsed),
+                ms_per_batch=round(1000 * self._seconds / self._batches),
+                sequence=applied.sequence,
+                snapshot_sequence=applied.snapshot_sequence,
             )
             self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
 

@@ -63,7 +63,8 @@ async def test_the_lease_of_a_silent_holder_elsewhere_is_taken_after_its_duratio
 
 async def test_the_lease_of_a_process_that_died_on_this_host_is_taken_at_once(bucket: StateBucket) -> None:
     script = "import orjson, sys; from worker.lease import _identity; sys.stdout.buffer.write(orjson.dumps(_identity()))"
-    died = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, cwd=os.getcwd()).stdout
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE, cwd=os.getcwd())
+    died, _ = await process.communicate()
     await bucket.put(lease_key("w"), orjson.loads(died))
     lease = Lease(bucket, "w")
     await asyncio.wait_for(lease.acquire(not_expected), lease_module.LEASE_DURATION_S / 2)

@@ -9,12 +9,13 @@ import pytest
 from shared.errors import TerminalError, TransientError
 from worker.carried_error import encode_error
 from worker.micro_batch import read_receipts
-from worker.sinks.sink import Receipt
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
 
 
 class Row(NamedTuple):
     first_sequence: int
     last_sequence: int
+    copied: bool = False
     changes: int = 1
     commit_lsn: int = 7
     committed_at: int = 8
@@ -22,24 +23,24 @@ class Row(NamedTuple):
     error: bytes | None = None
 
 
-def coverage(rows: list[Row], first_sequence: int = 1) -> list[tuple[int, int, int]]:
-    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(rows, first_sequence)]
+def coverage(rows: list[Row], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
+    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(rows, applied)]
 
 
 def test_receipts_keep_what_the_tasks_reported() -> None:
-    assert list(read_receipts([Row(1, 3)], 1)) == [Receipt(1, 3, 1, 7, 8, b"body")]
+    assert list(read_receipts([Row(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
 
 
 def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:
-    assert coverage([Row(1, 3), Row(4, 5, 0, body=None), Row(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
+    assert coverage([Row(1, 3), Row(4, 5, changes=0, body=None), Row(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
 
 
 def test_a_row_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
-    assert coverage([Row(1, 3, 0, body=None), Row(4, 5)]) == [(1, 5, 1)]
+    assert coverage([Row(1, 3, changes=0, body=None), Row(4, 5)]) == [(1, 5, 1)]
 
 
 def test_an_empty_row_at_the_end_of_a_partition_changes_nothing() -> None:
-    assert coverage([Row(1, 3), Row(4, 3, 0, body=None), Row(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
+    assert coverage([Row(1, 3), Row(4, 3, changes=0, body=None), Row(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
 
 
 @pytest.mark.parametrize("rows", [[Row(2, 3)], [Row(1, 3), Row(5, 6)], [Row(1, 3), Row(3, 6)]])
@@ -54,3 +55,10 @@ def test_an_error_that_a_task_sent_is_raised_as_it_was(error: TransientError | T
     with pytest.raises(type(error)) as raised:
         coverage([Row(1, 3), row])
     assert raised.value.args == error.args
+
+
+def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:
+    applied = Applied(sequence=9, commit_lsn=0, committed_at=0, stream_created="", snapshot_sequence=4)
+    assert [receipt.copied for receipt in read_receipts([Row(5, 6, copied=True)], applied)] == [True]
+    with pytest.raises(TerminalError, match="was expected"):
+        list(read_receipts([Row(5, 6)], applied))

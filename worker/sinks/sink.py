@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.changes import MessageChanges
+from shared.changes import CopiedRows, MessageChanges
 
 
 class Delivery(enum.Enum):
@@ -50,7 +50,8 @@ class Receipt:
     """What one call of ``write`` yielded, with the part of the stream it covers.
 
     ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are those of the last transaction in it that
-    commits; 0 when none does. ``changes`` counts source changes, before rules.
+    commits; 0 when none does. ``changes`` counts source changes, before rules. ``copied``: the sequences are those of the
+    snapshot stream, and ``changes`` counts rows; all receipts of a batch agree in that.
     """
 
     first_sequence: int
@@ -59,6 +60,7 @@ class Receipt:
     commit_lsn: int
     committed_at: int
     body: bytes
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,15 @@ class Applied:
     """A worker's durable position: every message up to ``sequence`` is applied. ``sequence`` is 0 before the first.
 
     ``stream_created`` identifies the stream that ``sequence`` counts in (its creation time as JetStream reports it, ""
-    before the first batch): a recreated stream counts anew and must not be mistaken for the old one.
+    before the first batch): a recreated stream counts anew and must not be mistaken for the old one. ``snapshot_sequence`` is the
+    same position in the snapshot stream, which is applied before the changes.
     """
 
     sequence: int
     commit_lsn: int
     committed_at: int
     stream_created: str
+    snapshot_sequence: int = 0
 
 
 NOTHING_APPLIED = Applied(0, 0, 0, "")
@@ -85,6 +89,11 @@ class PartitionWriter(Protocol):
         """Writes ``messages`` (in commit order) and yields at least one receipt body. The caller stamps each receipt with the
         messages that were taken from ``messages`` since the receipt before; so a receipt covers whole messages, and all
         must be taken before the last receipt is yielded."""
+        ...
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        """The same for rows of a snapshot, of several tables in any order. Batches of copied rows come before those of changes,
+        and again when a table is copied anew."""
         ...
 
 

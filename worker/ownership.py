@@ -1,0 +1,103 @@
+"""Whose a change is: the copy's, which holds it already, or the change stream's.
+
+The copy of a table holds exactly the transactions whose commit record begins before the table's LSN (the consistent point of the
+slot that exported the snapshot). A transaction that begins to commit right at that LSN is the first that it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shared.changes import MessageChanges, TableChanges, Transaction, Truncation
+from shared.ledger import SNAPSHOT_KEY, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord
+from shared.lsn import parse_lsn
+from shared.state import StateBucket
+from shared.table import Table
+
+EVERYTHING = 1 << 64  # above any LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``snapshot`` is the one whose rows count, "" when none does yet. Changes that commit before ``lsn`` are the copy's: all of
+    them, when the table is not copied (yet, or because that failed)."""
+
+    snapshot: str
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. Picklable."""
+
+    copies: Mapping[int, Copy]
+
+    @classmethod
+    def of(cls, ledger: LedgerContent) -> Ownership:
+        copies = {}
+        for oid, table in ledger.tables.items():
+            is_incomplete = table.phase.is_waiting_for_copy or table.phase is Phase.ERRORED
+            lsn = EVERYTHING if is_incomplete or not table.lsn else parse_lsn(table.lsn)
+            copies[oid] = Copy("" if table.phase is Phase.ERRORED else table.snapshot, lsn)
+        return cls(copies)
+
+    @property
+    def horizon(self) -> int:
+        """No transaction that commits at this LSN or later belongs to a copy."""
+        return max((copy.lsn for copy in self.copies.values()), default=0)
+
+    def counts(self, table: Table, snapshot: str) -> bool:
+        """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
+        copy = self.copies.get(table.oid)
+        return copy is not None and copy.snapshot == snapshot
+
+    def without_copied(self, message: MessageChanges) -> MessageChanges:
+        """``message`` without the changes that copies hold. Positions and transactions stay."""
+        if all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
+            return message
+        parts = [self._remainder(part, message.transactions) for part in message.parts]
+        return replace(message, parts=[part for part in parts if part is not None])
+
+    def _remainder(self, part: TableChanges | Truncation, transactions: list[Transaction]) -> TableChanges | Truncation | None:
+        if isinstance(part, Truncation):
+            lsn = _commit_lsn(transactions, part.change_index)
+            tables = tuple(table for table in part.tables if lsn >= self._lsn(table))
+            return replace(part, tables=tables) if tables else None
+        border = self._lsn(part.table)
+        held = {i for i, transaction in enumerate(transactions) if transaction.commit_lsn < border}
+        if not held:
+            return part
+        ranges = [range(transactions[i].first_change, transactions[i].end_change) for i in held]
+        rows = [row for row, index in enumerate(part.change_indexes) if not any(index in changes for changes in ranges)]
+        return part.select(rows) if rows else None
+
+    def _lsn(self, table: Table) -> int:
+        copy = self.copies.get(table.oid)
+        return 0 if copy is None else copy.lsn
+
+
+NEVER_COPIED = Ownership({})
+
+
+class OwnershipLedger:
+    """The driver's view of the ledger, read again only when a copy runs or was begun since. Used on one event loop."""
+
+    def __init__(self, bucket: StateBucket) -> None:
+        self._bucket = bucket
+        self._revision = 0
+        self._current = NEVER_COPIED
+
+    async def current(self) -> Ownership:
+        """Raises TransientError when NATS does not answer."""
+        entry = await self._bucket.get(SNAPSHOT_KEY)
+        if entry is None:
+            return NEVER_COPIED
+        if entry.revision != self._revision or SnapshotRecord.decode(entry.value).state is CopyState.RUNNING:
+            self._current = Ownership.of(await Ledger(self._bucket).load())
+            self._revision = entry.revision
+        return self._current
+
+
+def _commit_lsn(transactions: list[Transaction], change_index: int) -> int:
+    return next(t.commit_lsn for t in transactions if t.first_change <= change_index < t.end_change)
