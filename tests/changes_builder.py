@@ -46,14 +46,14 @@ Row = Sequence[Value]
 
 def table(
     name: str,
-    *columns: str,
+    *columns: str | tuple[str, str],
     key: Sequence[str] = ("id",),
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
     identity_columns: Sequence[str] | None = None,
 ) -> Table:
-    """``columns`` are "name type" (a name of several words needs no quotes: the type is the last word). ``key`` names the
-    primary key; ``identity_columns`` the replica identity's columns, where they are others."""
-    parsed = [column.rsplit(" ", 1) for column in columns]
+    """``columns`` are "name type", or a pair when the type has several words. ``key`` names the primary key;
+    ``identity_columns`` the replica identity's columns, where they are others."""
+    parsed = [column.rsplit(" ", 1) if isinstance(column, str) else column for column in columns]
     in_identity = list(identity_columns if identity_columns is not None else key)
     if identity is ReplicaIdentity.FULL:
         in_identity = [column for column, _ in parsed]
