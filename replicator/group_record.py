@@ -13,7 +13,7 @@ _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """``slot_lsn`` is "" until the slot was made; ``publication_oid`` is the publication's identity."""
+    """``slot_lsn`` is where the slot began, "" until it was made; ``publication_oid`` is the publication's identity."""
 
     group: str
     system_id: str
@@ -64,6 +64,8 @@ def _check(record: GroupRecord, found: GroupRecord, failover: bool) -> None:
         )
 
 
-async def note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> None:
-    """Remembers that the slot was made, so that its absence means that it was lost."""
-    await bucket.put(GROUP_KEY, asdict(replace(record, slot_lsn=slot_lsn)))
+async def note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> GroupRecord:
+    """Remembers that the slot was made and where it began, so that its absence means that it was lost."""
+    noted = replace(record, slot_lsn=slot_lsn)
+    await bucket.put(GROUP_KEY, asdict(noted))
+    return noted

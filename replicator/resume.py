@@ -12,6 +12,7 @@ from typing import Any
 
 from replicator.assembler import Published
 from replicator.publisher import StreamEnd
+from replicator.slot import ReplicationSlot
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, StoredMessage, StreamState
 from shared.lsn import LSN, format_lsn, parse_lsn
@@ -96,9 +97,17 @@ def _decode(stream: ChangeStream, message: StoredMessage, id_prefix: str) -> Mes
 
 
 def check_agreement(
-    stream_name: str, state: StreamState, point: ResumePoint, recorded: RecordedProgress | None, slot_flushed: LSN
+    stream_name: str,
+    state: StreamState,
+    point: ResumePoint,
+    recorded: RecordedProgress | None,
+    slot: ReplicationSlot,
+    created_lsn: LSN,
 ) -> None:
-    """Raises TerminalError when the broker lost what was published or the slot was moved by somebody else."""
+    """Raises TerminalError when the broker lost what was published or the slot was moved by somebody else.
+
+    ``created_lsn`` is where the slot began: what it was told beyond that must show in the stream or in the record.
+    """
     if recorded is not None and recorded.stream_created != state.created:
         raise TerminalError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
     if recorded is not None and recorded.sequence > state.last_sequence:
@@ -106,10 +115,11 @@ def check_agreement(
             f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.sequence}: the broker lost data",
             _START_AGAIN,
         )
-    known = max(point.published.flushed, recorded.flushed if recorded else LSN(0))
-    if slot_flushed > known:
+    in_stream = point.published.flushed if point.published.last is not None else LSN(0)
+    known = max(created_lsn, in_stream, recorded.flushed if recorded else LSN(0))
+    if slot.confirmed_flush_lsn > known:
         raise TerminalError(
-            f"the replication slot is at {format_lsn(slot_flushed)}, the stream ends at {format_lsn(known)}: "
+            f"replication slot {slot.name} is at {slot.confirmed_flush}, but stream {stream_name} ends at {format_lsn(known)}: "
             "the broker lost data, or somebody moved or recreated the slot",
             _START_AGAIN,
         )

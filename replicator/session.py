@@ -75,13 +75,13 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
-    slot, system_id = await _prepare_source(run, source, facts, walsender, bucket)
+    slot, record = await _prepare_source(run, source, facts, walsender, bucket)
 
-    id_prefix = f"{system_id}/{names.slot}/"
+    id_prefix = f"{record.system_id}/{names.slot}/"
     point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
     entry = await bucket.get(REPLICATOR_KEY)
     recorded = RecordedProgress.decode(entry.value) if entry else None
-    check_agreement(stream.name, state, point, recorded, slot.confirmed_flush_lsn)
+    check_agreement(stream.name, state, point, recorded, slot, parse_lsn(record.slot_lsn))
     if run.until is None and settings.until_lsn:
         run.until = await _until_lsn(settings.until_lsn, source)
 
@@ -107,8 +107,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
 
 async def _prepare_source(
     run: Run, source: Source, facts: SourceFacts, walsender: WalSender, bucket: StateBucket
-) -> tuple[ReplicationSlot, str]:
-    """Publication and slot as they should be, and the source's system id."""
+) -> tuple[ReplicationSlot, GroupRecord]:
+    """Publication and slot as they should be, and the group bound to them."""
     settings, names = run.settings, run.names
     if settings.failover:
         check_failover(facts)
@@ -145,8 +145,8 @@ async def _prepare_source(
         slot = await create_slot(source, names, facts, settings.failover)
     check_slot(slot, facts)
     if not record.slot_lsn:
-        await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
-    return slot, identity.system_id
+        record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
+    return slot, record
 
 
 async def _until_lsn(text: str, source: Source) -> LSN:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from shared.jetstream import ChangeStream, StoredMessage, connect
-from shared.lsn import LSN, format_lsn
+from shared.lsn import format_lsn
 from shared.message import ID_HEADER, Descriptor, MessageHeaders, split_body
 from shared.names import GroupNames
 from shared.pgoutput import decode_message
@@ -35,7 +35,7 @@ class Audit:
     rows: Counter[str] = field(default_factory=Counter)
     last: Position | None = None
     is_settled: bool = True
-    flushed: LSN = LSN(0)
+    flushed: int = 0
 
 
 async def audit_stream(nats: NatsSettings, group: str) -> Audit:
@@ -69,7 +69,7 @@ class _Auditor:
         self._ordinal = 0
         self._last_commit = 0
         self._settled = settled
-        self._flushed: LSN | None = None
+        self._flushed: int | None = None
         self._total_bytes: int | None = None
         self._pending: list[StoredMessage] = []
         self._ids: set[str] = set()

@@ -1,0 +1,250 @@
+"""Frames become messages: every change once, in order, in messages that decode alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, Assembler, Message, Published
+from shared.errors import TerminalError, WireError
+from shared.lsn import LSN
+from shared.message import Descriptor, split_body
+from shared.position import Position
+from tests.replicator import frames
+
+NOTHING = Published(None, LSN(0), settled=True)
+
+
+def assembler(published: Published = NOTHING, cut_bytes: int = CUT_BYTES) -> Assembler:
+    made = Assembler(published, cut_bytes)
+    assert made.add_relation(frames.relation(), frames.table()) is None
+    return made
+
+
+def kinds(message: Message) -> str:
+    """The kinds of a message's frames, like "RBIIC"."""
+    return "".join(chr(frame[0]) for frame in split_body(message.body)[1])
+
+
+def position(lsn: int, ordinal: int) -> Position:
+    return Position(LSN(lsn), ordinal)
+
+
+def test_a_small_transaction_is_a_message_as_soon_as_the_socket_is_drained() -> None:
+    made = assembler()
+    for frame in (frames.begin(100), frames.insert(b"a"), frames.insert(b"b"), frames.commit(100)):
+        assert made.add(frame) is None
+    message = made.drained()
+    assert message is not None
+    assert kinds(message) == "RBIIC"
+    assert (message.first, message.last) == (position(100, 1), position(100, 2))
+    assert (message.flushed, message.settled, message.changes) == (108, True, 2)
+    assert made.is_empty
+    assert made.drained() is None
+
+
+def test_an_open_transaction_is_not_cut_because_the_socket_is_drained() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    made.add(frames.insert(b"a"))
+    assert made.drained() is None
+    assert not made.is_empty
+
+
+def test_transactions_that_come_together_share_a_message() -> None:
+    made = assembler()
+    for lsn in (100, 200):
+        for frame in (frames.begin(lsn), frames.insert(b"a"), frames.commit(lsn)):
+            made.add(frame)
+    message = made.drained()
+    assert message is not None
+    assert kinds(message) == "RBICBIC"
+    assert (message.first, message.last, message.flushed) == (position(100, 1), position(200, 1), 208)
+
+
+def test_a_message_that_is_nearly_full_is_cut_at_the_commit() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    assert made.add(frames.insert(b"x" * COMMIT_CUT_BYTES)) is None
+    message = made.add(frames.commit(100))
+    assert message is not None
+    assert message.settled
+
+
+def test_a_full_message_is_cut_before_the_next_change_and_the_begin_is_repeated() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    made.add(frames.origin(b"elsewhere"))
+    made.add(frames.insert(b"x" * CUT_BYTES))
+    first = made.add(frames.insert(b"y"))
+    assert made.add(frames.commit(100)) is None
+    second = made.drained()
+    assert first is not None
+    assert second is not None
+    assert (kinds(first), kinds(second)) == ("RBOI", "RBOIC")
+    assert (first.first, first.last, first.flushed, first.settled) == (position(100, 1), position(100, 1), 0, False)
+    assert (second.first, second.last, second.flushed, second.settled) == (position(100, 2), position(100, 2), 108, True)
+
+
+def test_an_origin_does_not_leak_into_the_next_transaction() -> None:
+    made = assembler()
+    for frame in (frames.begin(100), frames.origin(b"elsewhere"), frames.insert(b"a"), frames.commit(100)):
+        made.add(frame)
+    made.drained()
+    for frame in (frames.begin(200), frames.insert(b"a"), frames.commit(200)):
+        made.add(frame)
+    message = made.drained()
+    assert message is not None
+    assert kinds(message) == "RBIC"
+
+
+def test_an_empty_transaction_makes_no_message_but_moves_flushed() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    assert made.in_transaction
+    made.add(frames.commit(100))
+    assert made.drained() is None
+    assert (made.flushed, made.is_empty) == (108, True)
+
+
+def test_a_message_holds_only_the_relations_and_types_that_it_uses() -> None:
+    made = assembler()
+    made.add(frames.type_frame(9001, b"mood"))
+    made.add(frames.type_frame(9002, b"other"))
+    made.add_relation(frames.relation(500, b"moods", type_oid=9001), frames.table(500, "moods", type_oid=9001))
+    made.add_relation(frames.relation(501, b"emptied"), frames.table(501, "emptied"))
+    for frame in (frames.begin(100), frames.insert(b"sad", 500), frames.truncate(501), frames.commit(100)):
+        made.add(frame)
+    message = made.drained()
+    assert message is not None
+    assert kinds(message) == "YRRBITC"
+    names = {table.name for table in Descriptor.decode(split_body(message.body)[0]).tables}
+    assert names == {"moods", "emptied"}
+
+
+def test_a_relation_that_differs_cuts_the_message_so_that_it_holds_one_version() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    made.add(frames.insert(b"a"))
+    cut = made.add_relation(frames.relation(column=b"w"), frames.table(column="w"))
+    made.add(frames.insert(b"b"))
+    made.add(frames.commit(100))
+    rest = made.drained()
+    assert cut is not None
+    assert rest is not None
+    assert (kinds(cut), kinds(rest)) == ("RBI", "RBIC")
+    assert Descriptor.decode(split_body(rest.body)[0]).tables[0].columns[0].name == "w"
+
+
+def test_a_relation_that_is_repeated_is_dropped_unless_the_catalog_changed() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    made.add(frames.insert(b"a"))
+    assert made.add_relation(frames.relation(), frames.table()) is None
+    assert made.add_relation(frames.relation(), frames.table(not_null=True)) is not None
+
+
+def test_a_transaction_that_was_published_in_part_goes_on_behind_its_last_position() -> None:
+    made = assembler(Published(position(200, 2), LSN(108), settled=False))
+    stream = [frames.begin(100), frames.insert(b"old"), frames.commit(100), frames.begin(200)]
+    for frame in stream + [frames.insert(value) for value in (b"1", b"2", b"3", b"4")] + [frames.commit(200)]:
+        assert made.add(frame) is None
+    message = made.drained()
+    assert message is not None
+    assert kinds(message) == "RBIIC"
+    assert (message.first, message.last, message.flushed) == (position(200, 3), position(200, 4), 208)
+
+
+def test_a_transaction_that_was_published_whole_is_skipped() -> None:
+    made = assembler(Published(position(200, 1), LSN(208), settled=True))
+    for frame in (frames.begin(200), frames.insert(b"1"), frames.commit(200), frames.begin(300), frames.insert(b"2")):
+        made.add(frame)
+    made.add(frames.commit(300))
+    message = made.drained()
+    assert message is not None
+    assert message.first == message.last == position(300, 1)
+
+
+def test_a_transaction_that_ends_where_the_stream_says_it_goes_on_is_an_error() -> None:
+    made = assembler(Published(position(200, 1), LSN(108), settled=False))
+    made.add(frames.begin(200))
+    made.add(frames.insert(b"1"))
+    with pytest.raises(TerminalError, match="ends where the stream says that it goes on"):
+        made.add(frames.commit(200))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        [frames.insert(b"a")],
+        [frames.commit(100)],
+        [frames.begin(100), frames.begin(200)],
+        [frames.begin(100), frames.commit(200)],
+        [b"M\0" + bytes(20)],
+    ],
+)
+def test_a_frame_out_of_place_is_an_error(stream: list[bytes]) -> None:
+    made = assembler()
+    for frame in stream[:-1]:
+        made.add(frame)
+    with pytest.raises(WireError):
+        made.add(stream[-1])
+
+
+@dataclass
+class Received:
+    """Joins messages as a reader would, and checks each on its own."""
+
+    changes: list[tuple[Position, bytes]] = field(default_factory=list)
+
+    def take(self, message: Message | None) -> None:
+        if message is None:
+            return
+        assert message.first <= message.last
+        frames_of = split_body(message.body)[1]
+        ordinal, lsn = message.first.ordinal - 1, message.first.commit_lsn
+        changes = 0
+        for frame in frames_of:
+            if frame[:1] == b"B":
+                begun = LSN(int.from_bytes(frame[1:9]))
+                ordinal, lsn = (ordinal, lsn) if begun == lsn else (0, begun)
+            elif frame[:1] == b"I":
+                ordinal += 1
+                changes += 1
+                self.changes.append((Position(lsn, ordinal), frame[12 + 1 :]))
+        assert message.changes == changes
+        assert (frames_of[-1][:1] == b"C") == message.settled
+        assert self.changes[-1][0] == message.last
+        assert self.changes[-changes][0] == message.first
+
+
+transactions = st.lists(st.lists(st.integers(0, 120), max_size=6), max_size=8)
+
+
+@given(transactions, st.data())
+def test_every_change_is_published_once_whatever_the_sizes_and_wherever_sessions_end(
+    sizes: list[list[int]], data: st.DataObject
+) -> None:
+    stream: list[bytes] = []
+    expected: list[Position] = []
+    for number, transaction in enumerate(sizes, 1):
+        lsn = number * 100
+        expected += [position(lsn, ordinal) for ordinal in range(1, len(transaction) + 1)]
+        stream += [frames.begin(lsn), *(frames.insert(b"x" * size) for size in transaction), frames.commit(lsn)]
+    received = Received()
+    published = NOTHING
+    for _ in range(data.draw(st.integers(0, 3))):  # sessions that end anywhere; unpublished parts are received again
+        made = assembler(published, cut_bytes=100)
+        for frame in stream[: data.draw(st.integers(0, len(stream)))]:
+            for message in (made.add(frame), made.drained() if data.draw(st.booleans()) else None):
+                received.take(message)
+                if message is not None:
+                    published = Published(message.last, message.flushed, message.settled)
+    made = assembler(published, cut_bytes=100)
+    for frame in stream:
+        received.take(made.add(frame))
+    received.take(made.drained())
+    assert [change for change, _ in received.changes] == expected
