@@ -54,7 +54,7 @@ def test_an_error_in_a_later_piece_undoes_the_earlier_ones(target: Target) -> No
     assert target.table("public", "orders") == []
 
 
-def test_a_table_that_others_keep_locked_is_waited_for_and_a_deadlock_is_transient(target: Target) -> None:
+def test_a_position_that_cannot_be_moved_undoes_the_batch(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     target.execute("ALTER TABLE pgsluice.applied RENAME COLUMN changes TO changed")
     with pytest.raises(TerminalError, match="SQLSTATE 42703"):

@@ -18,10 +18,13 @@ from worker.sinks.postgres.fold import PartitionFold
 from worker.sinks.postgres.piece import Piece, PieceKind, Share
 
 KEYED = table("public.keyed", "id bigint", "note text", "document text")
+WIDE = table("public.wide", "id bigint", "number bigint", "document text", "picture text")
 FULL = table("public.full", "id bigint", "note text", "document text", identity=ReplicaIdentity.FULL)
 COMPOSITE = table("public.composite", "b text", "note text", "a bigint", "document text", key=("a", "b"))
 KEYLESS = table("public.keyless", "note text", "document text", key=(), identity=ReplicaIdentity.FULL)
-TABLES = (KEYED, FULL, COMPOSITE, KEYLESS)
+TABLES = (KEYED, WIDE, FULL, COMPOSITE, KEYLESS)
+
+TOASTED = ("document", "picture")
 
 Row = tuple[Value, ...]
 KEYS = 4
@@ -84,9 +87,10 @@ class Source:
         key = self._free_key(of) if moves and of.key else None
         row = self._with_key(of, tuple(new), key) if key is not None else tuple(new)
         rows[index] = row
-        document = len(of.columns) - 1
-        keeps_document = row[document] == old[document] and self.random.random() < 0.8
-        sent = (*row[:document], UNCHANGED) if keeps_document else row
+        sent = tuple(
+            UNCHANGED if value == before and column.name in TOASTED and self.random.random() < 0.8 else value
+            for value, before, column in zip(row, old, of.columns, strict=True)
+        )
         shows_old = of.replica_identity is ReplicaIdentity.FULL or key is not None
         return update(of, *sent, old=old if shows_old else None)
 

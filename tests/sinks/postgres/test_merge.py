@@ -263,6 +263,16 @@ def test_identity_and_generated_columns_of_the_target(target: Target) -> None:
     assert target.table("public", "orders") == [("10", "aa", "AA", "100"), ("20", "bb", "BB", "200")]
 
 
+def test_columns_of_domains_take_values_that_were_not_sent(target: Target) -> None:
+    target.execute("CREATE DOMAIN filled AS varchar(5) NOT NULL; CREATE DOMAIN small AS filled CHECK (value < 'x')")
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note small, document filled)")
+    target.apply(insert(ORDERS, b"1", b"a", b"b"))
+    target.apply(update(ORDERS, b"1", b"c", UNCHANGED))
+    assert orders(target) == [("1", "c", "b")]
+    with pytest.raises(TerminalError, match="check violation, SQLSTATE 23514"):
+        target.apply(update(ORDERS, b"1", b"z", b"b"))
+
+
 def test_a_partitioned_target(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text, document text) PARTITION BY RANGE (id)")
     target.execute("CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)")
@@ -279,6 +289,16 @@ def test_a_partitioned_target_without_a_key(target: Target) -> None:
     target.apply(insert(EVENTS, b"a", b"1"), insert(EVENTS, b"b", b"1"))
     target.apply(delete(EVENTS, b"a", b"1"), update(EVENTS, b"a", b"2", old=(b"b", b"1")))
     assert target.table("public", "events") == [("a", "2")]
+
+
+def test_pieces_of_one_shape_in_one_batch_do_not_meet(target: Target) -> None:
+    """They share a temporary table, which is emptied in between: by DELETE, and by TRUNCATE once much was deleted."""
+    keyless = table("public.keyless", "note text", key=())
+    large = [insert(keyless, b"x" * 1000) for _ in range(200)]
+    few = [insert(keyless, b"y") for _ in range(3)]
+    for _ in range(2):
+        target.apply_partitions([few], [few], [large], [large], [few])
+    assert target.rows("SELECT left(note, 1), count(*) FROM keyless GROUP BY 1 ORDER BY 1") == [("x", 800), ("y", 18)]
 
 
 def test_few_changes_to_a_large_table_do_not_scan_it(new_target: Callable[..., Target]) -> None:

@@ -118,6 +118,8 @@ def test_staged_rows_that_a_crash_of_the_target_took_are_asked_for_again(new_tar
         server.start()
         with pytest.raises(TransientError):
             target.sink.commit(receipts, STREAM_CREATED)
+        with pytest.raises(TransientError, match="staged again"):
+            target.sink.commit(receipts, STREAM_CREATED)
         target.sink.commit(receipts_of(target.sink, [[message(2, insert(ORDERS, b"2", b"b"))]]), STREAM_CREATED)
         assert server.connect("target").execute("SELECT * FROM orders ORDER BY id").fetchall() == [(1, "a"), (2, "b")]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import psycopg
-from psycopg import sql
 
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
@@ -40,7 +39,6 @@ class Merge:
     targets: dict[Table, TargetTable]
     stages: SessionStages
     missing: Counter[str] = field(default_factory=Counter)
-    _filled: set[Stage] = field(default_factory=set)
 
     def apply(self, shares: Sequence[Share]) -> None:
         """Raises PieceError."""
@@ -102,7 +100,15 @@ class Merge:
                 raise PieceError(piece.table, error) from None
 
     def _apply(self, piece: Piece) -> None:
-        stage = self._stage(piece)
+        if isinstance(piece.content, StagedRows):
+            self._merge(piece, Stage(stage_identifier(piece.content.name), self.targets[piece.table]))
+        else:
+            stage = self.stages[self.targets[piece.table], piece.kind]
+            copy_into(self.connection, stage.identifier, piece.content, new=False)
+            self._merge(piece, stage)
+            self.stages.empty(stage, len(piece.content))
+
+    def _merge(self, piece: Piece, stage: Stage) -> None:
         if piece.kind is PieceKind.INSERT and piece.table.key:
             try:
                 with self.connection.transaction():
@@ -113,18 +119,6 @@ class Merge:
         missing = self._missing(piece, self._run(stage, piece.kind))
         if missing > 0:
             self.missing[piece.table.qualified_name] += missing
-
-    def _stage(self, piece: Piece) -> Stage:
-        """The table that holds the piece's rows."""
-        target = self.targets[piece.table]
-        if isinstance(piece.content, StagedRows):
-            return Stage(stage_identifier(piece.content.name), target)
-        stage = self.stages[target, piece.kind]
-        if stage in self._filled:
-            self.connection.execute(sql.SQL("TRUNCATE TABLE {}").format(stage.identifier))
-        self._filled.add(stage)
-        copy_into(self.connection, stage.identifier, piece.content, new=False)
-        return stage
 
     def _run(self, stage: Stage, kind: PieceKind) -> int:
         """The number of rows that the last statement touched."""

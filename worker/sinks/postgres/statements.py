@@ -41,9 +41,13 @@ def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
 
 
 def _typed(prefix: str, columns: Iterable[int], target: TargetTable) -> list[Statement]:
-    names = [target.table.columns[i].name for i in columns]
     return [
-        sql.SQL("target.{} AS {}").format(sql.Identifier(name), sql.Identifier(f"{prefix}{n}")) for n, name in enumerate(names, 1)
+        sql.SQL("target.{}{} AS {}").format(
+            _name(target, i),
+            sql.SQL(f"::{target.domain_types[i]}" if target.domain_types[i] else ""),
+            sql.Identifier(f"{prefix}{n}"),
+        )
+        for n, i in enumerate(columns, 1)
     ]
 
 

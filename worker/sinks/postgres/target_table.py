@@ -19,7 +19,9 @@ class TargetTable:
 
     ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
     an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only: two
-    numerics can be equal and yet read 1.0 and 1.00. ``references`` are the OIDs of the tables that its foreign keys point to.
+    numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the types below the columns' domains ("" where there is
+    none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``references`` are the OIDs of
+    the tables that its foreign keys point to.
     """
 
     table: Table
@@ -27,6 +29,7 @@ class TargetTable:
     written: tuple[int, ...]
     fixed: frozenset[int]
     exact: frozenset[int]
+    domain_types: tuple[str, ...]
     references: frozenset[int]
 
     @property
@@ -47,6 +50,7 @@ class _TargetColumn:
     identity: str
     has_default: bool
     exact: bool
+    domain_type: str
 
 
 _FIND = """
@@ -58,7 +62,12 @@ SELECT a.attname, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.
             WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
             WHEN a.attcollation <> 0 THEN coalesce(c.collisdeterministic, false) AND a.atttypid = ANY (%(strings)s::regtype[])
             ELSE a.atttypid = ANY (%(exact)s::regtype[])
-       END
+       END,
+       (WITH RECURSIVE below (type, typmod, depth) AS (
+            SELECT t.typbasetype, t.typtypmod, 1 WHERE t.typtype = 'd'
+            UNION ALL
+            SELECT b.typbasetype, b.typtypmod, depth + 1 FROM below JOIN pg_type b ON b.oid = below.type WHERE b.typtype = 'd')
+        SELECT coalesce((SELECT format_type(type, typmod) FROM below ORDER BY depth DESC LIMIT 1), ''))
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -117,6 +126,7 @@ def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
         written=tuple(i for i, column in enumerate(at_target) if not column.generated),
         fixed=frozenset(i for i, column in enumerate(at_target) if column.identity == "a"),
         exact=frozenset(i for i, column in enumerate(at_target) if column.exact),
+        domain_types=tuple(column.domain_type for column in at_target),
         references=references,
     )
 
