@@ -41,6 +41,7 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "publish": ALL_OPERATIONS,
         "failover": False,
         "until_lsn": "current",
+        "copy": None,
     }
     return ReplicatorSettings(**(fields | changed))
 
