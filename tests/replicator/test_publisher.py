@@ -1,0 +1,213 @@
+"""Each message once and in order, whoever else writes and whatever the broker answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+from nats.aio.client import Client
+
+from replicator.assembler import Message
+from replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
+from replicator.tasks import cancel
+from shared.errors import TerminalError, TransientError
+from shared.jetstream import ChangeStream, connect, stream_configuration
+from shared.lsn import LSN
+from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
+from shared.names import GroupNames
+from shared.position import Position
+from shared.settings import StreamSettings
+from tests.servers import NatsServer
+from tests.waiting import wait_until_async
+
+PREFIX = "17/pgsluice_t/"
+EMPTY = StreamEnd(0, 0, 0, LSN(0))
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, retention_s=60)
+
+
+def message(number: int, body: bytes = b"body", settled: bool = True) -> Message:
+    position = Position(LSN(number * 100), 1)
+    return Message(position, position, LSN(number * 100 + 8), settled, 1, body)
+
+
+class Broker:
+    """One stream and the publishers of a test."""
+
+    def __init__(self, client: Client, stream: ChangeStream) -> None:
+        self.client = client
+        self.stream = stream
+        self.acknowledged: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def publisher(self, end: StreamEnd = EMPTY) -> tuple[Publisher, asyncio.Task[None]]:
+        publisher = Publisher(self.client, self.stream, PREFIX, end, self.acknowledged.append)
+        self._tasks.append(asyncio.ensure_future(publisher.run()))
+        return publisher, self._tasks[-1]
+
+    async def configure(self, **changed: Any) -> None:
+        configuration = stream_configuration(self.stream.name, [self.stream.subject], SETTINGS) | changed
+        answer = await self.client.request(f"$JS.API.STREAM.UPDATE.{self.stream.name}", orjson.dumps(configuration))
+        assert "error" not in orjson.loads(answer.data), answer.data
+
+    async def write_as(self, message_id: str, **headers: str) -> dict[str, Any]:
+        """JetStream's answer to somebody's message."""
+        answer = await self.client.request(self.stream.subject, b"x", headers={ID_HEADER: message_id} | headers)
+        content: dict[str, Any] = orjson.loads(answer.data)
+        return content
+
+    async def ids(self) -> list[str]:
+        return [stored.headers[ID_HEADER].removeprefix(PREFIX) for stored in await self.stream.fetch(1, 1000, 1 << 30)]
+
+    async def close(self) -> None:
+        await cancel(self._tasks)
+        await self.stream.delete()
+        await self.client.close()
+
+
+OpenBroker = Callable[[], Any]
+
+
+@pytest.fixture
+def open_broker(group: str, nats_server: NatsServer) -> OpenBroker:
+    @asynccontextmanager
+    async def open_it() -> AsyncIterator[Broker]:
+        client = await connect(nats_server.settings(), "test")
+        broker = Broker(client, ChangeStream(client, GroupNames(group)))
+        await broker.stream.ensure(SETTINGS)
+        try:
+            yield broker
+        finally:
+            await broker.close()
+
+    return open_it
+
+
+async def test_messages_are_stored_in_order_with_headers_that_continue_the_stream(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, _ = broker.publisher()
+        count = 3 * WINDOW_MESSAGES
+        for number in range(1, count + 1):
+            assert await publisher.publish(message(number, settled=number % 2 == 0)) == number
+        await publisher.flush()
+        assert broker.acknowledged[-1] == count
+        assert await broker.ids() == [f"{message(n).first}-{message(n).last}" for n in range(1, count + 1)]
+        headers = MessageHeaders.decode((await broker.stream.message(5)).headers)
+        assert (headers.settled, headers.total_bytes, headers.flushed) == (4, 5 * len(b"body"), 508)
+
+
+async def test_a_body_over_max_payload_is_cut_and_only_its_last_chunk_counts(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, _ = broker.publisher()
+        await publisher.publish(message(1))
+        body = bytes(range(256)) * 10_000
+        assert await publisher.publish(message(2, body)) == 4
+        await publisher.flush()
+        stored = await broker.stream.fetch(2, 10, 1 << 30)
+        headers = [MessageHeaders.decode(piece.headers) for piece in stored]
+        assert b"".join(piece.data for piece in stored) == body
+        assert [str(header.chunk.index) for header in headers] == ["1", "2", "3"]
+        assert [header.flushed for header in headers] == [108, 108, 208]
+        assert [header.settled for header in headers] == [1, 1, 4]
+
+
+async def test_an_older_publishers_message_that_is_under_way_cannot_slip_in(open_broker: OpenBroker) -> None:
+    """The stale publisher's first message was beaten by the new publisher's; its second one expects the sequence that the stream
+    now has, but not the message."""
+    async with open_broker() as broker:
+        new, _ = broker.publisher()
+        await new.publish(message(1))
+        await new.flush()
+        stale_second = {EXPECTED_LAST_SEQUENCE_HEADER: "1", "Nats-Expected-Last-Msg-Id": PREFIX + "the stale first one"}
+        assert "error" in await broker.write_as(PREFIX + "the stale second one", **stale_second)
+        await new.publish(message(2))
+        await new.flush()
+        assert (await broker.stream.state()).last_sequence == 2
+
+
+async def test_of_two_publishers_of_a_group_one_goes_on_and_the_other_is_told(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        winner, _ = broker.publisher()
+        await winner.publish(message(1))
+        await winner.flush()
+        loser, lost = broker.publisher()
+        await loser.publish(message(2))
+        await loser.publish(message(3))
+        with pytest.raises(TransientError, match="another replicator of this group"):
+            await asyncio.wait_for(lost, 10)
+        await winner.publish(message(4))
+        await winner.flush()
+        assert len(await broker.ids()) == 2
+
+
+async def test_a_message_of_somebody_else_stops_publishing(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, task = broker.publisher()
+        await broker.write_as("not ours")
+        await publisher.publish(message(1))
+        with pytest.raises(TerminalError, match="something else writes into stream"):
+            await asyncio.wait_for(task, 10)
+
+
+async def test_what_was_stored_without_our_knowing_is_acknowledged_and_not_stored_again(open_broker: OpenBroker) -> None:
+    """The acknowledgement was lost, and JetStream has forgotten the id by the time of the second attempt."""
+    async with open_broker() as broker:
+        await broker.configure(duplicate_window=int(0.1e9))
+        first = message(1)
+        await broker.write_as(f"{PREFIX}{first.first}-{first.last}")
+        await asyncio.sleep(0.3)
+        publisher, _ = broker.publisher()
+        await publisher.publish(first)
+        await publisher.publish(message(2))
+        await publisher.flush()
+        assert len(await broker.ids()) == 2
+
+
+async def test_a_stream_that_lost_acknowledged_messages_ends_the_session(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, task = broker.publisher(StreamEnd(5, 5, 0, LSN(0)))
+        await publisher.publish(message(6))
+        with pytest.raises(TransientError, match="does not end at the last acknowledged message"):
+            await asyncio.wait_for(task, 10)
+
+
+async def test_a_full_stream_is_waited_for(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        await broker.configure(max_bytes=100)
+        publisher, task = broker.publisher()
+        await publisher.publish(message(1, b"x" * 1000))
+        await wait_until_async(lambda: _is_waiting(publisher), what="the full stream")
+        assert not task.done()
+        await broker.configure(max_bytes=1 << 20)
+        await asyncio.wait_for(publisher.flush(), 10)
+        assert broker.acknowledged == [1]
+
+
+async def _is_waiting(publisher: Publisher) -> bool:
+    return publisher._full_logged_at > 0
+
+
+async def test_a_message_that_the_stream_never_takes_stops_publishing(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        await broker.configure(max_msg_size=100)
+        publisher, task = broker.publisher()
+        await publisher.publish(message(1, b"x" * 1000))
+        with pytest.raises(TerminalError, match="refuses messages"):
+            await asyncio.wait_for(task, 10)
+
+
+async def test_a_full_window_holds_publish_back_until_acknowledgements_come(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher = Publisher(broker.client, broker.stream, PREFIX, EMPTY, broker.acknowledged.append)  # nothing sends yet
+        for number in range(1, WINDOW_MESSAGES + 1):
+            await publisher.publish(message(number))
+        waiting = asyncio.ensure_future(publisher.publish(message(WINDOW_MESSAGES + 1)))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        sending = asyncio.ensure_future(publisher.run())
+        assert await asyncio.wait_for(waiting, 10) == WINDOW_MESSAGES + 1
+        await publisher.flush()
+        await cancel([sending])
