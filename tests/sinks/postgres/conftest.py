@@ -12,30 +12,16 @@ from psycopg import sql
 
 from shared.changes import MessageChanges
 from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
+from tests.changes_builder import Change, Truncate, message
 from tests.servers import Database
-from tests.sinks.postgres.changes import Change, Truncate, message
+from tests.sinks.batch import STREAM_CREATED, write
 from worker.sinks.postgres import PostgresSink
 from worker.sinks.postgres.writer import INLINE_BYTES
-from worker.sinks.sink import Applied, Partition, Receipt
+from worker.sinks.sink import Applied, Receipt
 
-STREAM_CREATED = "2026-01-31T12:00:00Z"
 NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
 
 Changes = Sequence[Change | Truncate]
-
-
-def receipts_of(sink: PostgresSink, partitions: Sequence[Sequence[MessageChanges]]) -> list[Receipt]:
-    """What the tasks of a batch send to the driver."""
-    receipts = []
-    for messages in partitions:
-        partition = Partition(messages[0].sequence, messages[-1].sequence)
-        last = messages[-1].transactions[-1]
-        changes = sum(each.change_count for each in messages)
-        receipts += [
-            Receipt(partition.first_sequence, partition.last_sequence, changes, last.commit_lsn, last.committed_at, body)
-            for body in sink.writer().write(partition, iter(messages))
-        ]
-    return receipts
 
 
 class Target:
@@ -72,7 +58,7 @@ class Target:
 
     def write(self, *partitions: Sequence[Changes]) -> list[Receipt]:
         """What tasks make of the next batch: partitions of transactions of changes."""
-        return receipts_of(self.sink, [self.messages(*partition) for partition in partitions])
+        return write(self.sink, [self.messages(*partition) for partition in partitions])
 
     def apply(self, *changes: Change | Truncate) -> Applied:
         """A batch of one transaction."""

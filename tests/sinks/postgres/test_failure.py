@@ -6,8 +6,9 @@ import psycopg
 import pytest
 
 from shared.errors import TerminalError, TransientError
-from tests.sinks.postgres.changes import insert, table, update
-from tests.sinks.postgres.conftest import STREAM_CREATED, Target, receipts_of
+from tests.changes_builder import insert, table, update
+from tests.sinks.batch import STREAM_CREATED, write
+from tests.sinks.postgres.conftest import Target
 from worker.sinks.postgres.failure import target_error
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -32,12 +33,12 @@ def test_rows_that_the_target_cannot_hold_stop_the_worker_and_move_nothing(targe
     with pytest.raises(
         TerminalError, match=f"messages 1 to 1 into table 'public.orders': .*{named}.*nothing of the batch"
     ) as caught:
-        target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED)
+        target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
     assert SECRET.decode() not in str(caught.value)
     assert "123456789" not in str(caught.value)
     assert target.rows("SELECT sequence FROM pgsluice.applied") == [(0,)]
     target.execute("DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
-    assert target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED).sequence == 1
+    assert target.sink.commit(write(target.sink, [messages]), STREAM_CREATED).sequence == 1
 
 
 def test_a_null_where_the_target_has_none_names_the_column(target: Target) -> None:

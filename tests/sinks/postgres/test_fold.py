@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shared.errors import TerminalError
 from shared.table import UNCHANGED, ReplicaIdentity, Table, Value
-from tests.sinks.postgres.changes import Change, Truncate, delete, insert, message, table, truncate, update
+from tests.changes_builder import Change, Truncate, delete, insert, message, table, truncate, update
 from tests.sinks.postgres.copy_text_reader import read_rows
 from worker.sinks.postgres.fold import PartitionFold
 from worker.sinks.postgres.piece import Piece, PieceKind, Share

@@ -8,8 +8,9 @@ import pytest
 
 from shared.errors import TerminalError, TransientError
 from shared.table import UNCHANGED, ReplicaIdentity
-from tests.sinks.postgres.changes import delete, insert, message, table, truncate, update
-from tests.sinks.postgres.conftest import STREAM_CREATED, Target, receipts_of
+from tests.changes_builder import delete, insert, message, table, truncate, update
+from tests.sinks.batch import STREAM_CREATED, write
+from tests.sinks.postgres.conftest import Target
 from tests.waiting import wait_until
 
 ORDERS = table("public.orders", "id bigint", "note text", "document text")
@@ -229,8 +230,8 @@ def test_changes_that_only_their_own_order_allows_are_applied_one_by_one(family:
     ]
     messages = family.messages(exchange)
     with pytest.raises(TransientError, match="one by one"):
-        family.sink.commit(receipts_of(family.sink, [messages]), STREAM_CREATED)
-    family.sink.commit(receipts_of(family.sink, [messages]), STREAM_CREATED)
+        family.sink.commit(write(family.sink, [messages]), STREAM_CREATED)
+    family.sink.commit(write(family.sink, [messages]), STREAM_CREATED)
     assert family.table("public", "parents") == [("2", "a"), ("3", "c"), ("4", "b")]
     assert family.table("public", "children") == [("1", "3", None)]
 
@@ -238,17 +239,17 @@ def test_changes_that_only_their_own_order_allows_are_applied_one_by_one(family:
 def test_a_foreign_key_that_the_source_does_not_have_stops_the_worker(family: Target) -> None:
     messages = [message(1, insert(CHILDREN, b"1", b"77", None))]
     with pytest.raises(TransientError):
-        family.sink.commit(receipts_of(family.sink, [messages]), STREAM_CREATED)
+        family.sink.commit(write(family.sink, [messages]), STREAM_CREATED)
     with pytest.raises(
         TerminalError, match=r"'public\.children': foreign key violation, SQLSTATE 23503, constraint 'children_parent_id_fkey'"
     ):
-        family.sink.commit(receipts_of(family.sink, [messages]), STREAM_CREATED)
+        family.sink.commit(write(family.sink, [messages]), STREAM_CREATED)
 
 
 def test_disabled_foreign_keys_let_everything_in(family: Target) -> None:
     sink = family.new_sink("other", disable_foreign_keys=True)
     sink.open()
-    sink.commit(receipts_of(sink, [[message(1, insert(CHILDREN, b"1", b"77", None))]]), STREAM_CREATED)
+    sink.commit(write(sink, [[message(1, insert(CHILDREN, b"1", b"77", None))]]), STREAM_CREATED)
     assert family.table("public", "children") == [("1", "77", None)]
 
 

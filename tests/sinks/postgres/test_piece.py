@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.errors import WireError
-from tests.sinks.postgres.changes import table
+from tests.changes_builder import table
 from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shared.errors import TerminalError, TransientError, UsageError
+from tests.changes_builder import delete, insert, message, table, update
 from tests.servers import PostgresServer
-from tests.sinks.postgres.changes import delete, insert, message, table, update
+from tests.sinks.batch import STREAM_CREATED, write
 from tests.sinks.postgres.commit_cutter import CommitCutter
-from tests.sinks.postgres.conftest import STREAM_CREATED, Target, receipts_of
+from tests.sinks.postgres.conftest import Target
 from tests.waiting import wait_until
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
@@ -51,7 +52,7 @@ def test_a_batch_that_comes_twice_is_applied_once(target: Target) -> None:
     assert target.sink.commit(receipts, STREAM_CREATED).sequence == 1
     again = target.new_sink()
     again.open()
-    again.commit(receipts_of(again, [[message(1, insert(events, b"a"))]]), STREAM_CREATED)
+    again.commit(write(again, [[message(1, insert(events, b"a"))]]), STREAM_CREATED)
     assert target.table("public", "events") == [("a",)]
     assert position(target)[0][3] == 1
 
@@ -59,14 +60,14 @@ def test_a_batch_that_comes_twice_is_applied_once(target: Target) -> None:
 def test_receipts_that_are_applied_are_passed_over_and_the_rest_is_applied(target: Target) -> None:
     events = table("public.events", "note text", key=())
     target.apply(insert(events, b"a"))
-    receipts = receipts_of(target.sink, [[message(1, insert(events, b"a"))], [message(2, insert(events, b"b"))]])
+    receipts = write(target.sink, [[message(1, insert(events, b"a"))], [message(2, insert(events, b"b"))]])
     assert target.sink.commit(receipts, STREAM_CREATED).sequence == 2
     assert target.table("public", "events") == [("a",), ("b",)]
 
 
 def test_the_messages_of_a_recreated_stream_count_anew(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
-    receipts = receipts_of(target.sink, [[message(1, insert(ORDERS, b"2", b"b"))]])
+    receipts = write(target.sink, [[message(1, insert(ORDERS, b"2", b"b"))]])
     assert target.sink.commit(receipts, "another").stream_created == "another"
     assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
 
@@ -75,7 +76,7 @@ def test_a_second_writer_of_the_same_name_is_refused(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     second = target.new_sink()
     second.open()
-    receipts = receipts_of(second, [[message(2, insert(ORDERS, b"2", b"second"))]])
+    receipts = write(second, [[message(2, insert(ORDERS, b"2", b"second"))]])
     target.apply(insert(ORDERS, b"3", b"first"))
     with pytest.raises(TerminalError, match="another worker of this name"):
         second.commit(receipts, STREAM_CREATED)
@@ -89,14 +90,14 @@ def test_what_was_written_and_not_committed_leaves_no_trace(target: Target) -> N
     successor = target.new_sink()
     assert successor.open().sequence == 1
     assert target.stages() == []
-    successor.commit(receipts_of(successor, [[message(2, insert(ORDERS, b"3", b"c"))]]), STREAM_CREATED)
+    successor.commit(write(successor, [[message(2, insert(ORDERS, b"3", b"c"))]]), STREAM_CREATED)
     assert target.table("public", "orders") == [("1", "a"), ("3", "c")]
 
 
 def test_staging_tables_of_repeated_tasks_are_dropped_with_their_batch(new_target: NewTarget) -> None:
     target = new_target(0)
     target.new_sink("other").open()
-    other = receipts_of(target.new_sink("other"), [[message(1, insert(ORDERS, b"9", b"of another worker"))]])
+    other = write(target.new_sink("other"), [[message(1, insert(ORDERS, b"9", b"of another worker"))]])
     target.write([[insert(ORDERS, b"1", b"a")]])
     target.sequence = 0
     receipts = target.write([[insert(ORDERS, b"1", b"a")]])
@@ -120,7 +121,7 @@ def test_staged_rows_that_a_crash_of_the_target_took_are_asked_for_again(new_tar
             target.sink.commit(receipts, STREAM_CREATED)
         with pytest.raises(TransientError, match="staged again"):
             target.sink.commit(receipts, STREAM_CREATED)
-        target.sink.commit(receipts_of(target.sink, [[message(2, insert(ORDERS, b"2", b"b"))]]), STREAM_CREATED)
+        target.sink.commit(write(target.sink, [[message(2, insert(ORDERS, b"2", b"b"))]]), STREAM_CREATED)
         assert server.connect("target").execute("SELECT * FROM orders ORDER BY id").fetchall() == [(1, "a"), (2, "b")]
 
 
@@ -137,8 +138,8 @@ def test_a_lost_connection_is_transient_and_the_next_attempt_connects_anew(targe
     messages = target.messages([insert(ORDERS, b"2", b"b")])
     disconnect(target)
     with pytest.raises(TransientError):
-        target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED)
-    assert target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED).sequence == 2
+        target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
+    assert target.sink.commit(write(target.sink, [messages]), STREAM_CREATED).sequence == 2
     assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
 
 
@@ -158,13 +159,13 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(target: Target,
         target.settings = replace(target.settings, target=replace(target.settings.target, port=cutter.port))
         target.apply(insert(events, b"a"))
         messages = target.messages([insert(events, b"b")])
-        receipts = receipts_of(target.sink, [messages])
+        receipts = write(target.sink, [messages])
         cutter.cut_next_commit.set()
         with pytest.raises(TransientError):
             target.sink.commit(receipts, STREAM_CREATED)
         assert not cutter.cut_next_commit.is_set()
         assert target.table("public", "events") == ([("a",), ("b",)] if reaches_server else [("a",)])
-        assert target.sink.commit(receipts_of(target.sink, [messages]), STREAM_CREATED).sequence == 2
+        assert target.sink.commit(write(target.sink, [messages]), STREAM_CREATED).sequence == 2
         target.apply(insert(events, b"c"))
     assert target.table("public", "events") == [("a",), ("b",), ("c",)]
 
@@ -219,7 +220,7 @@ def test_a_user_who_may_not_create_the_schema_is_told_what_to_grant(target: Targ
 
 def test_an_empty_partition_moves_the_position(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
-    receipts = receipts_of(target.sink, [[message(2)]])
+    receipts = write(target.sink, [[message(2)]])
     assert target.sink.commit(receipts, STREAM_CREATED).sequence == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from shared.errors import TerminalError
 from shared.table import ReplicaIdentity
-from tests.sinks.postgres.changes import insert, table, truncate, update
+from tests.changes_builder import insert, table, truncate, update
 from tests.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
