@@ -170,6 +170,36 @@ def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(target: Target,
     assert target.table("public", "events") == [("a",), ("b",), ("c",)]
 
 
+def test_a_commit_without_an_answer_is_not_repeated_when_the_position_cannot_be_read_at_once(new_target: NewTarget) -> None:
+    target = new_target()
+    events = table("public.events", "note text", key=())
+    server = target.settings.target
+    with CommitCutter(server.host, server.port, reaches_server=True) as cutter:
+        target.settings = replace(target.settings, target=replace(server, port=cutter.port))
+        receipts = target.write([[insert(events, b"a")]])
+        cutter.cut_next_commit.set()
+        with pytest.raises(TransientError):
+            target.sink.commit(receipts, STREAM_CREATED)
+        with target.database.connect(autocommit=False) as other:
+            other.execute("SELECT FROM pgsluice.applied FOR UPDATE")
+            canceller = threading.Thread(target=cancel_the_waiting_worker, args=(target,))
+            canceller.start()
+            with pytest.raises(TransientError):
+                target.sink.commit(receipts, STREAM_CREATED)
+            canceller.join(timeout=30)
+        assert target.sink.commit(receipts, STREAM_CREATED).sequence == 1
+    assert target.table("public", "events") == [("a",)]
+
+
+def cancel_the_waiting_worker(target: Target) -> None:
+    """Its statement, not its connection."""
+    waiting = (
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'pgsluice worker' AND wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    wait_until(lambda: target.rows(waiting), what="the worker waits for the lock")
+
+
 def test_open_waits_for_a_predecessors_transaction(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     successor = target.new_sink()

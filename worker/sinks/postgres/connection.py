@@ -27,11 +27,15 @@ SET search_path = pg_catalog;
 SET statement_timeout = 0;
 SET lock_timeout = 0;
 SET idle_in_transaction_session_timeout = 0;
+SET tcp_keepalives_idle = 30;
+SET tcp_keepalives_interval = 10;
+SET tcp_keepalives_count = 3;
 SET client_min_messages = 'warning';
 SET jit = off;
 """
 """Compiling a merge takes longer than running it, hence no jit. ``search_path``: every name we use has its schema, and a
-formatted type name must mean here what it means in pg_catalog."""
+formatted type name must mean here what it means in pg_catalog. Keepalives: a worker whose machine is gone must not hold the
+lock on its position for hours."""
 
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist|permission denied"

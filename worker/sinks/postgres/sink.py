@@ -12,7 +12,7 @@ from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.settings import PostgresSinkSettings, WorkerSettings
 from shared.table import Table
 from worker.sinks.postgres.applied import AppliedRow, ensure_table
-from worker.sinks.postgres.connection import connect
+from worker.sinks.postgres.connection import Connection, connect
 from worker.sinks.postgres.failure import PieceError, is_transient, target_error
 from worker.sinks.postgres.merge import Merge
 from worker.sinks.postgres.piece import Share
@@ -115,21 +115,19 @@ class PostgresSink:
         self._session = None
 
     def _connected(self) -> DriverSession:
-        """The session; after a broken connection a new one, when it is clear what became of the transaction."""
+        """The session, a new one after a broken connection; by then it is clear what became of the last transaction."""
         if self._session is None or self._session.connection.closed:
             self._session = DriverSession(connect(self._settings.target, "pgsluice worker"), self._settings)
+        if self._in_doubt is not None:
             with self._session.connection.transaction():
-                self._check_position()
+                if self._row.lock(self._session.connection) == self._in_doubt:
+                    self._applied = self._in_doubt
+            self._in_doubt = None
         return self._session
 
-    def _check_position(self) -> None:
+    def _check_position(self, connection: Connection) -> None:
         """Locks the position, which must be where this sink left it."""
-        assert self._session is not None
-        found = self._row.lock(self._session.connection)
-        if found is not None and found == self._in_doubt:
-            self._applied = found
-        self._in_doubt = None
-        if found != self._applied:
+        if self._row.lock(connection) != self._applied:
             raise TerminalError(
                 f"the position of worker '{self._names.worker}' of group '{self._names.group}' in pgsluice.applied was moved by"
                 " somebody else",
@@ -188,7 +186,7 @@ class PostgresSink:
         session.prepare(batch.tables, batch.shares)
         connection = session.connection
         with connection.transaction():
-            self._check_position()
+            self._check_position(connection)
             check_staged(connection, batch.stages)
             merge = Merge(connection, session.targets, session.stages)
             merge.apply(batch.shares)
