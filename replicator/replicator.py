@@ -1,4 +1,4 @@
-"""The replicator process: sessions, one after the other, until it is told to stop."""
+"""The replicator process: sessions, one after the other, until it is told to stop, and beside them the copy of the tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import signal
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 from nats.aio.client import Client
 
 from replicator.backoff import Backoff
 from replicator.session import Run, open_session
+from replicator.snapshot.resume import check_streaming_alone
 from replicator.tasks import cancel
 from shared import telemetry
 from shared.errors import TransientError
 from shared.jetstream import connect
 from shared.names import GroupNames
 from shared.settings import ReplicatorSettings
+from shared.state import StateBucket
+
+if TYPE_CHECKING:
+    from replicator.snapshot.snapshot import Snapshot
 
 START_PATIENCE_S = 15.0  # a server that is starting, or a slot that a killed replicator still holds
 
@@ -28,8 +33,9 @@ T = TypeVar("T")
 
 
 def run(settings: ReplicatorSettings) -> None:
-    """Returns after SIGTERM or SIGINT, or when ``until_lsn`` is published and confirmed. Raises UsageError or TerminalError
-    when somebody has to act, TransientError when the first session could not begin within START_PATIENCE_S."""
+    """Returns after SIGTERM or SIGINT, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
+    were asked for. Raises UsageError or TerminalError when somebody has to act, TransientError when the first session (or the
+    copy, when there is nothing else) could not begin within START_PATIENCE_S."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_replicate(settings))
 
@@ -45,31 +51,68 @@ async def _replicate(settings: ReplicatorSettings) -> None:
         await replicator.close()
 
 
+def _snapshot(settings: ReplicatorSettings) -> Snapshot | None:
+    """None when nothing is to be copied; then Spark is not even imported."""
+    if settings.copy is None:
+        return None
+    from replicator.snapshot.snapshot import Snapshot
+
+    return Snapshot(settings, settings.copy)
+
+
 class Replicator:
-    """Keeps a session running; one that ends by a passing failure is followed by another after a pause."""
+    """Keeps a session running; one that ends by a passing failure is followed by another after a pause.
+
+    The copy begins when the first session streams, and goes on whatever happens to sessions: from then on every change is in
+    the change stream, and what the copy's snapshot shows is not older than the first of them.
+    """
 
     def __init__(self, settings: ReplicatorSettings, stop: asyncio.Event) -> None:
         self._settings = settings
         self._stop = stop
         self._run = Run(settings, GroupNames(settings.group))
+        self._snapshot = _snapshot(settings)
         self._client: Client | None = None
-        self._has_streamed = False
+        self._streaming = asyncio.Event()
         self._backoff = Backoff()
 
     async def run(self) -> None:
+        calls = [self._run_sessions()]
+        if self._streams and self._snapshot is not None:
+            calls.append(self._copy_beside(self._snapshot))
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            ended = [task for task in tasks if task.done()]
+            await cancel(tasks)
+        for task in ended:
+            task.result()
+
+    @property
+    def _streams(self) -> bool:
+        return self._settings.copy is None or self._settings.copy.then_stream
+
+    async def _copy_beside(self, snapshot: Snapshot) -> None:
+        if await self._unless_stopped(self._streaming.wait()):
+            await snapshot.run(self._stop)
+
+    async def _run_sessions(self) -> None:
         started = time.monotonic()
         while not self._stop.is_set():
             try:
                 await self._run_session()
                 return
             except TransientError as error:
-                if not self._has_streamed and time.monotonic() - started > START_PATIENCE_S:
+                if not self._streaming.is_set() and time.monotonic() - started > START_PATIENCE_S:
                     raise
                 pause_s = self._backoff.next_pause_s()
                 log.warning("replication interrupted, trying again", reason=str(error), pause_s=pause_s)
             await self._unless_stopped(asyncio.sleep(pause_s))
 
     async def close(self) -> None:
+        if self._snapshot is not None:
+            await self._snapshot.close()
         if self._client is not None:
             await self._client.close()
 
@@ -79,11 +122,20 @@ class Replicator:
             self._client = await self._unless_stopped(connect(self._settings.nats, f"pgsluice replicator {self._settings.group}"))
             if self._client is None:
                 return
+        if self._snapshot is None:
+            await check_streaming_alone(StateBucket(self._client, self._run.names))
+        else:
+            await self._unless_stopped(self._snapshot.prepare())
+            if self._stop.is_set():
+                return
+            if not self._streams:
+                await self._snapshot.run(self._stop)
+                return
         opening = open_session(self._run, self._client)
         session = await self._unless_stopped(opening.__aenter__())
         if session is None:
             return
-        self._has_streamed = True
+        self._streaming.set()
         try:
             await session.stream(self._stop)
         finally:

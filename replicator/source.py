@@ -31,6 +31,7 @@ class SourceFacts:
     in_recovery: bool
     may_replicate: bool
     wal_sender_timeout_ms: int
+    page_bytes: int
     database: str
     user: str
 
@@ -41,6 +42,7 @@ _FACTS: LiteralString = """
            pg_is_in_recovery() AS in_recovery,
            r.rolreplication OR r.rolsuper AS may_replicate,
            (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout') AS wal_sender_timeout_ms,
+           current_setting('block_size')::int AS page_bytes,
            current_database()::text AS database,
            current_user::text AS user
       FROM pg_roles r
@@ -96,13 +98,18 @@ class Source:
         except psycopg.Error as error:
             raise sql_error(error, doing) from None
 
-    async def check(self) -> SourceFacts:
-        """Raises TerminalError when nothing can be replicated from this server with this role."""
+    async def facts(self) -> SourceFacts:
+        """Raises TerminalError when the server is too old."""
         [facts] = await self.rows_of(SourceFacts, "checking the source", _FACTS)
         if facts.major_version < MINIMUM_SERVER_VERSION:
             raise TerminalError(
                 f"the source is PostgreSQL {facts.major_version}", f"PostgreSQL {MINIMUM_SERVER_VERSION} or later is needed"
             )
+        return facts
+
+    async def check(self) -> SourceFacts:
+        """Raises TerminalError when nothing can be replicated from this server with this role."""
+        facts = await self.facts()
         if facts.in_recovery:
             raise TerminalError("the source is a standby", "connect to the primary server")
         if facts.wal_level != "logical":

@@ -59,7 +59,7 @@ class Phase(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
     """``id`` and ``lsn`` are those of the newest snapshot, "" before the first was exported. ``last_sequence`` is where the
-    snapshot stream ended when the copy finished, 0 before."""
+    snapshot stream ended when the copy finished, 0 before. The last three fields identify source and snapshot stream."""
 
     id: str
     lsn: str
@@ -68,6 +68,9 @@ class SnapshotRecord:
     started_at: str
     finished_at: str
     last_sequence: int
+    system_id: str
+    database: str
+    stream_created: str
 
     @classmethod
     def decode(cls, value: dict[str, Any]) -> Self:

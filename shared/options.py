@@ -213,12 +213,12 @@ _REPLICATOR = (
     Option(
         "stream", Kind.SWITCH, REPLICATOR, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
     ),
-    Option("copy", Kind.SWITCH, REPLICATOR, "Mode: copy the tables as they are, then stop (not available yet)", "false", "false"),
+    Option("copy", Kind.SWITCH, REPLICATOR, "Mode: copy the tables as they are, then stop", "false", "false"),
     Option(
         "copy-and-stream",
         Kind.SWITCH,
         REPLICATOR,
-        "Mode: copy the tables, then replicate changes (not available yet)",
+        "Mode: copy the tables as they are and replicate every change since",
         "false",
         "false",
     ),
@@ -232,6 +232,26 @@ _REPLICATOR = (
         minimum=1,
         maximum=1024,
     ),
+    Option(
+        "max-copy-connections",
+        Kind.NUMBER,
+        REPLICATOR,
+        "Tasks, each with a connection to the source, that copy at the same time, all tables together",
+        "8",
+        "8",
+        minimum=1,
+        maximum=1024,
+    ),
+    Option(
+        "copy-range-bytes",
+        Kind.SIZE,
+        REPLICATOR,
+        "Bytes of a table's pages that one task copies at once",
+        "64MiB",
+        "64MiB",
+        minimum=8 * 1024,
+    ),
+    Option("retry-errored", Kind.SWITCH, REPLICATOR, "Copy tables again whose copy was given up", "true", "false"),
     Option("track-ddl", Kind.SWITCH, REPLICATOR, "Replicate changes of table definitions (not available yet)", "false", "false"),
     Option(
         "until-lsn",
@@ -293,7 +313,7 @@ _WORKER = (
     Option(
         "spark",
         Kind.PAIRS,
-        WORKER,
+        (Role.WORKER, Role.REPLICATOR),
         "A Spark setting: master (default local[*]), memory (default 1g) or any spark.* key; repeatable. "
         "The variable takes a JSON object, the file a mapping",
         "master=local[4]",

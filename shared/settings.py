@@ -57,8 +57,24 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CopySettings:
+    """How the rows that are there are copied, and whether changes follow (``then_stream``).
+
+    ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``spark`` holds
+    Spark's own settings, as WorkerSettings does.
+    """
+
+    then_stream: bool
+    workers_per_table: int
+    connections: int
+    range_bytes: int
+    retry_errored: bool
+    spark: dict[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicatorSettings:
-    """One replicator.
+    """One replicator. ``copy`` is None when it only streams.
 
     ``tables`` holds patterns: ``table`` (in ``schema``), ``schema.table`` or ``schema.*``; empty means all of ``schema``.
     ``publish`` holds operations of the publication. ``until_lsn`` is "" (for ever), "current" or an LSN's text.
@@ -74,6 +90,7 @@ class ReplicatorSettings:
     publish: tuple[str, ...]
     failover: bool
     until_lsn: str
+    copy: CopySettings | None
 
 
 @dataclass(frozen=True, slots=True)

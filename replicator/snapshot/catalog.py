@@ -9,22 +9,13 @@ from typing import LiteralString
 
 from replicator.snapshot.plan import CopiedTable, Relation
 from replicator.source import Source
+from replicator.tables import SourceTable
 from shared.errors import TerminalError
 from shared.names import GroupNames
 from shared.table import Column, ReplicaIdentity, Table
 
 FILTERS_SINCE = 15
 """Row filters and column lists of publications came with PostgreSQL 15."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A table under whose oid rows are published."""
-
-    oid: int
-    schema: str
-    name: str
-    replica_identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +35,15 @@ class RelationRow:
     unreadable_columns: list[str]
 
 
-# A partition is copied under its topmost ancestor that is selected too.
 _TABLES: LiteralString = """
-    SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relreplident::text AS replica_identity
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relreplident::text
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.oid = ANY(%(oids)s::oid[])
-       AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid AND a.relid = ANY(%(oids)s::oid[]))
+     WHERE c.oid = ANY(%s::oid[])
+"""
+
+_UNDER_ANOTHER: LiteralString = """
+    SELECT c.oid::bigint FROM unnest(%(oids)s::oid[]) AS c (oid)
+     WHERE EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid AND a.relid = ANY(%(oids)s::oid[]))
 """
 
 _FILTERS: LiteralString = """
@@ -96,42 +90,41 @@ _RELATIONS: LiteralString = """
 """
 
 
-Published = tuple[str, list[str]]
-"""A publication's row filter ("" without one) and columns of one table."""
+async def fold_partitions(source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
+    """``tables`` without those whose rows are published under another of them."""
+    oids = [table.oid for table in tables]
+    rows = await source.rows("looking up partitions", _UNDER_ANOTHER, {"oids": oids})
+    folded = {oid for (oid,) in rows}
+    return [table for table in tables if table.oid not in folded]
 
 
 async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[CopiedTable]:
-    """The tables with these oids that are there, partitions folded into their roots.
+    """The tables with these oids, without those that are gone.
 
     What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
     """
     doing = "reading the catalog"
-    tables = await source.rows_of(TableRow, doing, _TABLES, {"oids": list(oids)})
-    published: dict[int, Published] = {}
+    tables = await source.rows(doing, _TABLES, [list(oids)])
+    published: dict[int, tuple[str, list[str]]] = {}  # row filter and column names by oid
     if major_version >= FILTERS_SINCE:
         rows = await source.rows(doing, _FILTERS, [names.publication])
         published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
-    table_oids = [table.oid for table in tables]
     columns: defaultdict[int, list[Column]] = defaultdict(list)
-    for oid, *facts in await source.rows(doing, _COLUMNS, [table_oids]):
+    for oid, *facts in await source.rows(doing, _COLUMNS, [list(oids)]):
         columns[oid].append(Column(*facts))
     relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
-    for relation in await source.rows_of(RelationRow, doing, _RELATIONS, [table_oids]):
+    for relation in await source.rows_of(RelationRow, doing, _RELATIONS, [list(oids)]):
         relations[relation.table_oid].append(relation)
-    return [_copied_table(table, columns[table.oid], relations[table.oid], published.get(table.oid)) for table in tables]
+    copied = []
+    for oid, schema, name, identity in tables:
+        row_filter, column_names = published.get(oid, ("", [column.name for column in columns[oid] if not column.generated]))
+        chosen = tuple(column for column in columns[oid] if column.name in column_names)
+        table = Table(oid, schema, name, ReplicaIdentity(identity), chosen)
+        copied.append(_copied_table(table, relations[oid], row_filter))
+    return copied
 
 
-def _copied_table(
-    row: TableRow, columns: Sequence[Column], relations: Sequence[RelationRow], published: Published | None
-) -> CopiedTable:
-    row_filter, names = published or ("", [column.name for column in columns if not column.generated])
-    table = Table(
-        oid=row.oid,
-        schema=row.schema,
-        name=row.name,
-        replica_identity=ReplicaIdentity(row.replica_identity),
-        columns=tuple(column for column in columns if column.name in names),
-    )
+def _copied_table(table: Table, relations: Sequence[RelationRow], row_filter: str) -> CopiedTable:
     return CopiedTable(
         table=table,
         relations=tuple(

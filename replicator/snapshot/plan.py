@@ -102,6 +102,6 @@ def _copy_query(table: CopiedTable, relation: Relation, condition: str) -> str:
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         columns,
         sql.Identifier(relation.schema, relation.name),
-        sql.SQL(condition),  # type: ignore[arg-type]  # the filter is SQL that the server itself wrote
+        sql.SQL(condition),  # the filter is SQL that the server itself wrote
     )
     return query.as_string(None)

@@ -54,9 +54,11 @@ def _mode_problems(values: Values) -> Iterator[UsageError]:
     chosen = [f"{mode} ({values.places[mode]})" for mode in MODES if values.switch(mode)]
     if len(chosen) > 1:
         yield UsageError(f"several modes are given: {', '.join(chosen)}", "give one of them; a switch is taken back with =false")
-    else:
-        instead = "use --stream, on tables whose rows are already at the target"
-        yield from (_not_yet(values, mode, instead) for mode in ("copy", "copy-and-stream") if values.switch(mode))
+    if values.switch("copy") and values.given("until-lsn"):
+        yield UsageError(
+            f"until-lsn ({values.places['until-lsn']}) has no meaning with copy ({values.places['copy']})",
+            "remove it, or give copy-and-stream",
+        )
     if values.switch("track-ddl"):
         yield _not_yet(values, "track-ddl", "remove it and change both tables yourself, the target first")
 

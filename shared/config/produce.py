@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shared.config.values import Values
 from shared.settings import (
+    CopySettings,
     DropSettings,
     LogSettings,
     NatsSettings,
@@ -33,6 +34,21 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         publish=values.names("publish"),
         failover=values.switch("failover"),
         until_lsn=values.text("until-lsn"),
+        copy=_copy_settings(values),
+    )
+
+
+def _copy_settings(values: Values) -> CopySettings | None:
+    """None when nothing is to be copied."""
+    if not (values.switch("copy") or values.switch("copy-and-stream")):
+        return None
+    return CopySettings(
+        then_stream=values.switch("copy-and-stream"),
+        workers_per_table=values.number("max-copy-workers-per-table"),
+        connections=values.number("max-copy-connections"),
+        range_bytes=values.number("copy-range-bytes"),
+        retry_errored=values.switch("retry-errored"),
+        spark=values.pairs("spark"),
     )
 
 

@@ -1,0 +1,95 @@
+"""Carrying out a schedule: ranges become Spark jobs, outcomes become notes in the table book."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
+from replicator.snapshot.schedule import Schedule
+from replicator.snapshot.table_book import TableBook
+from shared import telemetry
+from shared.errors import PgsluiceError, SnapshotGoneError, TransientError
+
+MOST_FAILURES = 3  # of one range; then its table is given up
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 10.0
+
+log = telemetry.logger(__name__)
+
+Job = Callable[[Sequence[RangeOrder]], list[RangeOutcome]]
+"""Copies ranges and gives each one's outcome, in their order; blocks."""
+
+
+class Copying:
+    """Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot."""
+
+    def __init__(self, schedule: Schedule, job: Job, tasks: int, threads: Executor, book: TableBook) -> None:
+        self._schedule = schedule
+        self._job = job
+        self._tasks = tasks
+        self._threads = threads
+        self._book = book
+        self._attempts: Counter[tuple[int, int]] = Counter()
+        self._failures: Counter[tuple[int, int]] = Counter()
+        self.rewritten: set[int] = set()
+
+    async def run(self) -> None:
+        """Returns when no range is left to copy. Raises SnapshotGoneError; jobs that still run then are nobody's business."""
+        running: dict[asyncio.Future[list[RangeOutcome]], list[RangeOrder]] = {}
+        while True:
+            while len(running) < self._tasks and (taken := self._schedule.take()):
+                running[asyncio.ensure_future(self._run_job(taken))] = taken
+            if not running:
+                return
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for job in ended:
+                taken = running.pop(job)
+                self._schedule.release(taken)
+                for order, outcome in zip(taken, job.result(), strict=True):
+                    self._note(order, outcome)
+
+    async def _run_job(self, ranges: list[RangeOrder]) -> list[RangeOutcome]:
+        """What was tried before waits first; its place among the tasks stays taken meanwhile."""
+        attempts = max(self._attempts[_key(order)] for order in ranges)
+        if attempts:
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2.0 ** (attempts - 1), LONGEST_PAUSE_S))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._job, ranges)
+
+    def _note(self, order: RangeOrder, outcome: RangeOutcome) -> None:
+        oid, error = order.pages.table_oid, outcome.error or TransientError("a range was not copied")
+        match outcome.verdict:
+            case Verdict.DONE:
+                self._book.note_done(outcome)
+            case Verdict.SNAPSHOT_GONE:
+                raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
+            case Verdict.REWRITTEN:
+                log.warning("table was altered while it was copied", table=order.pages.name, reason=str(error))
+                self._schedule.drop(oid)
+                self.rewritten.add(oid)
+            case Verdict.REFUSED:
+                self._give_up(oid, error)
+            case Verdict.UNAVAILABLE:
+                self._repeat(order, error)
+            case Verdict.FAILED:
+                self._failures[_key(order)] += 1
+                if self._failures[_key(order)] < MOST_FAILURES:
+                    self._repeat(order, error)
+                else:
+                    self._give_up(oid, error)
+
+    def _repeat(self, order: RangeOrder, error: PgsluiceError) -> None:
+        self._attempts[_key(order)] += 1
+        log.warning("a range is copied again", table=order.pages.name, range=order.pages.number, reason=str(error))
+        self._schedule.repeat(order)
+
+    def _give_up(self, oid: int, error: PgsluiceError) -> None:
+        self._schedule.drop(oid)
+        remedy = f"{error.remedy}; then start the replicator with --retry-errored"
+        self._book.note_errored(oid, TransientError(error.fact, remedy))
+
+
+def _key(order: RangeOrder) -> tuple[int, int]:
+    return order.pages.table_oid, order.pages.number

@@ -1,0 +1,111 @@
+"""Showing people how far a copy is: bars on a terminal, a log line now and then otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from replicator.snapshot.figures import Figures, measure
+from replicator.snapshot.table_book import TableBook
+from shared import telemetry
+from shared.ledger import Phase, TableRecord
+
+LOG_INTERVAL_S = 10.0
+REFRESH_INTERVAL_S = 0.25
+MOST_BARS = 8  # for tables; with hundreds of them a terminal has no room for all
+
+log = telemetry.logger(__name__)
+
+
+async def show_progress(book: TableBook) -> None:
+    """Runs until it is cancelled."""
+    finished_before = frozenset(record.oid for record in book.records if not record.phase.is_waiting_for_copy)
+    started = time.monotonic()
+
+    def look() -> Figures:
+        return measure(book, finished_before, time.monotonic() - started)
+
+    if sys.stderr.isatty():
+        with _bars() as bars:
+            while True:
+                bars.show(look(), book)
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+    while True:
+        await asyncio.sleep(LOG_INTERVAL_S)
+        log_figures("copying", look())
+
+
+def log_figures(event: str, figures: Figures) -> None:
+    log.info(
+        event,
+        tables=f"{figures.tables_done}/{figures.tables}",
+        errored=figures.tables_errored,
+        rows=figures.rows,
+        rows_per_s=round(figures.rows_per_s),
+        mb_per_s=round(figures.bytes_per_s / 1e6, 1),
+        percent=round(figures.percent, 1),
+        eta_s="unknown" if figures.remaining_s is None else round(figures.remaining_s),
+    )
+
+
+class _Bars:
+    """One bar for the whole copy and one for each of the tables being copied."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._total = progress.add_task("all tables", total=None, figures="")
+        self._tables: dict[int, TaskID] = {}
+
+    def show(self, figures: Figures, book: TableBook) -> None:
+        speed = f"{figures.rows_per_s:,.0f} rows/s  {figures.bytes_per_s / 1e6:,.1f} MB/s  {figures.rows:,} rows"
+        self._progress.update(
+            self._total,
+            description=f"{figures.tables_done}/{figures.tables} tables",
+            total=figures.pages_total or None,
+            completed=figures.pages_done,
+            figures=speed,
+        )
+        copied = [record for record in book.records if record.phase is Phase.DATA_SYNC and record.ranges_done]
+        shown = {record.oid: record for record in sorted(copied, key=lambda record: -record.bytes_total)[:MOST_BARS]}
+        for oid in self._tables.keys() - shown.keys():
+            self._progress.remove_task(self._tables.pop(oid))
+        for oid, record in shown.items():
+            self._show_table(oid, record, book.copied_page_bytes(oid))
+
+    def _show_table(self, oid: int, record: TableRecord, pages_done: int) -> None:
+        if oid not in self._tables:
+            self._tables[oid] = self._progress.add_task(record.qualified_name, figures="")
+        self._progress.update(
+            self._tables[oid],
+            total=record.bytes_total,
+            completed=pages_done,
+            figures=f"{record.ranges_done}/{record.ranges} ranges  {record.rows:,} rows",
+        )
+
+
+@contextmanager
+def _bars() -> Iterator[_Bars]:
+    """Bars at the bottom of the terminal; the log is written above them meanwhile."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        streams = [handler.setStream(sys.stderr) for handler in handlers]  # rich has put its own there
+        try:
+            yield _Bars(progress)
+        finally:
+            for handler, stream in zip(handlers, streams, strict=True):
+                if stream is not None:
+                    handler.setStream(stream)

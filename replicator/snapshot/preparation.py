@@ -1,0 +1,99 @@
+"""What a copy needs to know before its first snapshot, and what workers need to know before the group's first change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import LiteralString
+
+from nats.aio.client import Client
+
+from replicator.snapshot.catalog import fold_partitions
+from replicator.snapshot.resume import Origin, check_origin, resume_copy
+from replicator.snapshot.table_book import TableBook
+from replicator.source import Source, SourceFacts
+from replicator.tables import select_tables
+from shared.errors import TransientError
+from shared.jetstream import SnapshotStream
+from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
+from shared.names import GroupNames
+from shared.settings import CopySettings, ReplicatorSettings
+from shared.state import StateBucket
+
+_SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_system()"
+
+# Held by the connection, not by a transaction, and by nobody once that is gone.
+_LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice copy of group ' || %s, 0))"
+
+
+@dataclass(slots=True)
+class PreparedCopy:
+    """One group's copy. ``record`` is the ledger's of the copy as a whole, ``book`` has those of the selected tables."""
+
+    names: GroupNames
+    facts: SourceFacts
+    system_id: str
+    stream: SnapshotStream
+    ledger: Ledger
+    record: SnapshotRecord
+    book: TableBook
+
+    async def store(self, record: SnapshotRecord) -> None:
+        self.record = record
+        await self.ledger.store_snapshot(record)
+
+
+async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client: Client, source: Source) -> PreparedCopy:
+    """Makes snapshot stream and state bucket, and writes into the ledger what is to be copied, so that workers wait for it.
+
+    ``source`` is locked against another copy of the group for as long as it is connected. Raises UsageError or TerminalError when
+    the copy may not begin or go on, TransientError when another replicator copies this group.
+    """
+    names = GroupNames(settings.group)
+    facts = await (source.check() if copy.then_stream else source.facts())
+    tables = await fold_partitions(source, await select_tables(source, settings.tables, settings.schema))
+    [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
+    await _lock_group(source, settings.group)
+
+    stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
+    state = await stream.ensure(settings.stream)
+    await bucket.ensure(settings.stream)
+    ledger = Ledger(bucket)
+    content = await ledger.load()
+    mode = CopyMode.COPY_AND_STREAM if copy.then_stream else CopyMode.COPY
+    origin = Origin(system_id, facts.database, state.created)
+    check_origin(content.snapshot, origin, mode)
+
+    resumption = resume_copy(content, tables, copy.retry_errored)
+    book = TableBook(ledger, resumption.records)
+    prepared = PreparedCopy(names, facts, system_id, stream, ledger, content.snapshot or _new_record(origin, mode), book)
+    if book.waiting:
+        await prepared.store(replace(prepared.record, state=CopyState.RUNNING, finished_at="", last_sequence=0))
+    for record in resumption.changed:
+        await ledger.store_table(record)
+    for oid in resumption.stale:
+        await ledger.remove_table(oid)
+    return prepared
+
+
+def _new_record(origin: Origin, mode: CopyMode) -> SnapshotRecord:
+    return SnapshotRecord(
+        id="",
+        lsn="",
+        state=CopyState.RUNNING,
+        mode=mode,
+        started_at=now(),
+        finished_at="",
+        last_sequence=0,
+        system_id=origin.system_id,
+        database=origin.database,
+        stream_created=origin.stream_created,
+    )
+
+
+async def _lock_group(source: Source, group: str) -> None:
+    [(locked,)] = await source.rows("locking the group's copy", _LOCK, [group])
+    if not locked:
+        raise TransientError(
+            f"another replicator copies the tables of group {group!r}",
+            "run only one; one that was killed is gone for the source in a moment",
+        )

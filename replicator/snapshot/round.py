@@ -1,0 +1,160 @@
+"""One round of a copy: one snapshot, and every table that waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from nats.aio.client import Client
+
+from replicator.snapshot.catalog import read_tables
+from replicator.snapshot.copying import Copying
+from replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
+from replicator.snapshot.orders import CopyOrder, RangeOrder
+from replicator.snapshot.plan import CopiedTable, plan_ranges
+from replicator.snapshot.preparation import PreparedCopy
+from replicator.snapshot.range_publisher import RangePublisher
+from replicator.snapshot.resume import begin_attempt
+from replicator.snapshot.schedule import Schedule
+from replicator.snapshot.spark_job import cancel_jobs, most_tasks, run_job
+from replicator.tasks import run_until_first
+from shared import telemetry
+from shared.errors import TerminalError
+from shared.ledger import now
+from shared.lsn import format_lsn
+from shared.settings import CopySettings, ReplicatorSettings
+from shared.snapshot_message import SnapshotHeaders, encode_table
+from shared.spark_session import Spark
+
+CUT_BYTES = 256 * 1024
+HEADER_BYTES = 8 * 1024  # room for headers within NATS's max_payload; ours are below 1 KiB
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What carries a copy: ``starting`` gives Spark once it has started, ``threads`` wait for its jobs."""
+
+    client: Client
+    starting: asyncio.Future[Spark]
+    threads: Executor
+
+
+class Round:
+    def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, machinery: Machinery) -> None:
+        self._settings = settings
+        self._copy = copy
+        self._prepared = prepared
+        self._book = prepared.book
+        self._machinery = machinery
+
+    async def run(self) -> set[int]:
+        """Returns the oids of tables that have to wait for another round; the others are finished or errored then. Raises
+        SnapshotGoneError when the snapshot died, TransientError when source or broker failed before the copy could begin."""
+        for record in self._book.waiting:
+            self._book.put(begin_attempt(record))
+        await self._book.write()
+        keeper = await self._export()
+        try:
+            tables = await self._plan(keeper)
+            ranges = await self._announce(keeper.snapshot, tables)
+            return await self._copy_ranges(keeper, ranges)
+        finally:
+            await keeper.close()
+
+    async def _export(self) -> SnapshotKeeper:
+        if not self._copy.then_stream:
+            return await SnapshotKeeper.export(self._settings.source)
+        log.info("exporting a snapshot; this waits for transactions that are open in the source")
+        return await SnapshotKeeper.export_at_slot(self._settings.source)
+
+    async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
+        """The tables that can be copied; the others are errored."""
+        waiting = {record.oid: record for record in self._book.waiting}
+        read = await read_tables(keeper.source, self._prepared.names, list(waiting), self._prepared.facts.major_version)
+        for table in read:
+            del waiting[table.table.oid]
+            if table.obstacle is not None:
+                self._book.note_errored(table.table.oid, table.obstacle)
+        for oid, record in waiting.items():
+            error = TerminalError(f"table {record.qualified_name} does not exist any more", "start again without it")
+            self._book.note_errored(oid, error)
+        return [table for table in read if table.obstacle is None]
+
+    async def _announce(self, snapshot: ExportedSnapshot, tables: Sequence[CopiedTable]) -> list[list[RangeOrder]]:
+        """Tells ledger and stream what the snapshot copies; gives each table's ranges."""
+        prepared = self._prepared
+        await prepared.store(replace(prepared.record, id=snapshot.id, lsn=format_lsn(snapshot.lsn)))
+        records = {record.oid: record for record in self._book.waiting}
+        orders = []
+        for table in tables:
+            planned = plan_ranges(table, self._copy.range_bytes, prepared.facts.page_bytes)
+            head = encode_table(table.table)
+            record = replace(
+                records[table.table.oid],
+                snapshot=snapshot.id,
+                lsn=format_lsn(snapshot.lsn),
+                began_at=now(),
+                bytes_total=sum(pages.size_bytes for pages in planned),
+                ranges=len(planned),
+            )
+            self._book.put(record)
+            orders.append([RangeOrder(pages, record.attempt, head) for pages in planned])
+        await self._book.write()
+        for ranges in orders:
+            await self._publish_begin(snapshot, ranges[0])
+        log.info(
+            "copying tables",
+            snapshot=snapshot.id,
+            tables=len(tables),
+            ranges=sum(len(ranges) for ranges in orders),
+            bytes=sum(table.size_bytes for table in tables),
+        )
+        return orders
+
+    async def _publish_begin(self, snapshot: ExportedSnapshot, order: RangeOrder) -> None:
+        oid, prepared = order.pages.table_oid, self._prepared
+        headers = SnapshotHeaders(
+            snapshot=snapshot.id,
+            oid=oid,
+            attempt=order.attempt,
+            range_number=None,
+            number=1,
+            rows=0,
+            range_rows=0,
+            range_bytes=0,
+            is_range_end=False,
+        )
+        subject = prepared.names.snapshot_begin_subject(snapshot.id, oid)
+        id_prefix = f"{prepared.system_id}/{snapshot.id}/{oid}/begin/"
+        publisher = RangePublisher(self._machinery.client, prepared.stream, subject, id_prefix)
+        try:
+            await publisher.publish(headers, order.head)
+            await publisher.flush()
+        finally:
+            await publisher.close()
+
+    async def _copy_ranges(self, keeper: SnapshotKeeper, ranges: Sequence[Sequence[RangeOrder]]) -> set[int]:
+        order = CopyOrder(
+            group=self._settings.group,
+            source=self._settings.source,
+            nats=self._settings.nats,
+            system_id=self._prepared.system_id,
+            snapshot_name=keeper.snapshot.name,
+            snapshot_id=keeper.snapshot.id,
+            cut_bytes=CUT_BYTES,
+            chunk_bytes=self._machinery.client.max_payload - HEADER_BYTES,
+        )
+        spark = await asyncio.shield(self._machinery.starting)
+        schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
+        job = functools.partial(run_job, spark, order)
+        copying = Copying(schedule, job, most_tasks(spark, self._copy.connections), self._machinery.threads, self._book)
+        try:
+            await run_until_first([copying.run(), keeper.watch()])
+        finally:
+            cancel_jobs(spark)
+        return copying.rewritten

@@ -1,0 +1,140 @@
+"""The copy of a group's tables, from what the ledger says is left to the end: this module names the steps, others know how.
+
+A copy goes in rounds (``round``). Tables that are left after one, because its snapshot died or they were rewritten meanwhile,
+wait for the next. What was published under an earlier snapshot no longer counts, by the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from nats.aio.client import Client
+
+from replicator.backoff import Backoff
+from replicator.snapshot.display import show_progress
+from replicator.snapshot.preparation import PreparedCopy, prepare_copy
+from replicator.snapshot.round import Machinery, Round
+from replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings
+from replicator.snapshot.table_book import TableBook
+from replicator.source import Source
+from replicator.tasks import run_until_first
+from shared import telemetry
+from shared.errors import TerminalError, TransientError
+from shared.jetstream import connect
+from shared.ledger import CopyMode, CopyState, now
+from shared.settings import CopySettings, ReplicatorSettings
+from shared.spark_session import Spark
+
+MOST_ROUNDS = 5  # for one table, which is rewritten in each of them
+
+log = telemetry.logger(__name__)
+
+
+class Snapshot:
+    """``prepare`` before the group's first change is published, again when it failed; then ``run`` once; ``close`` at the end."""
+
+    def __init__(self, settings: ReplicatorSettings, copy: CopySettings) -> None:
+        self._settings = settings
+        self._copy = copy
+        self._rewritten: Counter[int] = Counter()
+        self._spark = Spark(f"pgsluice {settings.group} copy", bounded_settings(copy.spark, copy.connections), DAEMON_MODULE)
+        self._threads = ThreadPoolExecutor(copy.connections, "pgsluice-copy")
+        self._starting: asyncio.Future[Spark] | None = None
+        self._client: Client | None = None
+        self._source: Source | None = None
+        self._prepared: PreparedCopy | None = None
+
+    async def prepare(self) -> None:
+        """Raises as ``prepare_copy``, and as connecting does."""
+        if self._prepared is not None:
+            return
+        if self._client is None:
+            self._client = await connect(self._settings.nats, f"pgsluice copy {self._settings.group}")
+        if self._source is not None:
+            await self._source.close()
+        self._source = await Source.connect(self._settings.source)
+        self._prepared = await prepare_copy(self._settings, self._copy, self._client, self._source)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Copies what is left; returns when every table is finished or errored, or after ``stop``.
+
+        Without a stream to follow, raises TerminalError when a table is errored.
+        """
+        assert self._prepared is not None
+        book = self._prepared.book
+        if book.waiting:
+            await run_until_first([self._copy_waiting(self._prepared), book.run(), show_progress(book), _wait(stop)])
+            await book.write()
+        if not book.waiting:
+            await self._finish(self._prepared)
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends Spark, which takes some seconds when it was started, and the connections. May be called again."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            await asyncio.wait({starting})
+            await asyncio.to_thread(self._spark.close)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _copy_waiting(self, prepared: PreparedCopy) -> None:
+        assert self._client is not None
+        backoff = Backoff()
+        self._starting = asyncio.get_running_loop().run_in_executor(self._threads, self._start_spark)
+        machinery = Machinery(self._client, self._starting, self._threads)
+        while prepared.book.waiting:
+            try:
+                rewritten = await Round(self._settings, self._copy, prepared, machinery).run()
+                self._note_rewritten(prepared.book, rewritten)
+            except TransientError as error:
+                pause_s = backoff.next_pause_s()
+                log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
+                await asyncio.sleep(pause_s)
+
+    def _note_rewritten(self, book: TableBook, oids: set[int]) -> None:
+        self._rewritten.update(oids)
+        for oid in oids:
+            if self._rewritten[oid] >= MOST_ROUNDS:
+                error = TerminalError(
+                    f"the table was truncated or rewritten during {MOST_ROUNDS} attempts to copy it",
+                    "keep TRUNCATE, VACUUM FULL, CLUSTER and ALTER TABLE away from it, then start with --retry-errored",
+                )
+                book.note_errored(oid, error)
+
+    async def _finish(self, prepared: PreparedCopy) -> None:
+        book = prepared.book
+        if prepared.record.state is CopyState.RUNNING:
+            state = await prepared.stream.state()
+            if state is None:
+                raise TerminalError(f"stream {prepared.stream.name} is gone", "run 'pgsluice drop' and start again")
+            finished = replace(prepared.record, state=CopyState.FINISHED, finished_at=now(), last_sequence=state.last_sequence)
+            await prepared.store(finished)
+        copied = [record for record in book.records if not record.error]
+        log.info(
+            "copy is finished",
+            tables=len(copied),
+            errored=len(book.errored),
+            rows=sum(record.rows for record in copied),
+            bytes=sum(record.bytes for record in copied),
+            sequence=prepared.record.last_sequence,
+        )
+        if book.errored and prepared.record.mode is CopyMode.COPY:
+            names = ", ".join(record.qualified_name for record in book.errored)
+            raise TerminalError(f"not copied: {names}", "see above and 'pgsluice status' for the reasons")
+
+    def _start_spark(self) -> Spark:
+        self._spark.start()
+        return self._spark
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    await stop.wait()

@@ -1,0 +1,70 @@
+"""Ranges as Spark jobs: one job with one task for what is taken from the schedule at once, as many jobs as tasks may run.
+
+A job of its own for each task leaves it to the schedule what runs next, so that a table's share and a failed range's repetition
+do not depend on how Spark deals out the partitions of one large job.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from replicator.snapshot.copy_task import copy_ranges
+from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome, Verdict
+from shared import telemetry
+from shared.errors import TransientError
+from shared.spark_session import Spark
+
+DAEMON_MODULE = "replicator.snapshot.spark_daemon"
+
+_log = telemetry.logger(__name__)
+
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<tasks>\*|[0-9]+)(?:,[0-9]+)?\])?")
+
+
+def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str, str]:
+    """Spark's settings with at most ``connections`` tasks at a time where Spark runs in our own process."""
+    match = _LOCAL_MASTER.fullmatch(settings.get("spark.master", "local[*]"))
+    if match is None:
+        return dict(settings)
+    cores = os.cpu_count() or 1
+    tasks = cores if match["tasks"] == "*" else int(match["tasks"] or 1)
+    return dict(settings) | {"spark.master": f"local[{min(tasks, connections)}]"}
+
+
+def most_tasks(spark: Spark, connections: int) -> int:
+    """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
+    is_local = _LOCAL_MASTER.fullmatch(str(spark.session.sparkContext.master)) is not None
+    return min(connections, spark.parallelism) if is_local else connections
+
+
+def cancel_jobs(spark: Spark) -> None:
+    """Ends the jobs that run; their callers get outcomes that say so."""
+    try:
+        spark.session.sparkContext.cancelAllJobs()
+    except (Py4JError, OSError) as error:
+        _log.warning("Spark's jobs could not be cancelled", reason=_first_line(error))
+
+
+def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> list[RangeOutcome]:
+    """Each range's outcome. Blocks; several threads may call it at a time."""
+    try:
+        one_task = spark.session.sparkContext.parallelize(range(1), 1)
+        outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, order, ranges)).collect()
+    except (Py4JError, PySparkException, OSError) as failure:
+        error = TransientError(f"a Spark task that copied ended without an outcome ({_first_line(failure)})", "see Spark's log")
+        return [RangeOutcome(range_order.pages, Verdict.FAILED, error=error) for range_order in ranges]
+    return outcomes
+
+
+def _copy(order: CopyOrder, ranges: Sequence[RangeOrder], _: Iterator[int]) -> Iterator[RangeOutcome]:
+    return copy_ranges(order, ranges)
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().partition("\n")[0]

@@ -1,0 +1,90 @@
+"""The tables of a copy as they change, and the ledger as it follows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+from replicator.snapshot.orders import RangeOutcome
+from shared import telemetry
+from shared.errors import PgsluiceError, TransientError
+from shared.ledger import Ledger, Phase, TableRecord
+
+WRITE_INTERVAL_S = 1.0
+
+log = telemetry.logger(__name__)
+
+
+class TableBook:
+    """The ledger is written by ``write`` only: what was noted since the last time, whole records."""
+
+    def __init__(self, ledger: Ledger, records: Iterable[TableRecord]) -> None:
+        self._ledger = ledger
+        self._records = {record.oid: record for record in records}
+        self._unwritten: set[int] = set()
+        self._pages_bytes = dict.fromkeys(self._records, 0)
+
+    @property
+    def records(self) -> list[TableRecord]:
+        return list(self._records.values())
+
+    @property
+    def waiting(self) -> list[TableRecord]:
+        return [record for record in self._records.values() if record.phase.is_waiting_for_copy]
+
+    @property
+    def errored(self) -> list[TableRecord]:
+        return [record for record in self._records.values() if record.phase is Phase.ERRORED]
+
+    def copied_page_bytes(self, oid: int) -> int:
+        """Bytes of the pages of the table's finished ranges; compares with ``bytes_total``."""
+        return self._pages_bytes[oid]
+
+    def put(self, record: TableRecord) -> None:
+        """The table is as ``record`` says."""
+        self._records[record.oid] = record
+        self._pages_bytes[record.oid] = 0
+        self._unwritten.add(record.oid)
+
+    def note_done(self, outcome: RangeOutcome) -> None:
+        """A range is stored; with the last one the table's copy is finished."""
+        oid = outcome.pages.table_oid
+        record = self._records[oid]
+        if record.phase is not Phase.DATA_SYNC:
+            return
+        record = replace(
+            record, rows=record.rows + outcome.rows, bytes=record.bytes + outcome.bytes, ranges_done=record.ranges_done + 1
+        )
+        self._pages_bytes[oid] += outcome.pages.size_bytes
+        if record.ranges_done == record.ranges:
+            record = record.enter(Phase.FINISHED_COPY)
+            log.info("table is copied", table=record.qualified_name, rows=record.rows, bytes=record.bytes, lsn=record.lsn)
+        self._records[oid] = record
+        self._unwritten.add(oid)
+
+    def note_errored(self, oid: int, error: PgsluiceError) -> None:
+        """The table is given up; the others go on."""
+        record = self._records[oid]
+        if record.phase is Phase.ERRORED:
+            return
+        log.error("table cannot be copied", table=record.qualified_name, error=error.fact, remedy=error.remedy)
+        self._records[oid] = record.enter(Phase.ERRORED, error=error.fact, remedy=error.remedy)
+        self._unwritten.add(oid)
+
+    async def write(self) -> None:
+        """Raises TransientError when the broker does not answer; then what is not written stays noted."""
+        for oid in list(self._unwritten):
+            record = self._records[oid]
+            await self._ledger.store_table(record)
+            if self._records[oid] is record:
+                self._unwritten.discard(oid)
+
+    async def run(self) -> None:
+        """Writes at least every WRITE_INTERVAL_S while there is something to write, until it is cancelled."""
+        while True:
+            await asyncio.sleep(WRITE_INTERVAL_S)
+            try:
+                await self.write()
+            except TransientError as error:
+                log.warning("the ledger is not written now", reason=str(error))
