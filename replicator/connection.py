@@ -23,9 +23,12 @@ SESSION_SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "default_transaction_read_only": "off",
+    "synchronous_commit": "local",
 }
-"""What shapes text, so that a value reads the same whatever the server, the database or the role sets; and no time limits of
-the role, which would end a session that is only waiting."""
+"""What shapes text, so that a value reads the same whatever the server, the database or the role sets. No time limits of the
+role, which would end a session that is only waiting; and no waiting for the source's standbys with what we write ourselves."""
 
 # A peer that vanished is noticed by TCP in about 30 s.
 _TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}

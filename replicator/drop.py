@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from replicator.publication import drop_publication
+from replicator.publication import check_owner, drop_publication, find_publication
 from replicator.slot import drop_slot
 from replicator.source import Source
 from shared import telemetry
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream, connect
 from shared.names import TARGET_SCHEMA, GroupNames
 from shared.settings import DropSettings
 from shared.state import StateBucket
@@ -30,9 +30,9 @@ async def _drop(settings: DropSettings) -> None:
     await _drop_from_source(settings, names)
     client = await connect(settings.nats, f"pgsluice drop {names.group}")
     try:
-        stream = ChangeStream(client, names)
-        await stream.delete()
-        log.info("stream is removed", stream=stream.name)
+        for stream in (ChangeStream(client, names), SnapshotStream(client, names)):
+            await stream.delete()
+            log.info("stream is removed", stream=stream.name)
         bucket = StateBucket(client, names)
         await bucket.destroy()
         log.info("state bucket is removed", bucket=bucket.name)
@@ -42,9 +42,12 @@ async def _drop(settings: DropSettings) -> None:
 
 
 async def _drop_from_source(settings: DropSettings, names: GroupNames) -> None:
-    """The slot first: while it is in use nothing is removed."""
+    """The slot first: while it is in use nothing is removed. Nothing at all when the names are another group's."""
     source = await Source.connect(settings.source)
     try:
+        publication = await find_publication(source, names)
+        if publication is not None:
+            check_owner(publication, names)
         existed = await drop_slot(source, names)
         log.info("replication slot is removed", slot=names.slot, existed=existed)
         existed = await drop_publication(source, names)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
+from replicator.slot import ReplicationSlot
+from replicator.walsender import SystemIdentity
 from shared.errors import TerminalError, TransientError
+from shared.names import GroupNames
 from shared.state import GROUP_KEY, StateBucket
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
@@ -26,42 +29,90 @@ class GroupRecord:
     created_at: str
 
 
-async def bind_group(bucket: StateBucket, found: GroupRecord, *, failover: bool) -> tuple[GroupRecord, bool]:
-    """The group's record, and whether it was made now, from ``found``. ``failover``: the slot is one that moves to a standby.
+@dataclass(frozen=True, slots=True)
+class BoundRecord:
+    """A record as the bucket holds it, with the revision that a change must name."""
 
-    Raises TerminalError when the group is bound to something else than ``found``.
-    """
+    record: GroupRecord
+    revision: int
+
+
+async def read_record(bucket: StateBucket) -> BoundRecord | None:
+    """None before the group's first start."""
     entry = await bucket.get(GROUP_KEY)
-    if entry is None:
-        record = replace(found, created_at=datetime.now(UTC).isoformat())
-        if await bucket.create(GROUP_KEY, asdict(record)) is None:
-            raise TransientError(f"another replicator of group {found.group!r} started at the same time", "run only one")
-        return record, True
-    record = GroupRecord(**entry.value)
-    _check(record, found, failover)
-    bound = replace(found, slot_lsn=record.slot_lsn, created_at=record.created_at)
-    if bound != record and await bucket.update(GROUP_KEY, asdict(bound), entry.revision) is None:
-        raise TransientError(f"another replicator of group {found.group!r} started at the same time", "run only one")
-    return bound, False
+    return None if entry is None else BoundRecord(GroupRecord(**entry.value), entry.revision)
 
 
-def _check(record: GroupRecord, found: GroupRecord, failover: bool) -> None:
-    if record.system_id != found.system_id or record.database != found.database:
+def check_source(
+    bound: BoundRecord | None, names: GroupNames, identity: SystemIdentity, database: str, slot: ReplicationSlot | None
+) -> None:
+    """Raises TerminalError when the group is bound to another source, or when slot and record do not know of each other.
+
+    To be called before anything is made in the source.
+    """
+    if bound is None:
+        if slot is not None:
+            raise TerminalError(
+                f"replication slot {names.slot} exists, but NATS knows nothing of group {names.group!r}: its state was lost, or "
+                "this is another NATS",
+                f"check nats-url, or {_START_AGAIN}",
+            )
+        return
+    record = bound.record
+    if (record.system_id, record.database) != (identity.system_id, database):
         raise TerminalError(
             f"group {record.group!r} replicates database {record.database!r} of system {record.system_id}, "
-            f"the source is database {found.database!r} of system {found.system_id}",
+            f"the source is database {database!r} of system {identity.system_id}",
             f"check host and dbname; for another source use another group, or {_START_AGAIN}",
         )
-    if record.timeline != found.timeline and not failover:
+    if slot is None and record.slot_lsn:
         raise TerminalError(
-            f"the source moved from timeline {record.timeline} to {found.timeline} (a failover or a restore) and the slot "
+            f"replication slot {names.slot} is gone, and with it the changes since it was last confirmed", _START_AGAIN
+        )
+    if record.timeline != identity.timeline and not (slot is not None and slot.failover):
+        raise TerminalError(
+            f"the source moved from timeline {record.timeline} to {identity.timeline} (a failover or a restore) and the slot "
             "did not move with it",
             f"{_START_AGAIN}; slots made with failover: true survive a failover on PostgreSQL 17 and later",
         )
-    if record.publication_oid != found.publication_oid:
-        raise TerminalError(
-            f"publication {record.publication} was dropped and made again: changes in between were not published", _START_AGAIN
+
+
+async def bind_group(
+    bucket: StateBucket,
+    bound: BoundRecord | None,
+    names: GroupNames,
+    identity: SystemIdentity,
+    database: str,
+    publication_oid: int,
+) -> GroupRecord:
+    """The group's record after ``check_source``, made at the first start.
+
+    Raises TerminalError when the publication is not the one of the record, TransientError when another start came between.
+    """
+    if bound is None:
+        record = GroupRecord(
+            group=names.group,
+            system_id=identity.system_id,
+            timeline=identity.timeline,
+            database=database,
+            publication=names.publication,
+            publication_oid=publication_oid,
+            slot=names.slot,
+            slot_lsn="",
+            created_at=datetime.now(UTC).isoformat(),
         )
+        revision = await bucket.create(GROUP_KEY, asdict(record))
+    else:
+        if bound.record.publication_oid != publication_oid:
+            raise TerminalError(
+                f"publication {names.publication} was dropped and made again: changes in between were not published", _START_AGAIN
+            )
+        record = replace(bound.record, timeline=identity.timeline)
+        is_same = record == bound.record
+        revision = bound.revision if is_same else await bucket.update(GROUP_KEY, asdict(record), bound.revision)
+    if revision is None:
+        raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one")
+    return record
 
 
 async def note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> GroupRecord:

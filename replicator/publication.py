@@ -66,12 +66,11 @@ def check_owner(publication: Publication, names: GroupNames) -> None:
 async def ensure_publication(
     source: Source, names: GroupNames, tables: Sequence[SourceTable], operations: Sequence[str]
 ) -> Publication:
-    """The publication, holding exactly ``tables`` and ``operations`` when this returns."""
+    """The publication, holding exactly ``tables`` and ``operations`` when this returns. The caller has checked its owner."""
     publication = await find_publication(source, names)
     if publication is None:
         await _create(source, names, tables, operations)
     else:
-        check_owner(publication, names)
         await _align(source, names, publication, tables, operations)
     made = await find_publication(source, names)
     if made is None:
@@ -112,11 +111,9 @@ def _table_list(tables: Sequence[SourceTable]) -> sql.Composed:
 
 
 async def drop_publication(source: Source, names: GroupNames) -> bool:
-    """Whether there was one."""
-    publication = await find_publication(source, names)
-    if publication is None:
+    """Whether there was one. The caller has checked its owner."""
+    if await find_publication(source, names) is None:
         return False
-    check_owner(publication, names)
     statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(names.publication))
     await source.execute(f"dropping publication {names.publication}", statement)
     return True

@@ -208,6 +208,8 @@ class Publisher:
                 self._check_overdue()
 
     def _check_overdue(self) -> None:
+        if self._client.is_closed:
+            self._fatal = TransientError("the connection to NATS is closed", "it is made again")
         reconnects = self._client.stats["reconnects"]
         if reconnects != self._reconnects:
             self._reconnects = reconnects

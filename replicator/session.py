@@ -14,9 +14,9 @@ from nats.aio.client import Client
 
 from replicator.assembler import Assembler
 from replicator.feedback import Feedback, status_interval_s
-from replicator.group_record import GroupRecord, bind_group, note_slot
+from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, read_record
 from replicator.progress import Progress
-from replicator.publication import ensure_publication
+from replicator.publication import Publication, check_owner, ensure_publication, find_publication
 from replicator.publisher import Publisher
 from replicator.receiver import Published, Receiver
 from replicator.recorder import Recorder
@@ -43,11 +43,12 @@ log = telemetry.logger(__name__)
 
 @dataclass(slots=True)
 class Run:
-    """What outlives a session: ``until`` once it is known, and what was published."""
+    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published."""
 
     settings: ReplicatorSettings
     names: GroupNames
     until: LSN | None = None
+    is_publication_ready: bool = False
     counts: Published = field(default_factory=Published)
 
 
@@ -109,44 +110,44 @@ async def _prepare_source(
     run: Run, source: Source, facts: SourceFacts, walsender: WalSender, bucket: StateBucket
 ) -> tuple[ReplicationSlot, GroupRecord]:
     """Publication and slot as they should be, and the group bound to them."""
-    settings, names = run.settings, run.names
-    if settings.failover:
-        check_failover(facts)
-    tables = await select_tables(source, settings.tables, settings.schema)
-    check_replica_identity(tables, settings.publish)
+    names = run.names
     identity = await walsender.identify()
-    publication = await ensure_publication(source, names, tables, settings.publish)
-    found = GroupRecord(
-        group=names.group,
-        system_id=identity.system_id,
-        timeline=identity.timeline,
-        database=facts.database,
-        publication=names.publication,
-        publication_oid=publication.oid,
-        slot=names.slot,
-        slot_lsn="",
-        created_at="",
-    )
+    publication = await find_publication(source, names)
+    if publication is not None:
+        check_owner(publication, names)
+    bound = await read_record(bucket)
     slot = await find_slot(source, names)
-    record, is_new = await bind_group(bucket, found, failover=slot is not None and slot.failover)
-    if slot is None and record.slot_lsn:
-        raise TerminalError(
-            f"replication slot {names.slot} is gone, and with it the changes since it was last confirmed",
-            "run 'pgsluice drop' and start again with an empty target",
-        )
-    if slot is not None and is_new:
-        raise TerminalError(
-            f"replication slot {names.slot} exists, but NATS knows nothing of group {names.group!r}: its state was lost, or "
-            "this is another NATS",
-            "check nats-url, or run 'pgsluice drop' and start again with an empty target",
-        )
+    check_source(bound, names, identity, facts.database, slot)
+    if run.settings.failover:
+        check_failover(facts)
+    publication = await _prepare_publication(run, source)
+    record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid)
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
-        slot = await create_slot(source, names, facts, settings.failover)
+        slot = await create_slot(source, names, facts, run.settings.failover)
     check_slot(slot, facts)
     if not record.slot_lsn:
         record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
     return slot, record
+
+
+async def _prepare_publication(run: Run, source: Source) -> Publication:
+    """Brought to the configuration by the first session of a process. Later ones take it as it is, so that a table made
+    meanwhile cannot stop a replicator that only lost its connection."""
+    settings, names = run.settings, run.names
+    if run.is_publication_ready:
+        publication = await find_publication(source, names)
+        if publication is None:
+            raise TerminalError(
+                f"publication {names.publication} was dropped while the slot needs it",
+                "run 'pgsluice drop' and start again with an empty target",
+            )
+        return publication
+    tables = await select_tables(source, settings.tables, settings.schema)
+    check_replica_identity(tables, settings.publish)
+    publication = await ensure_publication(source, names, tables, settings.publish)
+    run.is_publication_ready = True
+    return publication
 
 
 async def _until_lsn(text: str, source: Source) -> LSN:

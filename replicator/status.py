@@ -16,8 +16,9 @@ import orjson
 
 from replicator.slot import ReplicationSlot, find_slot
 from replicator.source import Source
+from replicator.table_status import TableStatus, format_tables, table_statuses
 from shared.errors import PgsluiceError
-from shared.jetstream import ChangeStream, StreamState, connect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
 from shared.message import MessageHeaders
 from shared.names import GroupNames
 from shared.settings import StatusSettings
@@ -55,6 +56,8 @@ class GroupStatus:
     slot: ReplicationSlot | None
     source_problem: str
     stream: StreamState | None
+    snapshot_stream: StreamState | None
+    tables: list[TableStatus]
     workers: list[WorkerStatus]
 
 
@@ -72,7 +75,7 @@ async def _look(settings: StatusSettings) -> GroupStatus:
     client = await connect(settings.nats, f"pgsluice status {names.group}")
     try:
         stream, bucket = ChangeStream(client, names), StateBucket(client, names)
-        state = await stream.state()
+        state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
         records = await _records(bucket)
         workers = [
             await _worker(name.removeprefix(_WORKER_PREFIX), records, stream, state)
@@ -82,7 +85,17 @@ async def _look(settings: StatusSettings) -> GroupStatus:
     finally:
         await client.close()
     slot, problem = await _slot(settings, names)
-    return GroupStatus(names.group, records.get(GROUP_KEY), records.get(REPLICATOR_KEY), slot, problem, state, workers)
+    return GroupStatus(
+        group=names.group,
+        bound_to=records.get(GROUP_KEY),
+        replicator=records.get(REPLICATOR_KEY),
+        slot=slot,
+        source_problem=problem,
+        stream=state,
+        snapshot_stream=snapshot_state,
+        tables=table_statuses(records, state),
+        workers=workers,
+    )
 
 
 async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
@@ -151,10 +164,15 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     yield f"slot         {_slot_line(status)}"
     yield f"replicator   {_replicator_line(status.replicator)}"
     yield f"stream       {_stream_line(status.stream)}"
+    if status.snapshot_stream is not None:
+        yield f"snapshot     {_stream_line(status.snapshot_stream)}"
     if not status.workers:
         yield "workers      none has started"
     for worker in status.workers:
         yield f"worker       {_worker_line(worker)}"
+    if status.tables:
+        yield ""
+        yield from format_tables(status.tables)
 
 
 def _source_line(status: GroupStatus) -> str:
