@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
 _STREAM_MANAGEMENT = "$JS.API.STREAM."
 _STREAM_NOT_FOUND = 10059
+_CREATED_METADATA = "pgsluice.created"
 _SUBJECTS_OVERLAP = 10065
 
 
@@ -163,7 +165,8 @@ async def _check_server(client: Client) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """``created`` is the stream's creation time as the server spells it: its identity, since a recreated stream has another.
+    """``created`` is the stream's identity: when it was made, and a random part, as ``ensure`` wrote it into the metadata.
+    The server's own creation time is none: after an update of the configuration and a restart, it is the time of the update.
 
     ``first_sequence`` is one past ``last_sequence`` when the stream is empty. Sizes are bytes.
     """
@@ -196,9 +199,14 @@ class Stream:
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages."""
-        state = await self.state()
+        answer = await self._request(f"INFO.{self.name}", {})
         configuration = stream_configuration(self.name, [self._subjects], settings)
-        answer = await self._request(f"{'CREATE' if state is None else 'UPDATE'}.{self.name}", configuration)
+        if answer.get("error", {}).get("err_code") == _STREAM_NOT_FOUND:
+            configuration["metadata"] = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {uuid.uuid4().hex[:8]}"}
+            answer = await self._request(f"CREATE.{self.name}", configuration)
+        elif "error" not in answer and not configuration.items() <= answer["config"].items():
+            configuration["metadata"] = _own_metadata(answer)
+            answer = await self._request(f"UPDATE.{self.name}", configuration)
         if "error" in answer:
             raise stream_error(self.name, answer["error"])
         return _stream_state(answer)
@@ -346,13 +354,19 @@ def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:
     state = answer["state"]
     return StreamState(
-        created=answer["created"],
+        created=_own_metadata(answer).get(_CREATED_METADATA, answer["created"]),
         first_sequence=state["first_seq"] if state["messages"] else state["last_seq"] + 1,
         last_sequence=state["last_seq"],
         messages=state["messages"],
         bytes=state["bytes"],
         max_bytes=answer["config"]["max_bytes"],
     )
+
+
+def _own_metadata(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The stream's metadata without what the server adds to it."""
+    metadata = answer["config"].get("metadata") or {}
+    return {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
 
 
 def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
