@@ -33,12 +33,24 @@ ENTRANCES = {
         "replicator/replicator.py",
         "replicator/session.py",
         "replicator/publisher.py",
+        "replicator/snapshot/copy_task.py",
+        "replicator/snapshot/preparation.py",
+        "replicator/snapshot/range_publisher.py",
+        "replicator/snapshot/round.py",
+        "replicator/snapshot/snapshot.py",
         "worker/worker.py",
         "worker/stream_reader.py",
         "worker/positions.py",
     ),
     "psycopg": ("replicator/", "worker/sinks/postgres/"),
-    "pyspark": ("worker/source.py", "worker/query.py", "shared/spark_session.py", "worker/spark_daemon.py"),
+    "pyspark": (
+        "shared/spark_session.py",
+        "replicator/snapshot/spark_daemon.py",
+        "replicator/snapshot/spark_job.py",
+        "worker/source.py",
+        "worker/query.py",
+        "worker/spark_daemon.py",
+    ),
 }
 """Where each library may be imported: files, or folders ending in a slash."""
 

@@ -39,7 +39,7 @@ _CURRENT_LSN: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """``name`` is what SET TRANSACTION SNAPSHOT takes. The snapshot holds the transactions whose commit LSN is at most ``lsn``;
+    """``name`` is what SET TRANSACTION SNAPSHOT takes. The snapshot holds the transactions whose commit LSN is below ``lsn``;
     without a slot behind it ``lsn`` is only near to that."""
 
     name: str
@@ -101,9 +101,9 @@ class SnapshotKeeper:
 
 
 async def _create_temporary_slot(replication: Connection) -> tuple[LSN, str]:
-    """The last LSN whose commit is in the snapshot, and the snapshot's name.
+    """The slot's consistent point and the snapshot's name.
 
-    The consistent point is the end of a WAL record. A commit record that begins there is the first one that the snapshot
+    The consistent point is the end of a WAL record. A commit record that begins right there is the first one that the snapshot
     does not show (PostgreSQL's own apply worker, should_apply_changes_for_rel, compares the same way).
     """
     slot = f"pgsluice_copy_{secrets.token_hex(8)}"
@@ -114,7 +114,7 @@ async def _create_temporary_slot(replication: Connection) -> tuple[LSN, str]:
         raise sql_error(error, "exporting a snapshot") from None
     assert row is not None
     _, consistent_point, name, _ = row
-    return LSN(parse_lsn(consistent_point) - 1), name
+    return parse_lsn(consistent_point), name
 
 
 async def begin(connection: Connection) -> None:

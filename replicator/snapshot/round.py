@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -37,14 +36,16 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """What carries a copy: ``starting`` gives Spark once it has started, ``threads`` wait for its jobs."""
+    """What carries a copy: NATS, Spark, and threads that wait for Spark's jobs."""
 
     client: Client
-    starting: asyncio.Future[Spark]
+    spark: Spark
     threads: Executor
 
 
 class Round:
+    """``run`` once."""
+
     def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, machinery: Machinery) -> None:
         self._settings = settings
         self._copy = copy
@@ -149,7 +150,7 @@ class Round:
             cut_bytes=CUT_BYTES,
             chunk_bytes=self._machinery.client.max_payload - HEADER_BYTES,
         )
-        spark = await asyncio.shield(self._machinery.starting)
+        spark = self._machinery.spark
         schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
         job = functools.partial(run_job, spark, order)
         copying = Copying(schedule, job, most_tasks(spark, self._copy.connections), self._machinery.threads, self._book)

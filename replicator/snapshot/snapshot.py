@@ -42,7 +42,7 @@ class Snapshot:
         self._rewritten: Counter[int] = Counter()
         self._spark = Spark(f"pgsluice {settings.group} copy", bounded_settings(copy.spark, copy.connections), DAEMON_MODULE)
         self._threads = ThreadPoolExecutor(copy.connections, "pgsluice-copy")
-        self._starting: asyncio.Future[Spark] | None = None
+        self._starting: asyncio.Future[object] | None = None
         self._client: Client | None = None
         self._source: Source | None = None
         self._prepared: PreparedCopy | None = None
@@ -66,7 +66,7 @@ class Snapshot:
         assert self._prepared is not None
         book = self._prepared.book
         if book.waiting:
-            await run_until_first([self._copy_waiting(self._prepared), book.run(), show_progress(book), _wait(stop)])
+            await run_until_first([self._copy_waiting(self._prepared), book.run(), _wait(stop)])
             await book.write()
         if not book.waiting:
             await self._finish(self._prepared)
@@ -88,9 +88,14 @@ class Snapshot:
 
     async def _copy_waiting(self, prepared: PreparedCopy) -> None:
         assert self._client is not None
+        log.info("starting Spark", tables=len(prepared.book.waiting))
+        self._starting = asyncio.get_running_loop().run_in_executor(self._threads, self._spark.start)
+        await asyncio.shield(self._starting)
+        machinery = Machinery(self._client, self._spark, self._threads)
+        await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
+
+    async def _run_rounds(self, prepared: PreparedCopy, machinery: Machinery) -> None:
         backoff = Backoff()
-        self._starting = asyncio.get_running_loop().run_in_executor(self._threads, self._start_spark)
-        machinery = Machinery(self._client, self._starting, self._threads)
         while prepared.book.waiting:
             try:
                 rewritten = await Round(self._settings, self._copy, prepared, machinery).run()
@@ -130,10 +135,6 @@ class Snapshot:
         if book.errored and prepared.record.mode is CopyMode.COPY:
             names = ", ".join(record.qualified_name for record in book.errored)
             raise TerminalError(f"not copied: {names}", "see above and 'pgsluice status' for the reasons")
-
-    def _start_spark(self) -> Spark:
-        self._spark.start()
-        return self._spark
 
 
 async def _wait(stop: asyncio.Event) -> None:
