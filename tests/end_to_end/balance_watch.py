@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from types import TracebackType
+from typing import Self
 
 import psycopg
 
@@ -21,10 +23,11 @@ class BalanceWatch:
         self.unequal: list[tuple[object, ...]] = []
         self.looks = 0
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._stopping.set()
         self._thread.join()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import threading
+from types import TracebackType
+from typing import Self
 
 import psycopg
 
@@ -67,7 +69,7 @@ _STATEMENTS = (
 
 
 class RandomLoad:
-    """``connections`` threads write until ``stop``; an error in one is raised by ``stop``. Reproducible up to interleaving."""
+    """``connections`` threads write until ``stop``, or until the context is left; ``stop`` raises an error of theirs. Reproducible up to interleaving."""
 
     def __init__(self, database: Database, seed: int, connections: int = 3) -> None:
         self._database = database
@@ -82,6 +84,13 @@ class RandomLoad:
     def create_tables(database: Database) -> None:
         with database.connect() as connection:
             connection.execute(_SCHEMA)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._stopping.set()
 
     def start(self) -> None:
         """The accounts come first, in one transaction: without a copy, a group carries only what happens after it began."""

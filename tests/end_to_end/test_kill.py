@@ -66,15 +66,16 @@ def run_killing(source: Database, target: Database, nats: NatsServer, group: str
     load, watch = RandomLoad(source, seed), BalanceWatch(target)
     with GroupUnderTest(configuration(group, source, target, nats)) as under_test:
         under_test.replicator.wait_for_log("replicating")
-        load.start()
-        watch.start()
-        wait_until(lambda: watch.looks > 0, deadline_s=60, what="the first batch at the target")
-        kill_at_random(under_test, nats, killing, random.Random(seed))
-        load.stop()
-        wait_until(
-            lambda: checksums(source) == checksums(target), deadline_s=CATCH_UP_DEADLINE_S, what="equal tables", interval_s=0.5
-        )
-        watch.stop()
+        with load, watch:
+            wait_until(lambda: watch.looks > 0, deadline_s=60, what="the first batch at the target")
+            kill_at_random(under_test, nats, killing, random.Random(seed))
+            load.stop()
+            wait_until(
+                lambda: checksums(source) == checksums(target),
+                deadline_s=CATCH_UP_DEADLINE_S,
+                what="equal tables",
+                interval_s=0.5,
+            )
         audit = asyncio.run(audit_stream(nats.settings(), group))
     assert load.transactions > 0
     assert watch.unequal == []
