@@ -69,7 +69,8 @@ _STATEMENTS = (
 
 
 class RandomLoad:
-    """``connections`` threads write until ``stop``, or until the context is left; ``stop`` raises an error of theirs. Reproducible up to interleaving."""
+    """``connections`` threads write until ``stop``, or until the context is left; ``stop`` raises an error of theirs. What they
+    write is reproducible up to how they interleave."""
 
     def __init__(self, database: Database, seed: int, connections: int = 3) -> None:
         self._database = database
