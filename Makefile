@@ -13,13 +13,15 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long demo clean
+.PHONY: help install java lint format check test test-long demo bench bench-quick clean
 
 help:
 	@echo "make demo       a shop database replicated live for 20 seconds, on servers that the demo starts itself"
 	@echo "make test       every test but the long ones (several minutes)"
 	@echo "make test-long  the long ones"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
+	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
+	@echo "make bench-quick  the same without the transaction of 5,000,000 rows"
 	@echo "make format     format the code"
 	@echo "make install    only make or renew the virtual environment $(VENV)"
 	@echo "make clean      remove $(VENV) and all caches"
@@ -69,6 +71,12 @@ test-long: $(INSTALLED) java
 
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo
+
+bench: $(INSTALLED) java
+	@$(BIN)/python -m benchmarks.run --repeat 3 --json benchmarks/results/bench.json
+
+bench-quick: $(INSTALLED) java
+	@$(BIN)/python -m benchmarks.run backlog latency cold_start
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

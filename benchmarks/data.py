@@ -1,0 +1,123 @@
+"""The rows that are replicated, and how a benchmark sees that they arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from benchmarks.demo.comparison import compare
+from shared.lsn import LSN, parse_lsn
+from tests.servers import Database, PgsluiceProcess
+from tests.waiting import wait_until
+
+EVENTS = "events"
+WARM_UP = "warm_up"
+"""A table like EVENTS, whose rows only make a contestant warm."""
+
+LOOK_INTERVAL_S = 0.01
+
+_TABLE = """
+CREATE TABLE {} (
+    id bigint PRIMARY KEY,
+    account integer NOT NULL,
+    kind text NOT NULL,
+    amount numeric(12, 2) NOT NULL,
+    settled boolean NOT NULL,
+    happened_at timestamptz NOT NULL,
+    note text
+)
+"""
+_INSERT = """
+INSERT INTO {}
+SELECT i, i * 7919 % 100000, (ARRAY['created', 'paid', 'shipped', 'returned'])[(1 + i % 4)::int], (i * 37 % 1000000) / 100.0,
+       i % 3 = 0, timestamptz '2026-01-01 00:00:00Z' + i * interval '1 second', md5(i::text)
+FROM generate_series({}::bigint, {}::bigint) i
+"""
+_INSERT_IN_PARTS = """
+DO $$ BEGIN
+    FOR part IN {first}..{last} BY {step} LOOP
+        {insert};
+        COMMIT;
+    END LOOP;
+END $$
+"""
+
+
+class DifferenceError(Exception):
+    """Source and target hold different rows after a run: its figures mean nothing."""
+
+
+def create_tables(*databases: Database) -> None:
+    """Both tables: 7 columns, about 110 bytes a row."""
+    for database in databases:
+        for table in (EVENTS, WARM_UP):
+            database.execute(_TABLE.format(table))
+
+
+def insert(database: Database, table: str, last: int, *, first: int = 1) -> None:
+    """Rows ``first`` to ``last`` in one transaction."""
+    database.execute(_INSERT.format(table, first, last))
+
+
+def insert_in_parts(database: Database, table: str, last: int, *, first: int = 1, rows_per_transaction: int = 1000) -> None:
+    """Rows ``first`` to ``last`` in transactions of ``rows_per_transaction``."""
+    step = rows_per_transaction
+    statement = _INSERT.format(table, "part", f"least({last}, part + {step - 1})")
+    database.execute(_INSERT_IN_PARTS.format(first=first, last=last, step=step, insert=statement))
+
+
+def current_lsn(source: Database) -> LSN:
+    return parse_lsn(source.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+
+
+def require_equal(source: Database, target: Database, *tables: str) -> None:
+    """Raises DifferenceError unless every table has the same rows on both sides, by checksum."""
+    for table in tables:
+        comparison = compare(source, target, table)
+        if not comparison.is_equal:
+            raise DifferenceError(
+                f"table {table} differs: {comparison.source.rows:,} rows ({comparison.source.shown}) at the source,"
+                f" {comparison.target.rows:,} ({comparison.target.shown}) at the target"
+            )
+
+
+class TargetWatch:
+    """Looks for rows at the target on a connection of its own, by primary key: a look costs the target next to nothing."""
+
+    def __init__(self, target: Database) -> None:
+        self._connection = target.connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._connection.close()
+
+    def wait_for_row(
+        self, table: str, row_id: int, processes: Iterable[PgsluiceProcess] = (), deadline_s: float = 600.0
+    ) -> float:
+        """The time (``time.time``) at which the row was first seen, LOOK_INTERVAL_S late at most. Raises at once when one of
+        ``processes`` has ended."""
+        statement = f"SELECT FROM {table} WHERE id = %s"
+
+        def is_there() -> bool:
+            return bool(self._connection.execute(statement, [row_id], prepare=True).rowcount) or _ended(processes)
+
+        wait_until(is_there, deadline_s=deadline_s, what=f"row {row_id} of {table} at the target", interval_s=LOOK_INTERVAL_S)
+        return time.time()
+
+    def newest_row(self, table: str) -> int:
+        """The largest id; 0 when there is none."""
+        row = self._connection.execute(f"SELECT max(id) FROM {table}", prepare=True).fetchone()
+        assert row is not None
+        return row[0] or 0
+
+
+def _ended(processes: Iterable[PgsluiceProcess]) -> bool:
+    """False; raises when one of the processes is over."""
+    for process in processes:
+        if not process.is_running:
+            raise RuntimeError(f"a pgsluice process ended with exit code {process.wait()}:\n{process.log()[-4000:]}")
+    return False

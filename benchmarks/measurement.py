@@ -1,0 +1,69 @@
+"""What a scenario is, and what it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.processes import Usage
+
+NATIVE = "native"
+"""The contestant that others are compared with: PostgreSQL's logical replication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``rows``, ``commits_per_s`` and ``seconds`` are 0 for the scenario's own size."""
+
+    rows: int = 0
+    repeat: int = 1
+    commits_per_s: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One contestant, once.
+
+    Names of ``figures`` end in their unit: ``_s``, ``_ms``, ``_per_s``, ``_mb``; a ``ratio`` is a share of what native
+    replication achieved in the same repetition. ``changes`` is the work that ``usage`` was spent on.
+    """
+
+    scenario: str
+    contestant: str
+    repetition: int
+    figures: dict[str, float]
+    changes: int
+    usage: dict[str, Usage]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure of a contestant should be, at the scenario's own size on a machine of two cores."""
+
+    contestant: str
+    figure: str
+    limit: float
+    at_least: bool
+
+    def is_met_by(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+def at_least(contestant: str, figure: str, limit: float) -> Goal:
+    return Goal(contestant, figure, limit, at_least=True)
+
+
+def at_most(contestant: str, figure: str, limit: float) -> Goal:
+    return Goal(contestant, figure, limit, at_least=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``measure`` starts its own servers, lets the contestants take turns, and checks that source and target are equal after
+    each; it raises ``data.DifferenceError`` when they are not."""
+
+    name: str
+    title: str
+    goals: tuple[Goal, ...]
+    measure: Callable[[Options], Iterator[Run]]

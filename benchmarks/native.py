@@ -1,0 +1,51 @@
+"""The contestant: PostgreSQL's own logical replication."""
+
+from __future__ import annotations
+
+from benchmarks.data import EVENTS
+from tests.servers import Database
+from tests.waiting import wait_until
+
+PUBLICATION = "native"
+
+
+class Subscription:
+    """One subscription to EVENTS with a slot that exists before the subscription does, so that a backlog can wait in it.
+
+    PostgreSQL's defaults hold for all its options.
+    """
+
+    def __init__(self, name: str, source: Database) -> None:
+        self._name = name
+        self._source = source
+        self._target: Database | None = None
+
+    def create_slot(self) -> None:
+        """What is committed from now on waits for ``enable``."""
+        if not self._source.execute("SELECT FROM pg_publication WHERE pubname = %s", [PUBLICATION]):
+            self._source.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {EVENTS}")
+        self._source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name])
+
+    def create(self, target: Database) -> None:
+        self._target = target
+        target.execute(
+            f"CREATE SUBSCRIPTION {self._name} CONNECTION '{self._source.server.dsn(self._source.dbname)}'"
+            f" PUBLICATION {PUBLICATION}"
+            f" WITH (create_slot = false, slot_name = '{self._name}', copy_data = false, enabled = false)"
+        )
+
+    def enable(self) -> None:
+        self._at_target(f"ALTER SUBSCRIPTION {self._name} ENABLE")
+
+    def drop(self) -> None:
+        """The subscription and its slot."""
+        self._at_target(f"ALTER SUBSCRIPTION {self._name} DISABLE")
+        wait_until(self._is_idle, what=f"end of subscription {self._name}")
+        self._at_target(f"DROP SUBSCRIPTION {self._name}")
+
+    def _is_idle(self) -> bool:
+        return not self._source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [self._name])
+
+    def _at_target(self, statement: str) -> None:
+        assert self._target is not None
+        self._target.execute(statement)

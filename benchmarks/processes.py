@@ -1,0 +1,180 @@
+"""What processes cost: CPU seconds and peak memory of each part of a pipeline, children included."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+SURVEY_INTERVAL_S = 1.0
+"""Searching for child processes and measuring their memory costs some ten milliseconds."""
+
+BENCHMARK = "benchmark"
+WORKER = "worker"
+WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
+WHOLE_WORKER = "worker in all"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one part.
+
+    ``cpu_s`` was spent within the watch. ``largest_bytes`` is the resident memory of its largest process at that process's own
+    peak. ``together_bytes`` is the memory of all its processes, a page that n processes share counted as 1/n in each, at the
+    peak of what was seen every SURVEY_INTERVAL_S. PostgreSQL's shared buffers are in neither.
+    """
+
+    cpu_s: float
+    largest_bytes: int
+    together_bytes: int
+
+
+class ProcessWatch:
+    """A context within which processes are watched (or from ``start`` to ``stop``).
+
+    ``roots`` names the process each part begins with; its descendants belong to it. The part ``worker`` is shown as its driver
+    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together.
+    """
+
+    def __init__(self, roots: Mapping[str, int]) -> None:
+        self._roots = dict(roots)
+        self._cpu_before: dict[str, float] = {}
+        self._cpu: dict[str, float] = {}
+        self._largest: dict[str, int] = defaultdict(int)
+        self._together: dict[str, int] = defaultdict(int)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._survey_for_ever, name="process watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        self._survey()
+        self._cpu_before = dict(self._cpu)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ends the watch, before its context does or at its end: the first call counts. What a process cost is known only when
+        it has not been reaped before."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._survey()
+
+    def add(self, part: str, pid: int) -> None:
+        """Watches a process that was started within the watch, from its beginning."""
+        with self._lock:
+            self._roots[part] = pid
+
+    def usage(self) -> dict[str, Usage]:
+        """After the end of the watch."""
+        usage = {
+            part: Usage(self._cpu[part] - self._cpu_before.get(part, 0.0), self._largest[part], self._together[part])
+            for part in self._cpu
+        }
+        if WORKER in self._roots:
+            cpu_s = sum(usage[part].cpu_s for part in WORKER_PARTS if part in usage)
+            usage[WHOLE_WORKER] = Usage(cpu_s, self._largest[WHOLE_WORKER], self._together[WHOLE_WORKER])
+        return usage
+
+    def _survey_for_ever(self) -> None:
+        while not self._stop.wait(SURVEY_INTERVAL_S):
+            self._survey()
+
+    def _survey(self) -> None:
+        """A process that ended and was reaped has handed its CPU time to its parent, so a part's sum only grows."""
+        cpu: dict[str, float] = defaultdict(float)
+        together: dict[str, int] = defaultdict(int)
+        for root, process, is_root in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                part = _part(root, process, is_root=is_root)
+                cpu[part] += _cpu_s(root, process)
+                largest, share = _memory(root, process)
+                for name in (part, WHOLE_WORKER) if root == WORKER else (part,):
+                    together[name] += share
+                    self._largest[name] = max(self._largest[name], largest)
+        for part, seconds in cpu.items():
+            self._cpu[part] = max(seconds, self._cpu.get(part, 0.0))
+        for name, memory in together.items():
+            self._together[name] = max(self._together[name], memory)
+
+    def _processes(self) -> Iterator[tuple[str, psutil.Process, bool]]:
+        """Each with its root's name, and whether it is that root."""
+        with self._lock:
+            roots = dict(self._roots)
+        for name, pid in roots.items():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(pid)
+                yield name, root, True
+                if name != BENCHMARK:  # its children are the other parts
+                    for child in root.children(recursive=True):
+                        yield name, child, False
+
+
+def is_over(pid: int) -> bool:
+    """Whether a child of ours has ended. It is not reaped, so that a watch still sees what it cost."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextlib.contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    """A process and all its descendants stand still."""
+    root = psutil.Process(pid)
+    root.suspend()
+    family = [root, *root.children(recursive=True)]
+    for process in family:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in family:
+            process.resume()
+
+
+def _part(root: str, process: psutil.Process, *, is_root: bool) -> str:
+    if root != WORKER:
+        return root
+    if is_root:
+        return WORKER_PARTS[0]
+    return WORKER_PARTS[2] if process.name().startswith("python") else WORKER_PARTS[1]
+
+
+def _cpu_s(root: str, process: psutil.Process) -> float:
+    """Its own and that of its descendants that ended."""
+    times = process.cpu_times()
+    seconds = times.user + times.system
+    if root != BENCHMARK:
+        seconds += times.children_user + times.children_system
+    return float(seconds)
+
+
+def _memory(root: str, process: psutil.Process) -> tuple[int, int]:
+    """As in ``Usage``: of the process alone, and its share. The peak is the kernel's (VmHWM of proc(5)) where it keeps one."""
+    memory = process.memory_full_info()
+    if root.endswith("postgres"):
+        return int(memory.uss), int(memory.uss)
+    return max(_high_water_mark(process.pid), memory.rss), int(getattr(memory, "pss", memory.rss))
+
+
+def _high_water_mark(pid: int) -> int:
+    """In bytes; 0 where there is no procfs, or for a process that has just ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
