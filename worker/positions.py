@@ -100,6 +100,7 @@ class BucketPositions:
             "commit_lsn": format_lsn(applied.commit_lsn),
             "committed_at": applied.committed_at,
             "stream_created": applied.stream_created,
+            "snapshot_sequence": applied.snapshot_sequence,
             "writer": self._writer,
         }
 
@@ -110,6 +111,7 @@ class BucketPositions:
                 commit_lsn=parse_lsn(entry.value["commit_lsn"]),
                 committed_at=int(entry.value["committed_at"]),
                 stream_created=str(entry.value["stream_created"]),
+                snapshot_sequence=int(entry.value.get("snapshot_sequence", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise TerminalError(

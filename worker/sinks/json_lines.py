@@ -8,6 +8,14 @@
 key. ``before`` is the old row, as much of it as the replica identity sends (often the key columns only), null when nothing
 was sent. ``after`` is the new row, null for a DELETE. ``unchanged``, present when it is not empty, names the columns that
 ``after`` leaves out because the server did not send them; a value that the old row holds is taken from there instead.
+A row that a snapshot copied has the operation READ, a null position and, in the place of the last two, the snapshot's id:
+
+    {"position": null, "operation": "READ", "schema": "public", "table": "orders", "key": {"id": 7}, "before": null,
+     "after": {"id": 7, "total": 12.50}, "snapshot": "000000160B374D80-5f0c2e11"}
+
+When a table is copied anew, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of that table
+before it no longer count.
+
 A TRUNCATE has one line for each of its tables, with ``key``, ``before`` and ``after`` null, and ``"cascade": true`` and
 ``"restart_identity": true`` where given.
 
@@ -26,10 +34,22 @@ from typing import Any
 
 import orjson
 
-from shared.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
+from shared.changes import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    OLD_KEY,
+    UPDATE,
+    CopiedRows,
+    MessageChanges,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
 from shared.errors import WireError
 from shared.lsn import format_lsn
 from shared.table import UNCHANGED, Table, Unchanged, Value
+from worker.copied_rows import as_changes
 
 Row = dict[str, Any]
 
@@ -57,6 +77,30 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
     if transactions:
         lines = list(_with_borders(message.transactions, lines))
     return [line for line in lines if line]
+
+
+def encode_copied(copied: CopiedRows) -> list[bytes]:
+    """The lines of copied rows in order: one RESTART line when they restart their table."""
+    if copied.restarts:
+        return [_copied_line("RESTART", copied, None, None)]
+    changes = as_changes(copied)
+    afters, _ = _new_rows(changes, [None] * len(changes))
+    keys = _keys(changes, afters, afters)
+    return [_copied_line("READ", copied, key, after) for key, after in zip(keys, afters, strict=True)]
+
+
+def _copied_line(operation: str, copied: CopiedRows, key: Row | None, after: Row | None) -> bytes:
+    line: Row = {
+        "position": None,
+        "operation": operation,
+        "schema": copied.table.schema,
+        "table": copied.table.name,
+        "key": key,
+        "before": None,
+        "after": after,
+        "snapshot": copied.snapshot,
+    }
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class _Stamps:

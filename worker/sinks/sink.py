@@ -14,6 +14,9 @@ For every micro-batch, in this order:
 "The same batch may come twice" is part of the contract: after a crash between 1 and 2, or inside 2, the batch is read
 again from the position that ``open`` returned. A sink without transactions repeats it; one with transactions must not.
 
+Before the changes come the rows that a snapshot copied, in the same way with ``write_copied``. A batch holds the one or the
+other, never both.
+
 Errors: TransientError makes the worker call again with the same batch, after a pause; TerminalError stops it.
 """
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shared.changes import CopiedRows, MessageChanges
@@ -78,6 +81,19 @@ class Applied:
     stream_created: str
     snapshot_sequence: int = 0
 
+    def last_sequence(self, *, copied: bool) -> int:
+        """The position in the snapshot stream, or in the stream of changes."""
+        return self.snapshot_sequence if copied else self.sequence
+
+    def after(self, receipt: Receipt, stream_created: str) -> Applied:
+        """Where the worker is when what ``receipt`` covers is applied too."""
+        if receipt.copied:
+            return replace(self, stream_created=stream_created, snapshot_sequence=receipt.last_sequence)
+        moved = replace(self, stream_created=stream_created, sequence=receipt.last_sequence)
+        if not receipt.commit_lsn:
+            return moved
+        return replace(moved, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
+
 
 NOTHING_APPLIED = Applied(0, 0, 0, "")
 
@@ -113,6 +129,11 @@ class Sink(Protocol):
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Makes one batch durable and returns the new position (that of the last receipt). ``receipts`` is never empty and
         may be consumed only once."""
+        ...
+
+    def finish_copy(self) -> None:
+        """Called when all rows of a finished copy are applied: no more are expected, unless a table is copied anew. A batch of
+        changes says the same, so this comes never, once or more often."""
         ...
 
     def close(self) -> None:

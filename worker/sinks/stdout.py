@@ -1,4 +1,5 @@
-"""The stdout sink: one JSON line for each change on standard output (``json_lines`` says what is in it), at least once.
+"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``json_lines`` says what
+is in it.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
 at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
@@ -10,13 +11,13 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from shared.changes import MessageChanges
+from shared.changes import CopiedRows, MessageChanges
 from shared.errors import ConsumerGoneError, TerminalError
 from shared.settings import WorkerSettings
 from worker.positions import BucketPositions
-from worker.sinks.json_lines import encode_lines
+from worker.sinks.json_lines import encode_copied, encode_lines
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 
 RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappear, small enough to hold several in memory
@@ -30,18 +31,24 @@ class LineWriter:
     transactions: bool
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        lines: list[bytes] = []
-        size, is_covered = 0, False  # covered: every message taken so far is in a receipt
-        for message in messages:
-            message_lines = encode_lines(message, transactions=self.transactions)
-            lines += message_lines
-            size += sum(map(len, message_lines))
-            is_covered = size >= RECEIPT_BYTES
-            if is_covered:
-                yield b"".join(lines)
-                lines, size = [], 0
-        if not is_covered:
+        return _bodies(encode_lines(message, transactions=self.transactions) for message in messages)
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        return _bodies(map(encode_copied, copied))
+
+
+def _bodies(lines_of_messages: Iterable[list[bytes]]) -> Iterator[bytes]:
+    lines: list[bytes] = []
+    size, is_covered = 0, False  # covered: every message taken so far is in a receipt
+    for message_lines in lines_of_messages:
+        lines += message_lines
+        size += sum(map(len, message_lines))
+        is_covered = size >= RECEIPT_BYTES
+        if is_covered:
             yield b"".join(lines)
+            lines, size = [], 0
+    if not is_covered:
+        yield b"".join(lines)
 
 
 class StdoutSink:
@@ -54,12 +61,11 @@ class StdoutSink:
         self._writer = LineWriter(transactions)
         self._descriptor = descriptor
         self._applied = NOTHING_APPLIED
-        self._written_sequence = 0
+        self._written = NOTHING_APPLIED
         """Everything up to here is handed over, by this process or before it."""
 
     def open(self) -> Applied:
-        self._applied = self._positions.load()
-        self._written_sequence = self._applied.sequence
+        self._applied = self._written = self._positions.load()
         return self._applied
 
     def writer(self) -> LineWriter:
@@ -67,17 +73,18 @@ class StdoutSink:
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
-        applied = replace(self._applied, stream_created=stream_created)
+        applied = self._applied
         for receipt in receipts:
-            if receipt.last_sequence > self._written_sequence:
+            if receipt.last_sequence > self._written.last_sequence(copied=receipt.copied):
                 write_all(self._descriptor, receipt.body)
-                self._written_sequence = receipt.last_sequence
-            if receipt.commit_lsn:
-                applied = replace(applied, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
-            applied = replace(applied, sequence=receipt.last_sequence)
+                self._written = self._written.after(receipt, stream_created)
+            applied = applied.after(receipt, stream_created)
         self._positions.store(applied)
         self._applied = applied
         return applied
+
+    def finish_copy(self) -> None:
+        """There is nothing to do: a line was final when it was written."""
 
     def close(self) -> None:
         self._positions.close()

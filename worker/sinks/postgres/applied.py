@@ -2,9 +2,10 @@
 
 group_name, worker   whose position it is
 sequence             every message up to this one of the change stream is applied
+snapshot_sequence    the same of the snapshot stream
 commit_lsn, committed_at      of the newest source transaction applied
 stream_created       the stream that ``sequence`` counts in
-batches, changes     what was applied in all, for people
+batches, changes, copied_rows     what was applied in all, for people
 """
 
 from __future__ import annotations
@@ -21,39 +22,7 @@ from worker.sinks.sink import Applied
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-DDL_LOCK = 0x706773_6C75_6963
-"""Key of the advisory lock that whoever creates objects in the target holds, so that two never create the same one."""
-
 _TABLE = sql.Identifier(TARGET_SCHEMA, "applied")
-
-_CREATE = """
-CREATE TABLE {} (
-    group_name text NOT NULL,
-    worker text NOT NULL,
-    sequence bigint NOT NULL,
-    commit_lsn pg_lsn NOT NULL,
-    committed_at timestamptz NOT NULL,
-    stream_created text NOT NULL,
-    batches bigint NOT NULL,
-    changes bigint NOT NULL,
-    updated_at timestamptz NOT NULL,
-    PRIMARY KEY (group_name, worker)
-)
-"""
-
-
-def ensure_table(connection: Connection) -> None:
-    """Creates the schema and the table when they are missing."""
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        found = connection.execute(
-            "SELECT to_regnamespace(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL", [TARGET_SCHEMA, f"{TARGET_SCHEMA}.applied"]
-        ).fetchone()
-        has_schema, has_table = found or (False, False)
-        if not has_schema:
-            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
-        if not has_table:
-            connection.execute(sql.SQL(_CREATE).format(_TABLE))
 
 
 class AppliedRow:
@@ -62,15 +31,18 @@ class AppliedRow:
     def __init__(self, group: str, worker: str) -> None:
         self._key = [group, worker]
         self._lock = sql.SQL(
-            "SELECT sequence, commit_lsn::text, committed_at, stream_created FROM {}"
+            "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence FROM {}"
             " WHERE group_name = %s AND worker = %s FOR UPDATE"
         ).format(_TABLE)
-        self._insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, 0, '0/0', %s, '', 0, 0, now()) ON CONFLICT DO NOTHING").format(
-            _TABLE
-        )
+        self._insert = sql.SQL(
+            "INSERT INTO {}"
+            " (group_name, worker, sequence, commit_lsn, committed_at, stream_created, batches, changes, updated_at)"
+            " VALUES (%s, %s, 0, '0/0', %s, '', 0, 0, now()) ON CONFLICT DO NOTHING"
+        ).format(_TABLE)
         self._update = sql.SQL(
-            "UPDATE {} SET sequence = %s, commit_lsn = %s, committed_at = %s, stream_created = %s, batches = batches + 1,"
-            " changes = changes + %s, updated_at = now() WHERE group_name = %s AND worker = %s"
+            "UPDATE {} SET sequence = %s, commit_lsn = %s, committed_at = %s, stream_created = %s, snapshot_sequence = %s,"
+            " batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s, updated_at = now()"
+            " WHERE group_name = %s AND worker = %s"
         ).format(_TABLE)
 
     def ensure(self, connection: Connection) -> None:
@@ -81,10 +53,11 @@ class AppliedRow:
         row = connection.execute(self._lock, self._key).fetchone()
         if row is None:
             return None
-        sequence, commit_lsn, committed_at, stream_created = row
-        return Applied(sequence, parse_lsn(commit_lsn), (committed_at - _POSTGRES_EPOCH) // _MICROSECOND, stream_created)
+        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence = row
+        since_epoch = (committed_at - _POSTGRES_EPOCH) // _MICROSECOND
+        return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence)
 
-    def move(self, connection: Connection, applied: Applied, changes: int) -> None:
+    def move(self, connection: Connection, applied: Applied, *, changes: int = 0, copied_rows: int = 0) -> None:
         committed_at = _POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
         position = [applied.sequence, format_lsn(applied.commit_lsn), committed_at, applied.stream_created]
-        connection.execute(self._update, [*position, changes, *self._key])
+        connection.execute(self._update, [*position, applied.snapshot_sequence, changes, copied_rows, *self._key])

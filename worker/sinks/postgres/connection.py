@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from shared.errors import PgsluiceError, TransientError, UsageError
+from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.settings import PostgresSettings
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -65,6 +65,18 @@ def connect(target: PostgresSettings, application_name: str) -> Connection:
     except psycopg.OperationalError as error:
         raise _connect_error(target, error) from None
     return connection
+
+
+def disable_foreign_keys(connection: Connection) -> None:
+    """No foreign key and no ordinary trigger fires in this session. Raises TerminalError when the user may not do that."""
+    try:
+        connection.execute("SET session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        raise TerminalError(
+            "the target user may not set session_replication_role, which disable-foreign-keys needs",
+            f'run there: GRANT SET ON PARAMETER session_replication_role TO "{connection.info.user}",'
+            " or set disable-foreign-keys: false",
+        ) from None
 
 
 def _parameters(target: PostgresSettings) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from shared.table import Table
 
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
-_STAGED_COLUMN = re.compile(r"\bcolumn ([cko])(\d+)\b")
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -42,8 +41,19 @@ def is_transient(error: psycopg.Error) -> bool:
     return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
 
 
-def target_error(error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
-    """The error to raise instead of ``error``. ``doing`` completes "the target failed while …"."""
+_CHANGE_THE_TABLE = (
+    "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again"
+)
+_COPY_AGAIN = "change the target table so that it takes what the source table holds, and start again; what is loaded stays"
+_NO_ORDER = (
+    "rows are copied in no particular order: set target-disable-foreign-keys: true, or drop the constraint until the copy is"
+    " done; then start again"
+)
+
+
+def target_error(error: psycopg.Error, table: Table | None, doing: str, remedy: str = _CHANGE_THE_TABLE) -> PgsluiceError:
+    """The error to raise instead of ``error``. ``doing`` completes "the target failed while …"; ``remedy`` is for an error
+    of the data or the schema."""
     name = _condition(error)
     if is_transient(error):
         return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again")
@@ -53,10 +63,13 @@ def target_error(error: psycopg.Error, table: Table | None, doing: str) -> Pgslu
             f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
             "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables",
         )
-    return TerminalError(
-        f"the target refused {doing}{where}: {name}{_place(error, table)}",
-        "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again",
-    )
+    return TerminalError(f"the target refused {doing}{where}: {name}{_place(error, table)}", remedy)
+
+
+def copy_error(error: PieceError, doing: str) -> PgsluiceError:
+    """The same for copied rows, of which some may be loaded."""
+    is_reference = isinstance(error.cause, psycopg.errors.ForeignKeyViolation)
+    return target_error(error.cause, error.table, doing, _NO_ORDER if is_reference else _COPY_AGAIN)
 
 
 def _condition(error: psycopg.Error) -> str:
@@ -82,10 +95,11 @@ def _place(error: psycopg.Error, table: Table | None) -> str:
 
 
 def _copied_column(error: psycopg.Error, table: Table | None) -> str:
-    """COPY says in the error's context which column it was reading: ``COPY t, line 3, column c2: …``."""
-    before_value = (error.diag.context or "").split(":", 1)[0]
-    found = _STAGED_COLUMN.search(before_value)
-    return _source_column(found.group(1) + found.group(2), table) if found else ""
+    """COPY says in the error's context which column it was reading: ``COPY t, line 3, column c2: …``. The name is one of ours, or
+    of a table that rows are copied into directly."""
+    name = (error.diag.context or "").split(":", 1)[0].rpartition(", column ")[2]
+    own = {column.name for column in table.columns} if table else set()
+    return _source_column(name, table) or (name if name in own else "")
 
 
 def _source_column(staged: str, table: Table | None) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import psycopg
-
-from shared.errors import TerminalError
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
-from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.connection import Connection, disable_foreign_keys
+from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share, StagedRows
 from worker.sinks.postgres.staging import SessionStages
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
@@ -18,33 +16,39 @@ from worker.sinks.postgres.target_table import TargetTable, prepare_target
 class DriverSession:
     """One session at the target; a new connection makes a new one."""
 
-    def __init__(self, connection: Connection, settings: PostgresSinkSettings) -> None:
+    def __init__(self, connection: Connection, settings: PostgresSinkSettings, pending_keys: PendingKeys) -> None:
         """Raises TerminalError when foreign keys cannot be disabled."""
         self.connection = connection
         self.targets: dict[Table, TargetTable] = {}
         self.stages = SessionStages(connection)
         self._sync_schema = settings.sync_schema
+        self._pending_keys = pending_keys
+        self._may_lack_keys = True
         if settings.disable_foreign_keys:
-            self._disable_foreign_keys()
+            disable_foreign_keys(connection)
 
-    def _disable_foreign_keys(self) -> None:
-        try:
-            self.connection.execute("SET session_replication_role = replica")
-        except psycopg.errors.InsufficientPrivilege:
-            raise TerminalError(
-                "the target user may not set session_replication_role, which disable-foreign-keys needs",
-                f'run there: GRANT SET ON PARAMETER session_replication_role TO "{self.connection.info.user}",'
-                " or set disable-foreign-keys: false",
-            ) from None
+    def expect_keys(self) -> None:
+        """Tables were copied, so keys may be pending."""
+        self._may_lack_keys = True
+
+    def build_keys(self) -> None:
+        """Builds pending keys, if there are any. Raises PgsluiceError."""
+        if self._may_lack_keys:
+            self._pending_keys.build(self.connection)
+            self._may_lack_keys = False
 
     def knows_any(self, tables: Iterable[Table]) -> bool:
         return any(table in self.targets for table in tables)
 
+    def target_table(self, table: Table) -> TargetTable:
+        if table not in self.targets:
+            self.targets[table] = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema)
+        return self.targets[table]
+
     def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:
         """Makes what a merge of ``shares`` needs, each in a transaction of its own."""
         for table in tables:
-            if table not in self.targets:
-                self.targets[table] = prepare_target(self.connection, table, sync_schema=self._sync_schema)
+            self.target_table(table)
         self.stages.trim()
         for share in shares:
             for piece in share.pieces:

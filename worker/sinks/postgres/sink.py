@@ -11,11 +11,16 @@ from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.settings import PostgresSinkSettings, WorkerSettings
 from shared.table import Table
-from worker.sinks.postgres.applied import AppliedRow, ensure_table
+from worker.sinks.postgres.applied import AppliedRow
 from worker.sinks.postgres.connection import Connection, connect
+from worker.sinks.postgres.copied_messages import CopiedMessages
+from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.failure import PieceError, is_transient, target_error
 from worker.sinks.postgres.merge import Merge
+from worker.sinks.postgres.own_tables import ensure_tables
+from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share
+from worker.sinks.postgres.restart import empty_table
 from worker.sinks.postgres.session import DriverSession
 from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
 from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
@@ -60,7 +65,8 @@ class PostgresSink:
         self._settings = sink_settings
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
-        self._writer = PostgresWriter(sink_settings.target, self._names, sink_settings.sync_schema, inline_bytes)
+        self._copied = CopiedMessages(settings.group, settings.name)
+        self._writer = PostgresWriter(sink_settings, self._names, inline_bytes)
         self._session: DriverSession | None = None
         self._applied = NOTHING_APPLIED
         self._in_doubt: Applied | None = None
@@ -71,14 +77,14 @@ class PostgresSink:
         """Whether staging tables of this worker may be left."""
 
     def open(self) -> Applied:
-        """Creates ``pgsluice.applied`` when it is missing, waits for a transaction of a predecessor that is still moving the
+        """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
         position, and drops staging tables that nobody will merge."""
         self.close()
         connection = connect(self._settings.target, "pgsluice worker")
         try:
-            ensure_table(connection)
+            ensure_tables(connection)
             self._row.ensure(connection)
-            self._session = DriverSession(connection, self._settings)
+            self._session = self._new_session(connection)
             with connection.transaction():
                 self._applied = self._row.lock(connection) or NOTHING_APPLIED
             drop_stages(connection, leftover_stages(connection, self._names, None))
@@ -97,17 +103,30 @@ class PostgresSink:
         received = list(receipts)
         try:
             session = self._connected()
-            batch = self._rest_of(received, stream_created)
-            if batch is None:
+            rest = self._rest_of(received, stream_created)
+            if not rest:
                 return self._applied
-            self._litter = self._litter or bool(batch.stages)
-            self._apply(session, batch)
-        except psycopg.Error as error:
+            position = self._applied
+            for receipt in rest:
+                position = position.after(receipt, stream_created)
+            if rest[0].copied:
+                self._finish_copied(session, rest, position)
+            else:
+                self._finish_changes(session, rest, position)
+        except (psycopg.Error, PieceError) as error:
+            cause, table = (error.cause, error.table) if isinstance(error, PieceError) else (error, None)
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
-            raise target_error(error, None, doing) from None
-        self._applied, self._in_doubt, self._one_by_one = batch.position, None, False
+            raise target_error(cause, table, doing) from None
+        self._applied, self._in_doubt = position, None
         self._clean_up(session)
         return self._applied
+
+    def finish_copy(self) -> None:
+        """Builds the keys of the tables that were made for the copy; that may take a while."""
+        try:
+            self._connected().build_keys()
+        except psycopg.Error as error:
+            raise target_error(error, None, "building keys") from None
 
     def close(self) -> None:
         if self._session is not None:
@@ -117,13 +136,16 @@ class PostgresSink:
     def _connected(self) -> DriverSession:
         """The session, a new one after a broken connection; by then it is clear what became of the last transaction."""
         if self._session is None or self._session.connection.closed:
-            self._session = DriverSession(connect(self._settings.target, "pgsluice worker"), self._settings)
+            self._session = self._new_session(connect(self._settings.target, "pgsluice worker"))
         if self._in_doubt is not None:
             with self._session.connection.transaction():
                 if self._row.lock(self._session.connection) == self._in_doubt:
                     self._applied = self._in_doubt
             self._in_doubt = None
         return self._session
+
+    def _new_session(self, connection: Connection) -> DriverSession:
+        return DriverSession(connection, self._settings, PendingKeys(self._names.group, self._names.worker))
 
     def _check_position(self, connection: Connection) -> None:
         """Locks the position, which must be where this sink left it."""
@@ -134,28 +156,41 @@ class PostgresSink:
                 "another worker of this name writes to this target; stop it, or give one of them another name",
             )
 
-    def _rest_of(self, receipts: Sequence[Receipt], stream_created: str) -> _Batch | None:
-        """None when all of it is applied."""
+    def _rest_of(self, receipts: Sequence[Receipt], stream_created: str) -> list[Receipt]:
+        """Those that are not applied."""
         same_stream = stream_created == self._applied.stream_created
-        applied = self._applied.sequence if same_stream else 0
+        applied = self._applied.last_sequence(copied=receipts[0].copied) if same_stream else 0
         rest = [receipt for receipt in receipts if receipt.last_sequence > applied]
-        if not rest:
-            return None
-        if rest[0].first_sequence <= applied:
+        if rest and rest[0].first_sequence <= applied:
             raise TerminalError(
                 f"a batch begins with message {rest[0].first_sequence}, inside of what is applied up to {applied}",
                 "start the worker again: it continues from the position",
             )
-        commits = [receipt for receipt in rest if receipt.commit_lsn]
-        commit_lsn, committed_at = self._applied.commit_lsn, self._applied.committed_at
-        if commits:
-            commit_lsn, committed_at = commits[-1].commit_lsn, commits[-1].committed_at
-        return _Batch(
-            [Share.decode(receipt.body) for receipt in rest],
-            rest[0].first_sequence,
-            Applied(rest[-1].last_sequence, commit_lsn, committed_at, stream_created),
-            sum(receipt.changes for receipt in rest),
-        )
+        return rest
+
+    def _finish_copied(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
+        """Moves the position over rows that are in their tables already, and empties tables that are copied anew."""
+        shares = [CopiedShare.decode(receipt.body) for receipt in receipts]
+        restarted = [session.target_table(table) for share in shares for table in share.restarted]
+        connection = session.connection
+        with connection.transaction():
+            self._check_position(connection)
+            self._copied.check(connection, [sequence for share in shares for sequence in share.sequences])
+            for target in restarted:
+                empty_table(connection, target)
+            self._copied.forget(connection, position.snapshot_sequence)
+            self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))
+            self._in_doubt = position
+        session.expect_keys()
+
+    def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
+        session.build_keys()
+        shares = [Share.decode(receipt.body) for receipt in receipts]
+        changes = sum(receipt.changes for receipt in receipts)
+        batch = _Batch(shares, receipts[0].first_sequence, position, changes)
+        self._litter = self._litter or bool(batch.stages)
+        self._apply(session, batch)
+        self._one_by_one = False
 
     def _apply(self, session: DriverSession, batch: _Batch) -> None:
         """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
@@ -191,7 +226,7 @@ class PostgresSink:
             merge = Merge(connection, session.targets, session.stages)
             merge.apply(batch.shares)
             drop_stages(connection, batch.stages)
-            self._row.move(connection, batch.position, batch.changes)
+            self._row.move(connection, batch.position, changes=batch.changes)
             self._in_doubt = batch.position
         for table, changes in merge.missing.items():
             _log.warning("changes met no row at the target", table=table, changes=changes)

@@ -1,4 +1,4 @@
-"""Makes a missing target table from the descriptor: columns, types, NOT NULL, primary key."""
+"""Makes a missing target table from the descriptor: columns, types, NOT NULL. Its keys are made apart (``keys``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = "text"
 
 
 def create_table(connection: Connection, table: Table) -> None:
-    """Creates ``table``, and its schema when that is missing, in the connection's transaction.
+    """Creates ``table`` without a key, and its schema when that is missing, in the connection's transaction.
 
     A type the target does not have becomes text. Identity and generated columns become plain ones: their values come from
     the source.
@@ -24,8 +24,6 @@ def create_table(connection: Connection, table: Table) -> None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(table.schema)))
     types = [_known_type(connection, table, column) for column in table.columns]
     connection.execute(table_definition(table, types))
-    if index := key_index(table):
-        connection.execute(index)
     _log.info("created a table at the target", table=table.qualified_name, columns=len(table.columns))
 
 
@@ -35,25 +33,7 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
     for column, type_name in zip(table.columns, types, strict=True):
         not_null = sql.SQL(" NOT NULL" if column.not_null else "")
         parts.append(sql.SQL("{} {}{}").format(sql.Identifier(column.name), sql.SQL(type_name), not_null))
-    if primary_key := _primary_key(table):
-        parts.append(sql.SQL("PRIMARY KEY ({})").format(_names(table, primary_key)))
     return sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(table.schema, table.name), sql.SQL(", ").join(parts))
-
-
-def key_index(table: Table) -> sql.Composed | None:
-    """The unique index on the key, when that is not the primary key."""
-    if not table.key or set(table.key) == set(_primary_key(table)):
-        return None
-    return sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(sql.Identifier(table.schema, table.name), _names(table, table.key))
-
-
-def _primary_key(table: Table) -> tuple[int, ...]:
-    positions = [(c.primary_key_position, i) for i, c in enumerate(table.columns) if c.primary_key_position is not None]
-    return tuple(i for _, i in sorted(positions))
-
-
-def _names(table: Table, columns: tuple[int, ...]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(table.columns[i].name) for i in columns)
 
 
 def _known_type(connection: Connection, table: Table, column: Column) -> str:

@@ -8,8 +8,10 @@ from psycopg import sql
 
 from shared.errors import TerminalError
 from shared.table import Table
-from worker.sinks.postgres.applied import DDL_LOCK
 from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.keys import keys_of, unique_keys
+from worker.sinks.postgres.own_tables import DDL_LOCK
+from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.table_creation import create_table
 
 
@@ -74,12 +76,6 @@ WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.
 _EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
 _EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
 """With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
-_UNIQUE_KEYS = """
-SELECT ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
-             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
-FROM pg_index i
-WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-"""
 _REFERENCES = "SELECT DISTINCT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = %s"
 
 
@@ -87,8 +83,11 @@ def table_identifier(table: Table) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
-def prepare_target(connection: Connection, table: Table, *, sync_schema: bool) -> TargetTable:
-    """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so.
+def prepare_target(
+    connection: Connection, table: Table, pending_keys: PendingKeys, *, sync_schema: bool, copied: bool = False
+) -> TargetTable:
+    """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so. ``copied``: for rows of a
+    snapshot; a table that is created for them gets its keys later.
 
     Raises TerminalError when the table is missing or cannot take the source's rows. ``connection`` must not be in a
     transaction: a table that was created stays, whatever becomes of the batch.
@@ -104,20 +103,25 @@ def prepare_target(connection: Connection, table: Table, *, sync_schema: bool) -
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
             if connection.execute(_FIND, [table.schema, table.name]).fetchone() is None:
                 create_table(connection, table)
+                if copied:
+                    pending_keys.defer(connection, table)
+                else:
+                    for key in keys_of(table):
+                        connection.execute(key.definition())
         found = connection.execute(_FIND, [table.schema, table.name]).fetchone()
         assert found is not None
     oid, kind = found
     if kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
-    return _inspect(connection, table, oid)
+    target = _inspect(connection, table, oid)
+    if table.key and not pending_keys.include(connection, table):
+        _check_key(table, unique_keys(connection, oid))
+    return target
 
 
 def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
     columns = {column.name: column for column in _columns(connection, oid)}
     _check_columns(table, columns)
-    if table.key:
-        keys = [set(row[0]) for row in connection.execute(_UNIQUE_KEYS, [oid]).fetchall()]
-        _check_key(table, keys)
     references = frozenset(row[0] for row in connection.execute(_REFERENCES, [oid]).fetchall())
     at_target = [columns[column.name] for column in table.columns]
     return TargetTable(

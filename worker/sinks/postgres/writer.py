@@ -1,24 +1,29 @@
-"""Writes one partition, in a Spark task: folds it, stages what is large, and puts the rest into the receipt.
+"""Writes one partition, in a Spark task.
 
-A partition of small commits needs no connection at all; that is what makes a small batch fast.
+Changes are folded; what is large is staged, the rest goes into the receipt: a partition of small commits needs no connection at
+all, which makes a small batch fast. Copied rows are loaded right into their tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import psycopg
 
-from shared.changes import MessageChanges
-from shared.settings import PostgresSettings
+from shared.changes import CopiedRows, MessageChanges
+from shared.settings import PostgresSinkSettings
 from shared.table import Table
-from worker.sinks.postgres.connection import Connection, connect
-from worker.sinks.postgres.failure import PieceError, target_error
+from worker.sinks.postgres.copied_messages import CopiedMessages
+from worker.sinks.postgres.copied_share import CopiedShare
+from worker.sinks.postgres.copy_load import load
+from worker.sinks.postgres.failure import PieceError, copy_error, target_error
 from worker.sinks.postgres.fold import PartitionFold
+from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, StagedRows
 from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, stage_identifier
-from worker.sinks.postgres.target_table import TargetTable, prepare_target
+from worker.sinks.postgres.task_session import TaskSession, in_task_session
 from worker.sinks.sink import Partition
 
 INLINE_BYTES = 256 * 1024
@@ -28,39 +33,10 @@ the target about five."""
 SMALLEST_STAGED_BYTES = 16 * 1024
 """A piece below that is never worth a table of its own, however many there are."""
 
+TRANSACTION_BYTES = 8 * 1024 * 1024
+"""So much copied text is loaded at once, which is what a task holds: enough to make a commit's cost disappear."""
 
-class TaskSession:
-    """A task's connection and what it knows about target tables. One per Python worker process and target, for all tasks."""
-
-    def __init__(self, target: PostgresSettings) -> None:
-        self._target = target
-        self._connection: Connection | None = None
-        self._tables: dict[Table, TargetTable] = {}
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None and not self._connection.closed
-
-    def connection(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self._target, "pgsluice task")
-            # A staging table that a crash of the target takes with it is staged again; waiting for the disk buys nothing.
-            self._connection.execute("SET synchronous_commit = off")
-        return self._connection
-
-    def target_table(self, table: Table, *, sync_schema: bool) -> TargetTable:
-        if table not in self._tables:
-            self._tables[table] = prepare_target(self.connection(), table, sync_schema=sync_schema)
-        return self._tables[table]
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        self._tables.clear()
-
-
-_sessions: dict[PostgresSettings, TaskSession] = {}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +44,8 @@ class PostgresWriter:
     """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may carry,
     small pieces aside. ``one_by_one`` is that of ``PartitionFold``."""
 
-    target: PostgresSettings
+    settings: PostgresSinkSettings
     names: StageNames
-    sync_schema: bool
     inline_bytes: int
     one_by_one: bool = False
 
@@ -85,6 +60,24 @@ class PostgresWriter:
             share = replace(share, pieces=self._stage(partition, share.pieces, large))
         yield share.encode()
 
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        """Yields one receipt, an encoded ``CopiedShare``. What it names is loaded by then, and stays loaded whatever becomes of
+        the batch."""
+        sequences: list[int] = []
+        restarted: list[Table] = []
+        for group in _groups(copied):
+            self._load(partition, group)
+            sequences += [rows.sequence for rows in group if rows.data]
+            restarted += [rows.table for rows in group if rows.restarts]
+        yield CopiedShare(tuple(sequences), tuple(restarted)).encode()
+
+    def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> None:
+        messages = CopiedMessages(self.names.group, self.names.worker)
+        try:
+            self._in_session(lambda session: load(session, messages, group))
+        except PieceError as error:
+            raise copy_error(error, f"loading {_messages(partition)}") from None
+
     def _large(self, pieces: tuple[Piece, ...]) -> set[int]:
         """Indexes of the pieces to stage: the largest, until the rest fits into the receipt."""
         sizes = {i: len(piece.content) for i, piece in enumerate(pieces) if isinstance(piece.content, bytes)}
@@ -98,17 +91,13 @@ class PostgresWriter:
         return large
 
     def _stage(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[Piece, ...]:
-        """A session kept from an earlier task may be broken, or know tables as they were; then a new one tries again."""
-        session = _sessions.setdefault(self.target, TaskSession(self.target))
-        while True:
-            kept = session.is_open
-            try:
-                return self._stage_all(session, partition, pieces, large)
-            except PieceError as error:
-                session.close()
-                if not kept:
-                    messages = f"messages {partition.first_sequence} to {partition.last_sequence}"
-                    raise target_error(error.cause, error.table, f"staging {messages}") from None
+        try:
+            return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
+        except PieceError as error:
+            raise target_error(error.cause, error.table, f"staging {_messages(partition)}") from None
+
+    def _in_session(self, work: Callable[[TaskSession], T]) -> T:
+        return in_task_session(self.settings, PendingKeys(self.names.group, self.names.worker), work)
 
     def _stage_all(
         self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
@@ -120,7 +109,7 @@ class PostgresWriter:
         try:
             for i in large:
                 table = pieces[i].table
-                session.target_table(table, sync_schema=self.sync_schema)
+                session.target_table(table)
             with session.connection().transaction():
                 for i in sorted(large):
                     table = pieces[i].table
@@ -132,6 +121,24 @@ class PostgresWriter:
     def _stage_piece(self, session: TaskSession, piece: Piece, name: str) -> Piece:
         assert isinstance(piece.content, bytes)
         connection = session.connection()
-        create_stage(connection, name, session.target_table(piece.table, sync_schema=self.sync_schema), piece.kind)
+        create_stage(connection, name, session.target_table(piece.table), piece.kind)
         copy_into(connection, stage_identifier(name), piece.content, new=True)
         return replace(piece, content=StagedRows(name))
+
+
+def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:
+    """What is loaded in one transaction each."""
+    group: list[CopiedRows] = []
+    size = 0
+    for rows in copied:
+        group.append(rows)
+        size += len(rows.data)
+        if size >= TRANSACTION_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _messages(partition: Partition) -> str:
+    return f"messages {partition.first_sequence} to {partition.last_sequence}"

@@ -1,0 +1,84 @@
+"""Loads copied rows into their tables: the source's COPY text as it is, without a look inside.
+
+One transaction notes the messages as loaded and copies their text, table by table. Where COPY cannot go straight into the
+table, the text goes into a temporary one and from there by INSERT: when the target generates a column that the source sends, and
+when a row meets one with its key (the table was not empty), which is then overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import psycopg
+from psycopg import sql
+
+from shared.changes import CopiedRows
+from shared.table import Table
+from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.copied_messages import CopiedMessages
+from worker.sinks.postgres.failure import PieceError
+from worker.sinks.postgres.piece import PieceKind
+from worker.sinks.postgres.statements import merge_statements, stage_query
+from worker.sinks.postgres.target_table import TargetTable
+from worker.sinks.postgres.task_session import TaskSession
+
+_STAGE = sql.Identifier("pg_temp", "copied_rows")
+
+
+def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
+    """Loads those of ``copied`` that are not loaded yet, all or nothing. Makes tables that are missing, for messages without
+    rows too. Raises PieceError."""
+    targets = {table: _target(session, table) for table in {rows.table for rows in copied}}
+    while True:
+        try:
+            _load(session, messages, [rows for rows in copied if rows.data], targets)
+            return
+        except PieceError as error:
+            is_met = isinstance(error.cause, psycopg.errors.UniqueViolation) and error.table.key
+            if not is_met or error.table in session.occupied:
+                raise
+            session.occupied.add(error.table)
+
+
+def _target(session: TaskSession, table: Table) -> TargetTable:
+    try:
+        return session.target_table(table, copied=True)
+    except psycopg.Error as error:
+        raise PieceError(table, error) from None
+
+
+def _load(
+    session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], targets: dict[Table, TargetTable]
+) -> None:
+    table = next(iter(targets))
+    try:
+        with session.connection().transaction():
+            claimed = messages.claim(session.connection(), [rows.sequence for rows in copied])
+            texts: dict[Table, list[memoryview]] = {}
+            for rows in copied:
+                if rows.sequence in claimed:
+                    texts.setdefault(rows.table, []).append(rows.data)
+            for table, blocks in texts.items():
+                _load_table(session.connection(), targets[table], blocks, is_occupied=table in session.occupied)
+    except psycopg.Error as error:
+        raise PieceError(table, error) from None
+
+
+def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[memoryview], *, is_occupied: bool) -> None:
+    columns = target.table.columns
+    if not is_occupied and len(target.written) == len(columns):
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
+        _copy(connection, sql.SQL("{} ({})").format(target.identifier, names), blocks)
+        return
+    query = stage_query(target, PieceKind.INSERT)
+    connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
+    _copy(connection, _STAGE, blocks)
+    for statement in merge_statements(target, PieceKind.UPSERT if is_occupied else PieceKind.INSERT, _STAGE):
+        connection.execute(statement)
+    connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+
+
+def _copy(connection: Connection, into: sql.Composable, blocks: Iterable[memoryview]) -> None:
+    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN").format(into)) as copy:
+        for block in blocks:
+            copy.write(block)

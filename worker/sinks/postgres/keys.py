@@ -1,0 +1,52 @@
+"""Keys of a target table: those that a table made from the source's has, and those that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from shared.table import Table
+from worker.sinks.postgres.connection import Connection
+
+_UNIQUE_KEYS = """
+SELECT ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
+FROM pg_index i
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A primary key, or a unique index on what identifies a row otherwise."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    is_primary: bool
+
+    def definition(self) -> sql.Composed:
+        """The statement that builds it."""
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        statement = "ALTER TABLE {} ADD PRIMARY KEY ({})" if self.is_primary else "CREATE UNIQUE INDEX ON {} ({})"
+        return sql.SQL(statement).format(sql.Identifier(self.schema, self.table), names)
+
+
+def keys_of(table: Table) -> list[Key]:
+    """The primary key, and the key that replication goes by when that is another."""
+    positions = [(c.primary_key_position, i) for i, c in enumerate(table.columns) if c.primary_key_position is not None]
+    primary_key = tuple(i for _, i in sorted(positions))
+    keys = [_key(table, primary_key, is_primary=True)] if primary_key else []
+    if table.key and set(table.key) != set(primary_key):
+        keys.append(_key(table, table.key, is_primary=False))
+    return keys
+
+
+def unique_keys(connection: Connection, oid: int) -> list[set[str]]:
+    """The columns of each unique index of the table that ON CONFLICT can use."""
+    return [set(row[0]) for row in connection.execute(_UNIQUE_KEYS, [oid]).fetchall()]
+
+
+def _key(table: Table, columns: tuple[int, ...], *, is_primary: bool) -> Key:
+    return Key(table.schema, table.name, tuple(table.columns[i].name for i in columns), is_primary)
