@@ -76,6 +76,21 @@ class ChangeQuery:
             raise self._error
         return ended
 
+    @property
+    def applied(self) -> Applied:
+        """What the sink has applied."""
+        return self._applied
+
+    def finish_copy(self, timeout_s: float) -> bool:
+        """Has the sink finish a copy that is applied; False when batches left no room for that in time. Raises PgsluiceError."""
+        if not self._in_batch.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._sink.finish_copy()
+            return True
+        finally:
+            self._in_batch.release()
+
     def stop(self) -> None:
         """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
         self._stopping.set()

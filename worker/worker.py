@@ -18,12 +18,13 @@ from nats.aio.client import Client
 
 from shared import telemetry
 from shared.errors import TerminalError, TransientError
-from shared.jetstream import ChangeStream, StreamState, connect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
 from shared.names import GroupNames, check_worker_name
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark
 from shared.state import StateBucket
 from worker.batch_planning import BatchLimit
+from worker.copy_end import CopyEnd
 from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
@@ -71,6 +72,7 @@ class Worker:
         self._client: Client | None = None
         self._lease: Lease | None = None
         self._progress: ProgressReport | None = None
+        self._copy_end: CopyEnd | None = None
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
 
@@ -90,6 +92,11 @@ class Worker:
             return
         applied = self._sink.open()
         check_position(self._names, applied, stream)
+        check_snapshot_position(self._names, applied, self._loop.run(SnapshotStream(self._client, self._names).state()))
+        self._copy_end = CopyEnd(bucket)
+        if self._loop.run(self._copy_end.is_reached(applied)):
+            self._sink.finish_copy()
+            self._copy_end.note_handled(applied)
         self._progress = ProgressReport(bucket, self._settings.name, applied)
         self._loop.run(self._progress.start())
         target = self._find_target()
@@ -204,11 +211,23 @@ class Worker:
             if self._query.ended(POLL_INTERVAL_S):
                 if not ends_by_itself:
                     raise TransientError("the streaming query ended by itself", "start the worker again")
+                self._finish_copy(self._query)
                 return
+            try:
+                self._finish_copy(self._query)
+            except TransientError as error:
+                log.warning("the end of the copy could not be handled, trying again", reason=str(error))
         if self._lease_lost:
             raise TransientError(
                 f"another process took over worker '{self._settings.name}'", "give each worker of a group its own --name"
             )
+
+    def _finish_copy(self, query: ChangeQuery) -> None:
+        """Does nothing unless a copy ended."""
+        assert self._copy_end is not None
+        applied = query.applied
+        if self._loop.run(self._copy_end.is_reached(applied)) and query.finish_copy(POLL_INTERVAL_S):
+            self._copy_end.note_handled(applied)
 
     def _note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
         assert self._progress is not None
@@ -255,13 +274,24 @@ def check_position(names: GroupNames, applied: Applied, stream: StreamState) -> 
             "its sequences mean something else now; drop the group on both sides and copy the tables again",
         )
     if applied.sequence > stream.last_sequence:
-        raise TerminalError(
-            f"stream {names.changes_stream} ends at message {stream.last_sequence}, before what is applied ({applied.sequence})",
-            "the broker lost messages; restore it, or drop the group and copy the tables again",
-        )
+        raise _lost_messages(names.changes_stream, stream.last_sequence, applied.sequence)
     if stream.first_sequence > applied.sequence + 1:
         raise TerminalError(
             f"stream {names.changes_stream} begins at message {stream.first_sequence}; "
             f"messages {applied.sequence + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
             "raise --retention for workers that stay away for long; drop the group and copy the tables again",
         )
+
+
+def check_snapshot_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
+    """The same for the snapshot stream, which a group that never copied does not have."""
+    last_sequence = stream.last_sequence if stream else 0
+    if applied.snapshot_sequence > last_sequence:
+        raise _lost_messages(names.snapshot_stream, last_sequence, applied.snapshot_sequence)
+
+
+def _lost_messages(stream: str, last_sequence: int, applied: int) -> TerminalError:
+    return TerminalError(
+        f"stream {stream} ends at message {last_sequence}, before what is applied ({applied})",
+        "the broker lost messages; restore it, or drop the group and copy the tables again",
+    )
