@@ -185,6 +185,7 @@ class Session:
         await self._publisher.flush()
         await self._recorder.write()
         self._feedback.send()
+        log.info("everything that was received is published and confirmed", sequence=self._publisher.end.sequence)
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
         """Returns when ``_receive`` did not end in time after ``stop``."""

@@ -20,8 +20,16 @@ from tests.waiting import wait_until
 INCOMPRESSIBLE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {kilobytes} * 32))"
 
 
-def process(replication: Group, nats: NatsServer, **keys: object) -> PgsluiceProcess:
-    return PgsluiceProcess("replicator", config=configuration(replication.name, replication.source, None, nats, **keys))
+@contextmanager
+def process(replication: Group, nats: NatsServer, **keys: object) -> Iterator[PgsluiceProcess]:
+    """A running replicator; its log is printed when the test fails."""
+    configured = configuration(replication.name, replication.source, None, nats, **keys)
+    with PgsluiceProcess("replicator", config=configured) as replicator:
+        try:
+            yield replicator
+        except BaseException:
+            print(replicator.log()[-8000:])
+            raise
 
 
 @pytest.fixture
@@ -232,3 +240,20 @@ def test_a_slot_that_is_lost_while_it_runs_stops_it(group: str, nats: NatsServer
             os.kill(replicator.pid, signal.SIGCONT)
             assert replicator.wait() == 70
             assert "is lost" in replicator.log()
+
+
+@pytest.mark.long
+def test_a_source_that_falls_silent_is_given_up_and_found_again(replication: Group, nats_server: NatsServer) -> None:
+    replication.replicate()
+    with process(replication, nats_server) as replicator:
+        replicator.wait_for_log("replicating")
+        [(walsender,)] = replication.source.execute(
+            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [replication.names.slot]
+        )
+        os.kill(walsender, signal.SIGSTOP)
+        try:
+            replicator.wait_for_log("the source has been silent", deadline_s=60)
+        finally:
+            os.kill(walsender, signal.SIGCONT)
+        replication.source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_until(lambda: published_changes(replication) == 1, what="the change in the stream")
