@@ -2,6 +2,7 @@
 
 orders = table("shop.orders", "id bigint", "note text")
 message(1, insert(orders, b"1", b"first"), update(orders, b"1", UNCHANGED), delete(orders, b"1", None))
+copied(1, orders, (b"1", b"first"), (b"2", None))
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from shared.changes import (
     OLD_KEY,
     OLD_ROW,
     UPDATE,
+    CopiedRows,
     MessageChanges,
     TableChanges,
     Transaction,
@@ -157,6 +159,28 @@ def message_of(sequence: int, *transactions: TransactionPart) -> MessageChanges:
             index += 1
         transactions_in_message.append(_placed(part, first_change, index))
     return MessageChanges(sequence, sequence, transactions_in_message, parts, index)
+
+
+def copied(sequence: int, table: Table, *rows: Row, snapshot: str = "first") -> CopiedRows:
+    """A message of the snapshot stream."""
+    return CopiedRows(sequence, table, snapshot, len(rows), memoryview(b"".join(map(_copy_line, rows))), restarts=False)
+
+
+def restart(sequence: int, table: Table, snapshot: str = "second") -> CopiedRows:
+    """A message that says that the table is copied anew."""
+    return CopiedRows(sequence, table, snapshot, 0, memoryview(b""), restarts=True)
+
+
+def _copy_line(row: Row) -> bytes:
+    return b"\t".join(_copy_field(value) for value in row) + b"\n"
+
+
+def _copy_field(value: Value) -> bytes:
+    if not isinstance(value, bytes):
+        return b"\\N"
+    for special, letter in ((b"\\", b"\\"), (b"\t", b"t"), (b"\n", b"n"), (b"\r", b"r")):
+        value = value.replace(special, b"\\" + letter)
+    return value
 
 
 def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transaction:

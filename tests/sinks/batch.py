@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from shared.changes import MessageChanges
+from shared.changes import CopiedRows, MessageChanges
 from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt, Sink
 
 STREAM_CREATED = "2026-01-31T12:00:00Z"
 
 Batch = Sequence[Sequence[MessageChanges]]
 """The messages of each partition."""
+
+CopiedBatch = Sequence[Sequence[CopiedRows]]
+"""The same of the snapshot stream."""
 
 
 def write(sink: Sink, batch: Batch) -> list[Receipt]:
@@ -29,6 +33,34 @@ def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges])
     receipts = [taken.receipt(body) for body in writer.write(partition, iter(taken))]
     assert receipts, "a writer yields at least one receipt"
     assert receipts[-1].last_sequence == partition.last_sequence, "all messages are taken before the last receipt"
+    return receipts
+
+
+def write_copied(sink: Sink, batch: CopiedBatch) -> list[Receipt]:
+    return [receipt for copied in batch for receipt in write_copied_partition(sink.writer(), copied)]
+
+
+def apply_copied(sink: Sink, batch: CopiedBatch) -> Applied:
+    return sink.commit(write_copied(sink, batch), STREAM_CREATED)
+
+
+def write_copied_partition(writer: PartitionWriter, copied: Sequence[CopiedRows]) -> list[Receipt]:
+    """As ``write_partition``, with rows of a snapshot."""
+    left, taken = deque(copied), list[CopiedRows]()
+
+    def take() -> Iterator[CopiedRows]:
+        while left:
+            taken.append(left.popleft())
+            yield taken[-1]
+
+    receipts = []
+    for body in writer.write_copied(Partition(copied[0].sequence, copied[-1].sequence), take()):
+        assert taken, "a receipt covers whole messages, at least one"
+        rows = sum(message.rows for message in taken)
+        receipts.append(Receipt(taken[0].sequence, taken[-1].sequence, rows, 0, 0, body, copied=True))
+        taken.clear()
+    assert receipts, "a writer yields at least one receipt"
+    assert receipts[-1].last_sequence == copied[-1].sequence, "all messages are taken before the last receipt"
     return receipts
 
 

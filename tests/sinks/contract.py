@@ -11,10 +11,20 @@ from typing import Protocol
 
 import pytest
 
+from shared.changes import CopiedRows
 from shared.errors import TerminalError, TransientError
 from shared.table import ReplicaIdentity
-from tests.changes_builder import insert, message, message_of, table, transaction
-from tests.sinks.batch import STREAM_CREATED, Batch, apply, write, write_partition
+from tests.changes_builder import copied, insert, message, message_of, restart, table, transaction
+from tests.sinks.batch import (
+    STREAM_CREATED,
+    Batch,
+    apply,
+    apply_copied,
+    write,
+    write_copied,
+    write_copied_partition,
+    write_partition,
+)
 from worker.sinks.sink import NOTHING_APPLIED, Applied, PartitionWriter, Receipt, Sink
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
@@ -32,7 +42,8 @@ class Destination(Protocol):
         ...
 
     def delivered(self) -> list[int]:
-        """The ids of all events the destination holds, in the order in which they were delivered."""
+        """The ids of all events the destination holds, in the order in which they were delivered. What was copied before its
+        table was begun anew is not among them."""
         ...
 
 
@@ -52,6 +63,18 @@ def events(last_sequence: int) -> list[int]:
 def position(sequence: int) -> Applied:
     """Where the worker is after that message of ``batch``."""
     return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
+
+
+def copied_batch(*partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first") -> list[list[CopiedRows]]:
+    """The same events as those of ``batch``, in messages of the snapshot stream."""
+    return [
+        [copied(n, EVENTS, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
+        for sequences in partitions
+    ]
+
+
+def copied_position(snapshot_sequence: int) -> Applied:
+    return Applied(0, 0, 0, STREAM_CREATED, snapshot_sequence)
 
 
 class SinkContract:
@@ -190,8 +213,100 @@ class SinkContract:
 
     def test_a_writer_can_be_sent_to_another_process(self, destination: Destination, sink: Sink) -> None:
         writer: PartitionWriter = pickle.loads(pickle.dumps(sink.writer()))
+        receipts = [receipt for messages in copied_batch([1]) for receipt in write_copied_partition(writer, messages)]
+        assert sink.commit(receipts, STREAM_CREATED) == copied_position(1)
         receipts = [receipt for messages in batch([1], [2]) for receipt in write_partition(writer, messages)]
-        assert sink.commit(receipts, STREAM_CREATED) == position(2)
+        assert sink.commit(receipts, STREAM_CREATED).sequence == 2
+        assert destination.delivered() == [2, 3, *events(2)]
+
+    def test_copied_rows_are_delivered_and_move_their_own_position(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        assert apply_copied(sink, copied_batch([1, 2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+        sink.close()
+        assert successor.open() == copied_position(3)
+
+    def test_large_partitions_of_copied_rows_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
+        assert apply_copied(sink, copied_batch(range(1, 20), range(20, 22), note=LARGE_NOTE)) == copied_position(21)
+        assert destination.delivered() == events(21)
+
+    def test_copied_rows_that_are_written_twice_are_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        first, second = copied_batch([1, 2], [3], note=LARGE_NOTE)
+        write_copied(sink, [first])
+        receipts = write_copied(sink, [first, second])
+        write_copied(sink, [second])
+        assert sink.commit(receipts, STREAM_CREATED) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_copied_rows_that_are_committed_twice_are_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        apply_copied(sink, copied_batch([1, 2], [3]))
+        assert apply_copied(sink, copied_batch([1, 2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_after_a_crash_between_write_and_commit_copied_rows_are_delivered_once(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """The successor cuts batches otherwise."""
+        apply_copied(sink, copied_batch([1]))
+        write_copied(sink, copied_batch([2], [3, 4]))
+        sink.close()
+        assert successor.open() == copied_position(1)
+        apply_copied(successor, copied_batch([2, 3]))
+        assert apply_copied(successor, copied_batch([4], [5])) == copied_position(5)
+        assert sorted(destination.delivered()) == events(5)
+
+    def test_the_same_sink_applies_copied_rows_after_an_error_once(self, destination: Destination, sink: Sink) -> None:
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write_copied(sink, copied_batch([1], [2], [3]))), STREAM_CREATED)
+        assert apply_copied(sink, copied_batch([1], [2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_of_two_processes_only_one_moves_the_position_of_the_copy(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply_copied(sink, copied_batch([1]))
+        successor.open()
+        apply_copied(successor, copied_batch([2]))
+        with pytest.raises(TerminalError, match="position of worker"):
+            apply_copied(sink, copied_batch([2], [3]))
+        successor.close()
+        assert successor.open() == copied_position(2)
+
+    def test_rows_that_were_copied_before_their_table_was_begun_anew_do_not_count(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """A batch of them was written and not committed, too."""
+        apply_copied(sink, copied_batch([1, 2], [3]))
+        write_copied(sink, copied_batch([4]))
+        sink.close()
+        assert successor.open() == copied_position(3)
+        apply_copied(successor, [[copied(4, table("public.others", "id bigint"), (b"1",))]])
+        assert apply_copied(successor, [[restart(5, EVENTS)]]) == copied_position(5)
+        assert destination.delivered() == []
+        assert apply_copied(successor, [[restart(5, EVENTS)]]) == copied_position(5)
+        apply_copied(successor, copied_batch([6], [7], snapshot="second"))
+        assert destination.delivered() == [12, 13, 14, 15]
+
+    def test_a_copy_without_rows_moves_the_position(self, destination: Destination, sink: Sink) -> None:
+        assert apply_copied(sink, [[copied(1, EVENTS)]]) == copied_position(1)
+        assert destination.delivered() == []
+
+    def test_changes_go_on_after_the_copy(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply_copied(sink, copied_batch([1], [2]))
+        sink.finish_copy()
+        after = message(1, insert(EVENTS, b"6", b"n"), insert(EVENTS, b"7", b"n"))
+        assert apply(sink, [[after]]) == Applied(1, 1000, 1, STREAM_CREATED, snapshot_sequence=2)
+        assert destination.delivered() == events(3)
+        sink.close()
+        assert successor.open() == Applied(1, 1000, 1, STREAM_CREATED, snapshot_sequence=2)
+
+    def test_a_copy_may_be_finished_at_any_time(self, destination: Destination, sink: Sink) -> None:
+        sink.finish_copy()
+        apply_copied(sink, copied_batch([1]))
+        sink.finish_copy()
+        sink.finish_copy()
+        assert apply_copied(sink, copied_batch([2])) == copied_position(2)
         assert destination.delivered() == events(2)
 
     def test_close_may_come_at_any_time(self, destination: Destination) -> None:
