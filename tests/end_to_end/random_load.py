@@ -62,7 +62,7 @@ _STATEMENTS = (
     f"UPDATE tickets SET done = NOT done WHERE {_SOME_TICKETS}",
     "UPDATE tickets SET number = nextval('number') WHERE number IN (SELECT number FROM tickets LIMIT {few})",
     f"DELETE FROM tickets WHERE {_SOME_TICKETS}",
-    "INSERT INTO journal SELECT 'entry ' || (random() * 1000)::int, now() FROM generate_series(1, {rows})",
+    "INSERT INTO journal SELECT 'entry ' || (random() * 9)::int, now() FROM generate_series(1, {few})",
     f"UPDATE journal SET entry = entry || '!' WHERE {_TWO_ENTRIES}",
     f"DELETE FROM journal WHERE {_TWO_ENTRIES}",
 )
