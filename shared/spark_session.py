@@ -6,7 +6,6 @@ is one log. Settings of the user's configuration (``spark:``) win over the defau
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -20,6 +19,8 @@ from typing import IO
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+
+from shared import telemetry
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
@@ -77,7 +78,7 @@ JAVA_OPTIONS = (
     "-Xss4m",
 )
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger(__name__)
 
 
 def configuration(settings: Mapping[str, str]) -> dict[str, str]:
@@ -154,4 +155,4 @@ def _log_lines(output: IO[bytes]) -> None:
     for line in output:
         text = line.decode("utf-8", "replace").rstrip()
         if text and not text.startswith(_INEVITABLE):
-            _log.info("spark: %s", text)
+            log.info("spark says", line=text)

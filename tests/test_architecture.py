@@ -39,8 +39,11 @@ ENTRANCES = {
         "replicator/snapshot/round.py",
         "replicator/snapshot/snapshot.py",
         "worker/worker.py",
-        "worker/stream_reader.py",
+        "worker/broker_connection.py",
+        "worker/drain_target.py",
         "worker/positions.py",
+        "worker/snapshot_reader.py",
+        "worker/stream_reader.py",
     ),
     "psycopg": ("replicator/", "worker/sinks/postgres/"),
     "pyspark": (
