@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.batch_planning import PARTITION_BYTES, SMALL_BATCH_BYTES, BatchLimit, plan_end, tile
+from worker.batch_planning import (
+    COPIED_MESSAGE_BYTES,
+    PARTITION_BYTES,
+    SMALL_BATCH_BYTES,
+    BatchLimit,
+    plan_copied_end,
+    plan_end,
+    tile,
+)
 from worker.stream_reader import Mark
 
 
@@ -54,6 +65,36 @@ def test_a_batch_is_as_large_as_the_limit_allows(marks: dict[int, Mark], limit: 
     for later in range(end + 1, len(marks) + 1):
         if marks[later].settled == later:
             assert later > limit.messages or marks[later].bytes_through > limit.bytes
+
+
+def restarts_at(restarts: set[int]) -> Callable[[int, int], int | None]:
+    return lambda first, last: min((restart for restart in restarts if first <= restart <= last), default=None)
+
+
+@given(st.integers(1, 60), st.sets(st.integers(1, 60)), limits)
+def test_batches_of_copied_rows_cover_the_stream_and_a_restart_is_alone_in_its_batch(
+    last_sequence: int, restarts: set[int], limit: BatchLimit
+) -> None:
+    position = 0
+    while position < last_sequence:
+        end = plan_copied_end(position, last_sequence, limit, restarts_at(restarts))
+        assert position < end <= last_sequence
+        assert end - position == 1 or not restarts & set(range(position + 1, end + 1))
+        assert end - position <= limit.messages
+        position = end
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        (BatchLimit(messages=100, bytes=10 * COPIED_MESSAGE_BYTES), 15),
+        (BatchLimit(messages=3, bytes=10 * COPIED_MESSAGE_BYTES), 8),
+        (BatchLimit(messages=100, bytes=1), 6),
+        (BatchLimit(messages=100, bytes=100 * COPIED_MESSAGE_BYTES), 20),
+    ],
+)
+def test_a_batch_of_copied_rows_is_as_large_as_the_limit_allows(limit: BatchLimit, end: int) -> None:
+    assert plan_copied_end(5, 20, limit, restarts_at(set())) == end
 
 
 @given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 4 * PARTITION_BYTES), st.integers(1, 16))
