@@ -106,8 +106,10 @@ class Round:
             self._book.put(record)
             orders.append([RangeOrder(pages, record.attempt, head) for pages in planned])
         await self._book.write()
-        for ranges in orders:
-            await self._publish_begin(snapshot, ranges[0])
+        for table in tables:
+            oid = table.table.oid
+            await self._publish_begin(snapshot, oid, records[oid].attempt, encode_table(table.table))
+            self._book.note_begun(oid)
         log.info(
             "copying tables",
             snapshot=snapshot.id,
@@ -117,12 +119,12 @@ class Round:
         )
         return orders
 
-    async def _publish_begin(self, snapshot: ExportedSnapshot, order: RangeOrder) -> None:
-        oid, prepared = order.pages.table_oid, self._prepared
+    async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes) -> None:
+        prepared = self._prepared
         headers = SnapshotHeaders(
             snapshot=snapshot.id,
             oid=oid,
-            attempt=order.attempt,
+            attempt=attempt,
             range_number=None,
             number=1,
             rows=0,
@@ -134,7 +136,7 @@ class Round:
         id_prefix = f"{prepared.system_id}/{snapshot.id}/{oid}/begin/"
         publisher = RangePublisher(self._machinery.client, prepared.stream, subject, id_prefix)
         try:
-            await publisher.publish(headers, order.head)
+            await publisher.publish(headers, head)
             await publisher.flush()
         finally:
             await publisher.close()

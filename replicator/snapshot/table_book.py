@@ -47,21 +47,28 @@ class TableBook:
         self._pages_bytes[record.oid] = 0
         self._unwritten.add(record.oid)
 
+    def note_begun(self, oid: int) -> None:
+        """The table's begin message is stored; that is all of a partitioned table without partitions."""
+        self._advance(self._records[oid])
+
     def note_done(self, outcome: RangeOutcome) -> None:
         """A range is stored; with the last one the table's copy is finished."""
-        oid = outcome.pages.table_oid
-        record = self._records[oid]
+        record = self._records[outcome.pages.table_oid]
         if record.phase is not Phase.DATA_SYNC:
             return
-        record = replace(
-            record, rows=record.rows + outcome.rows, bytes=record.bytes + outcome.bytes, ranges_done=record.ranges_done + 1
+        self._pages_bytes[record.oid] += outcome.pages.size_bytes
+        self._advance(
+            replace(
+                record, rows=record.rows + outcome.rows, bytes=record.bytes + outcome.bytes, ranges_done=record.ranges_done + 1
+            )
         )
-        self._pages_bytes[oid] += outcome.pages.size_bytes
+
+    def _advance(self, record: TableRecord) -> None:
         if record.ranges_done == record.ranges:
             record = record.enter(Phase.FINISHED_COPY)
             log.info("table is copied", table=record.qualified_name, rows=record.rows, bytes=record.bytes, lsn=record.lsn)
-        self._records[oid] = record
-        self._unwritten.add(oid)
+        self._records[record.oid] = record
+        self._unwritten.add(record.oid)
 
     def note_errored(self, oid: int, error: PgsluiceError) -> None:
         """The table is given up; the others go on."""

@@ -1,0 +1,103 @@
+"""Copying without Spark: the tables of a source planned under a snapshot, and their ranges copied by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from replicator.snapshot.catalog import read_tables
+from replicator.snapshot.copy_task import CopyProcess
+from replicator.snapshot.export import SnapshotKeeper
+from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome
+from replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
+from shared.jetstream import SnapshotStream, connect
+from shared.names import GroupNames
+from shared.settings import NatsSettings, StreamSettings
+from shared.snapshot_message import SnapshotHeaders, encode_table
+from tests.servers import Database, NatsServer
+
+PAGE_BYTES = 8192
+
+
+@dataclass
+class Copier:
+    """One group's copies of one source. ``cut_bytes`` and ``chunk_bytes`` are small, so that few rows make many messages."""
+
+    group: str
+    source: Database
+    nats: NatsSettings
+    cut_bytes: int = 4096
+    chunk_bytes: int = 512 * 1024
+    max_bytes: int = 1 << 30
+
+    @property
+    def names(self) -> GroupNames:
+        return GroupNames(self.group)
+
+    def oid(self, table: str) -> int:
+        return int(self.source.execute("SELECT %s::regclass::oid::bigint", [table])[0][0])
+
+    def read(self, *tables: str) -> list[CopiedTable]:
+        """What the catalog says of the tables now."""
+
+        async def read() -> list[CopiedTable]:
+            keeper = await SnapshotKeeper.export(self.source.settings)
+            try:
+                return await read_tables(keeper.source, self.names, [self.oid(table) for table in tables], 18)
+            finally:
+                await keeper.close()
+
+        return asyncio.run(read())
+
+    @asynccontextmanager
+    async def snapshot(self, table: str, range_bytes: int = PAGE_BYTES) -> AsyncIterator[tuple[CopyOrder, list[RangeOrder]]]:
+        """The orders of a copy of one table, while its snapshot is kept; the begin message is published."""
+        keeper = await SnapshotKeeper.export_at_slot(self.source.settings)
+        client = await connect(self.nats, "test")
+        try:
+            await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, 86_400.0))
+            [copied] = await read_tables(keeper.source, self.names, [self.oid(table)], 18)
+            order = CopyOrder(
+                group=self.group,
+                source=self.source.settings,
+                nats=self.nats,
+                system_id="7",
+                snapshot_name=keeper.snapshot.name,
+                snapshot_id=keeper.snapshot.id,
+                cut_bytes=self.cut_bytes,
+                chunk_bytes=self.chunk_bytes,
+            )
+            head = encode_table(copied.table)
+            begin = SnapshotHeaders(keeper.snapshot.id, copied.table.oid, 1, None, 1, 0, 0, 0, False)
+            subject = self.names.snapshot_begin_subject(keeper.snapshot.id, copied.table.oid)
+            await client.jetstream().publish(subject, head, headers=begin.encode())
+            yield order, [RangeOrder(pages, 1, head) for pages in plan_ranges(copied, range_bytes, PAGE_BYTES)]
+        finally:
+            await client.close()
+            await keeper.close()
+
+
+@pytest.fixture
+def copier(group: str, source_database: Database, nats_server: NatsServer) -> Copier:
+    return Copier(group, source_database, nats_server.settings())
+
+
+@pytest.fixture
+def copy_process() -> Iterator[CopyProcess]:
+    process = CopyProcess()
+    yield process
+    process.close()
+
+
+async def copy_all(process: CopyProcess, order: CopyOrder, ranges: list[RangeOrder]) -> list[RangeOutcome]:
+    """The ranges' outcomes, one after the other; the process has a loop of its own, so it runs in a thread."""
+    return await asyncio.to_thread(lambda: [process.copy(order, range_order) for range_order in ranges])
+
+
+def page_range(oid: int = 1, number: int = 1, size_bytes: int = PAGE_BYTES, name: str = "public.t") -> PageRange:
+    """A range that is never read."""
+    return PageRange(oid, number, name, oid, 1, size_bytes, lock="", query="")

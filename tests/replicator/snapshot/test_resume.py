@@ -1,0 +1,77 @@
+"""What is left to copy after an interruption, and which group may not go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replicator.snapshot.resume import Origin, begin_attempt, check_origin, resume_copy
+from replicator.tables import SourceTable
+from shared.errors import TerminalError, UsageError
+from shared.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
+
+ORIGIN = Origin("7", "shop", "2026-01-01T00:00:00Z")
+RUNNING = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "then", "", 0, "7", "shop", "2026-01-01T00:00:00Z")
+
+
+def source_table(oid: int) -> SourceTable:
+    return SourceTable(oid, "public", f"t{oid}", "r", "p", 0, [])
+
+
+def record(oid: int, phase: Phase, snapshot: str = "s", attempt: int = 1) -> TableRecord:
+    return TableRecord(
+        oid, "public", f"t{oid}", phase, "then", snapshot, "0/1" if snapshot else "", attempt, error="e", remedy="r"
+    )
+
+
+def content(*records: TableRecord) -> LedgerContent:
+    return LedgerContent(RUNNING, {table.oid: table for table in records})
+
+
+def test_finished_tables_stay_finished_and_new_ones_are_added() -> None:
+    known = content(record(1, Phase.FINISHED_COPY), record(2, Phase.DATA_SYNC))
+    resumption = resume_copy(known, [source_table(oid) for oid in (1, 2, 3)], retry_errored=False)
+    assert [table.phase for table in resumption.records] == [Phase.FINISHED_COPY, Phase.DATA_SYNC, Phase.INIT]
+    assert [table.oid for table in resumption.changed] == [3]
+
+
+@pytest.mark.parametrize(("retry_errored", "phase", "error"), [(False, Phase.ERRORED, "e"), (True, Phase.INIT, "")])
+def test_an_errored_table_is_taken_up_only_when_asked_for(retry_errored: bool, phase: Phase, error: str) -> None:
+    [table] = resume_copy(content(record(1, Phase.ERRORED)), [source_table(1)], retry_errored).records
+    assert (table.phase, table.error) == (phase, error)
+
+
+def test_a_table_that_is_no_longer_selected_is_not_waited_for() -> None:
+    known = content(record(1, Phase.INIT), record(2, Phase.DATA_SYNC), record(3, Phase.FINISHED_COPY), record(4, Phase.ERRORED))
+    assert resume_copy(known, [], retry_errored=False).stale == [1, 2]
+
+
+def test_an_attempt_counts_when_a_snapshot_had_begun_the_table() -> None:
+    assert begin_attempt(record(1, Phase.INIT, snapshot="")).attempt == 1
+    again = begin_attempt(record(1, Phase.DATA_SYNC, attempt=2))
+    assert (again.attempt, again.snapshot, again.lsn, again.rows, again.ranges) == (3, "", "", 0, 0)
+    assert begin_attempt(again).attempt == 3
+
+
+def test_a_copy_goes_on_from_where_it_came() -> None:
+    check_origin(RUNNING, ORIGIN, CopyMode.COPY)
+    check_origin(None, ORIGIN, CopyMode.COPY)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"system_id": "8"}, "this group copied database 'shop' of system 7"),
+        ({"database": "other"}, "the source is database 'other'"),
+        ({"stream_created": "later"}, "the snapshot stream was deleted and made again"),
+    ],
+)
+def test_another_source_or_stream_is_refused(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(TerminalError, match=sentence):
+        check_origin(RUNNING, replace(ORIGIN, **changed), CopyMode.COPY)
+
+
+def test_another_mode_is_refused() -> None:
+    with pytest.raises(UsageError, match="this group was started with --copy, not with --copy-and-stream"):
+        check_origin(RUNNING, ORIGIN, CopyMode.COPY_AND_STREAM)
