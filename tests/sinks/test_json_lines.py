@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shared.changes import MessageChanges
 from shared.errors import WireError
 from shared.table import UNCHANGED, ReplicaIdentity, Value
-from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
-from worker.sinks.json_lines import encode_lines, format_timestamp
+from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
+from worker.sinks.json_lines import encode_copied, encode_lines, format_timestamp
 
 LINES_PER_SECOND_AND_CORE = 120_000  # what the file sink's 150,000 changes/s on two cores leave for encoding
 
@@ -217,6 +217,31 @@ def test_a_truncate_has_a_line_for_each_table_at_one_position() -> None:
 def test_a_plain_truncate_has_no_options() -> None:
     (line,) = parsed(message(1, truncate(ORDERS)))
     assert not {"cascade", "restart_identity"} & line.keys()
+
+
+def test_a_copied_row_is_read_without_a_position_and_names_its_snapshot() -> None:
+    assert encode_copied(copied(9, ORDERS, (b"7", b"12.50", None), (b"8", b"NaN", b"a\tb"), snapshot="16B374D80-5f")) == [
+        b'{"position":null,"operation":"READ","schema":"shop","table":"orders","key":{"id":7},"before":null,'
+        b'"after":{"id":7,"total":12.50,"note":null},"snapshot":"16B374D80-5f"}\n',
+        b'{"position":null,"operation":"READ","schema":"shop","table":"orders","key":{"id":8},"before":null,'
+        b'"after":{"id":8,"total":"NaN","note":"a\\tb"},"snapshot":"16B374D80-5f"}\n',
+    ]
+
+
+def test_a_copied_row_without_a_key_has_a_null_key() -> None:
+    log = table("log", "line text", key=(), identity=ReplicaIdentity.FULL)
+    assert json.loads(encode_copied(copied(9, log, (b"a",)))[0])["key"] is None
+
+
+def test_a_message_without_copied_rows_has_no_line() -> None:
+    assert encode_copied(copied(9, ORDERS)) == []
+
+
+def test_a_table_that_is_copied_anew_has_one_line_that_takes_its_rows_back() -> None:
+    assert encode_copied(restart(9, ORDERS, snapshot="second")) == [
+        b'{"position":null,"operation":"RESTART","schema":"shop","table":"orders","key":null,"before":null,"after":null,'
+        b'"snapshot":"second"}\n'
+    ]
 
 
 def test_a_table_without_columns_has_empty_rows() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,10 @@ from shared.names import GroupNames
 from shared.state import StateBucket, position_key
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
-from worker.event_loop import EventLoopThread
 from worker.positions import BucketPositions
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
-FIRST, SECOND, THIRD = (Applied(n, 1000 * n, n, "2026-01-31T12:00:00Z") for n in (1, 2, 3))
+FIRST, SECOND, THIRD = (Applied(n, 1000 * n, n, "2026-01-31T12:00:00Z", 10 * n) for n in (1, 2, 3))
 
 NewPositions = Callable[[], BucketPositions]
 
@@ -66,15 +67,23 @@ def test_a_write_whose_acknowledgement_was_lost_is_not_taken_for_another_process
     assert new_positions().load() == THIRD
 
 
+def test_a_position_of_a_version_that_did_not_copy_has_copied_nothing(
+    new_positions: NewPositions, nats_server: NatsServer, group: str
+) -> None:
+    write_position(nats_server, group, {"sequence": 7, "commit_lsn": "0/1", "committed_at": 3, "stream_created": "then"})
+    assert new_positions().load() == Applied(7, 1, 3, "then", snapshot_sequence=0)
+
+
 def test_a_malformed_position_stops_the_start(new_positions: NewPositions, nats_server: NatsServer, group: str) -> None:
-    loop = EventLoopThread("test")
-
-    async def write_nonsense() -> None:
-        client = await connect(nats_server.settings(), "test")
-        await StateBucket(client, GroupNames(group)).put(position_key("w"), {"sequence": "many"})
-        await client.close()
-
-    loop.run(write_nonsense())
-    loop.close()
+    write_position(nats_server, group, {"sequence": "many"})
     with pytest.raises(TerminalError, match=r"key position\.w .* is malformed"):
         new_positions().load()
+
+
+def write_position(nats_server: NatsServer, group: str, value: dict[str, Any]) -> None:
+    async def write() -> None:
+        client = await connect(nats_server.settings(), "test")
+        await StateBucket(client, GroupNames(group)).put(position_key("w"), value)
+        await client.close()
+
+    asyncio.run(write())
