@@ -13,13 +13,16 @@ from typing import Self
 
 import psutil
 
-SURVEY_INTERVAL_S = 1.0
-"""Searching for child processes and measuring their memory costs some ten milliseconds."""
+SURVEY_INTERVAL_S = 5.0
+"""Measuring the memory of all processes costs a tenth of a second, which a short measurement is spared: it is surveyed at its
+start and its end, and memory is rarely given back."""
 
 BENCHMARK = "benchmark"
 WORKER = "worker"
 WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
 WHOLE_WORKER = "worker in all"
+ELSEWHERE = "elsewhere"
+"""The rest of the machine: when it was busy, figures mean little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,14 @@ class ProcessWatch:
     """A context within which processes are watched (or from ``start`` to ``stop``).
 
     ``roots`` names the process each part begins with; its descendants belong to it. The part ``worker`` is shown as its driver
-    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together.
+    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together. ``elsewhere`` is what the
+    machine did beside.
     """
 
     def __init__(self, roots: Mapping[str, int]) -> None:
         self._roots = dict(roots)
         self._cpu_before: dict[str, float] = {}
+        self._machine_cpu_s = 0.0
         self._cpu: dict[str, float] = {}
         self._largest: dict[str, int] = defaultdict(int)
         self._together: dict[str, int] = defaultdict(int)
@@ -62,6 +67,7 @@ class ProcessWatch:
     def start(self) -> Self:
         self._survey()
         self._cpu_before = dict(self._cpu)
+        self._machine_cpu_s = -_machine_cpu_s()
         self._thread.start()
         return self
 
@@ -72,6 +78,7 @@ class ProcessWatch:
             self._stop.set()
             self._thread.join()
             self._survey()
+            self._machine_cpu_s += _machine_cpu_s()
 
     def add(self, part: str, pid: int) -> None:
         """Watches a process that was started within the watch, from its beginning."""
@@ -84,6 +91,7 @@ class ProcessWatch:
             part: Usage(self._cpu[part] - self._cpu_before.get(part, 0.0), self._largest[part], self._together[part])
             for part in self._cpu
         }
+        usage[ELSEWHERE] = Usage(max(0.0, self._machine_cpu_s - sum(part.cpu_s for part in usage.values())), 0, 0)
         if WORKER in self._roots:
             cpu_s = sum(usage[part].cpu_s for part in WORKER_PARTS if part in usage)
             usage[WHOLE_WORKER] = Usage(cpu_s, self._largest[WHOLE_WORKER], self._together[WHOLE_WORKER])
@@ -161,6 +169,12 @@ def _cpu_s(root: str, process: psutil.Process) -> float:
     if root != BENCHMARK:
         seconds += times.children_user + times.children_system
     return float(seconds)
+
+
+def _machine_cpu_s() -> float:
+    """What all processes and the kernel have spent since the machine started."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + sum(getattr(times, name, 0.0) for name in ("nice", "irq", "softirq")))
 
 
 def _memory(root: str, process: psutil.Process) -> tuple[int, int]:

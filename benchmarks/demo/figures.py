@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -99,21 +100,26 @@ class Observer:
 
 
 class Rates:
-    """Changes per second over the last few seconds."""
+    """Changes per second over the last few seconds, and lags."""
 
     def __init__(self) -> None:
         self._past: deque[Figures] = deque()
-        self.largest_lag_s = 0.0
+        self._lags_s: list[float] = []
 
     def add(self, figures: Figures) -> None:
         self._past.append(figures)
         while figures.taken_at - self._past[0].taken_at > RATE_WINDOW_S:
             self._past.popleft()
-        self.largest_lag_s = max(self.largest_lag_s, figures.lag_s)
+        self._lags_s.append(figures.lag_s)
 
     def _per_s(self, count: int) -> float:
         elapsed_s = self._past[-1].taken_at - self._past[0].taken_at
         return count / elapsed_s if elapsed_s > 0 else 0.0
+
+    @property
+    def median_lag_s(self) -> float:
+        """Of all figures so far."""
+        return statistics.median(self._lags_s)
 
     @property
     def written_per_s(self) -> float:

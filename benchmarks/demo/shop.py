@@ -21,7 +21,10 @@ from tests.servers import Database
 
 TABLES = ("customers", "products", "orders", "order_lines")
 PRODUCTS = 500
-FIRST_CUSTOMERS = 100
+FIRST_CUSTOMERS = 29_500
+FIRST_ORDERS = 60_000
+FIRST_ROWS = 300_000
+"""In all four tables: an order has from one to six lines, three and a half on average."""
 
 _SCHEMA = """
 CREATE TABLE customers (
@@ -60,6 +63,32 @@ CREATE TABLE order_lines (
 _CITIES = ("Zürich", "São Paulo", "Łódź", "東京", "Reykjavík", "Cork")
 _NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Tony", "Leslie", "Frances", "Niklaus")
 
+_FILL = (
+    """
+INSERT INTO products (sku, price, stock, description)
+SELECT 'SKU-' || lpad(n::text, 5, '0'), (100 + random() * 89900)::int / 100.0, 100, d.text
+FROM generate_series(0, %(products)s - 1) n,
+     LATERAL (SELECT string_agg(md5(n || '-' || piece), '') AS text FROM generate_series(1, 190) piece) d
+""",
+    """
+INSERT INTO customers (name, address, registered_at)
+SELECT (%(names)s::text[])[1 + n %% 8] || ' ' || n,
+       jsonb_build_object('city', (%(cities)s::text[])[1 + n %% 6], 'street', n %% 99 || ' Main Street', 'floors', '[1, null]'::jsonb),
+       clock_timestamp() - n * interval '1 minute'
+FROM generate_series(1, %(customers)s) n
+""",
+    """
+INSERT INTO orders (customer_id, status, total, placed_at, shipped_at)
+SELECT 1 + n %% %(customers)s, 'shipped', (1000 + random() * 99000)::int / 100.0, placed_at, placed_at + interval '1 day'
+FROM generate_series(1, %(orders)s) n, LATERAL (SELECT clock_timestamp() - n * interval '1 minute' AS placed_at) p
+""",
+    """
+INSERT INTO order_lines
+SELECT id, line, 'SKU-' || lpad(((id * 7 + line * 13) %% %(products)s)::text, 5, '0'), 1 + id %% 5, total / 10
+FROM orders, generate_series(1, 1 + id::int %% 6) line
+""",
+)
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -68,19 +97,16 @@ def create_tables(source: Database) -> None:
 
 
 def fill(source: Database) -> int:
-    """The shop before it opens, in two transactions; returns the number of changes."""
-    with source.connect() as connection, connection.cursor() as cursor:
-        with connection.transaction():
-            rows = [
-                (f"SKU-{n:05}", random.randbytes(3000).hex(), Decimal(random.randrange(100, 90000)) / 100)
-                for n in range(PRODUCTS)
-            ]
-            cursor.executemany("INSERT INTO products (sku, description, price, stock) VALUES (%s, %s, %s, 100)", rows)
-        with connection.transaction():
-            cursor.executemany(
-                "INSERT INTO customers (name, address) VALUES (%s, %s)", [_customer() for _ in range(FIRST_CUSTOMERS)]
-            )
-    return PRODUCTS + FIRST_CUSTOMERS
+    """The shop before it opens: FIRST_ROWS rows, whose number it returns."""
+    values = {
+        "products": PRODUCTS,
+        "customers": FIRST_CUSTOMERS,
+        "orders": FIRST_ORDERS,
+        "names": list(_NAMES),
+        "cities": list(_CITIES),
+    }
+    with source.connect(autocommit=False) as connection:
+        return sum(connection.execute(statement, values).rowcount for statement in _FILL)
 
 
 def _customer() -> tuple[str, str]:
