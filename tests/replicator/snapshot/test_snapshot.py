@@ -1,0 +1,298 @@
+"""The program copies tables: once, beside the stream, interrupted in every way, with tables in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from shared.jetstream import ChangeStream, connect
+from shared.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
+from shared.names import GroupNames
+from shared.state import StateBucket
+from tests.end_to_end.group_under_test import configuration
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.snapshot_audit import audit_snapshot
+from tests.waiting import wait_until, wait_until_async
+
+COPY_DEADLINE_S = 90.0
+MANY_RANGES = "64KiB"
+
+
+@dataclass
+class CopiedGroup:
+    """A group whose replicator copies ``source``."""
+
+    name: str
+    source: Database
+    nats: NatsServer
+
+    def replicator(self, *flags: str, **keys: Any) -> PgsluiceProcess:
+        chosen = {key.replace("_", "-"): value for key, value in keys.items()}
+        config = configuration(self.name, self.source, None, self.nats) | {"copy-range-bytes": MANY_RANGES} | chosen
+        return PgsluiceProcess("replicator", *flags, config=config)
+
+    def run(self, *flags: str, **keys: Any) -> tuple[int, str]:
+        """Exit code and log."""
+        with self.replicator(*flags, **keys) as process:
+            try:
+                code = process.wait(COPY_DEADLINE_S)
+            finally:
+                print(process.log())
+            return code, process.log()
+
+    def ledger(self) -> LedgerContent:
+        async def load() -> LedgerContent:
+            client = await connect(self.nats.settings(), "test")
+            try:
+                bucket = StateBucket(client, GroupNames(self.name))
+                return await Ledger(bucket).load() if await bucket.exists() else LedgerContent(None, {})
+            finally:
+                await client.close()
+
+        return asyncio.run(load())
+
+    def table(self, name: str) -> TableRecord:
+        [record] = [record for record in self.ledger().tables.values() if record.table == name]
+        return record
+
+    def wait_for_table(self, name: str, condition: Callable[[TableRecord], bool], what: str) -> TableRecord:
+        def find() -> TableRecord | None:
+            return next((table for table in self.ledger().tables.values() if table.table == name and condition(table)), None)
+
+        record = wait_until(find, deadline_s=COPY_DEADLINE_S, what=what, interval_s=0.05)
+        assert record is not None
+        return record
+
+    def copied(self, name: str) -> Counter[bytes]:
+        """The rows of the snapshot that counts, which has every range and its end."""
+        record = self.table(name)
+        assert record.phase is Phase.FINISHED_COPY, record
+        audit = audit_snapshot(self.nats.settings(), self.name)
+        assert audit.problems == []
+        copy = audit.copy_of(record.snapshot, record.oid)
+        assert copy.attempt == record.attempt
+        assert copy.ended_ranges == copy.ranges == set(range(1, record.ranges + 1))
+        assert sum(copy.rows.values()) == record.rows
+        return copy.rows
+
+    def rows(self, name: str) -> Counter[bytes]:
+        """The rows of a table of two columns, as COPY text has them."""
+        found = self.source.execute(f'SELECT * FROM "{name}"')
+        return Counter(f"{first}\t{second}".encode() for first, second in found)
+
+    def slots(self) -> list[str]:
+        rows = self.source.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+        return [str(name) for (name,) in rows]
+
+    def read_tuples(self, name: str) -> int:
+        """How many rows of the table the source has read so far, by its own statistics."""
+        [(count,)] = self.source.execute("SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = %s", [name])
+        return int(count)
+
+
+@pytest.fixture
+def copied(group: str, source_database: Database, nats_server: NatsServer) -> CopiedGroup:
+    return CopiedGroup(group, source_database, nats_server)
+
+
+def create_tables(source: Database, **rows: int) -> None:
+    for name, count in rows.items():
+        source.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY, v text)')
+        source.execute(f'INSERT INTO "{name}" SELECT n, md5(n::text) FROM generate_series(1, {count}) n')
+
+
+def test_copy_publishes_every_row_once_and_leaves_nothing_in_the_source(copied: CopiedGroup) -> None:
+    create_tables(copied.source, large=20_000, empty=0, small=3)
+    copied.source.execute(
+        "CREATE TABLE parted (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF parted FOR VALUES IN (1);"
+        "CREATE TABLE p2 PARTITION OF parted FOR VALUES IN (2); INSERT INTO parted VALUES (1, 1), (2, 2);"
+        "CREATE TABLE without_partitions (a int, b int) PARTITION BY LIST (a);"
+        "CREATE TABLE child (c int) INHERITS (small); INSERT INTO child VALUES (4, 'x', 1)"
+    )
+    code, log = copied.run("--copy")
+    assert code == 0
+    for table in ("large", "empty", "parted", "without_partitions"):
+        assert copied.copied(table) == copied.rows(table)
+    assert sum(copied.copied("small").values()) == 3
+    assert sum(copied.copied("child").values()) == 1
+    assert {record.table for record in copied.ledger().tables.values()} == {
+        "large", "empty", "small", "parted", "without_partitions", "child",
+    }  # fmt: skip
+    snapshot = copied.ledger().snapshot
+    assert snapshot is not None
+    assert snapshot.state is CopyState.FINISHED
+    assert "copy is finished  tables=6 errored=0 rows=20006" in log
+    assert copied.slots() == []
+    assert copied.source.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_finished_copy_is_not_repeated_and_needs_no_spark(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=100)
+    assert copied.run("--copy")[0] == 0
+    before = copied.table("t")
+    code, log = copied.run("--copy")
+    assert code == 0
+    assert copied.table("t") == before
+    assert "starting Spark" not in log
+
+
+def test_only_the_stream_s_own_slot_exists_while_a_copy_runs(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=30_000)
+    with copied.replicator("--copy-and-stream") as process:
+        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
+        while copied.table("t").phase is Phase.DATA_SYNC:
+            assert copied.slots() == [GroupNames(copied.name).slot]
+        copied.source.execute("INSERT INTO t VALUES (0, 'after the copy')")
+        wait_until(lambda: changes(copied) == 1, what="a change in the stream")
+        process.terminate()
+        assert process.wait() == 0
+    assert sum(copied.copied("t").values()) == 30_000
+
+
+def changes(copied: CopiedGroup) -> int:
+    async def messages() -> int:
+        client = await connect(copied.nats.settings(), "test")
+        try:
+            state = await ChangeStream(client, GroupNames(copied.name)).state()
+            return 0 if state is None else state.messages
+        finally:
+            await client.close()
+
+    return asyncio.run(messages())
+
+
+def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: CopiedGroup) -> None:
+    """A worker that starts with the stream must not take a table for one that is never copied."""
+    create_tables(copied.source, t=10)
+
+    async def first_sight() -> Phase | None:
+        client = await connect(copied.nats.settings(), "test")
+        names = GroupNames(copied.name)
+        try:
+            stream = ChangeStream(client, names)
+            await wait_until_async(stream.state, deadline_s=COPY_DEADLINE_S, what="the change stream", interval_s=0)
+            tables = (await Ledger(StateBucket(client, names)).load()).tables
+            return next((table.phase for table in tables.values()), None)
+        finally:
+            await client.close()
+
+    with copied.replicator("--copy-and-stream"):
+        assert asyncio.run(first_sight()) in (Phase.INIT, Phase.DATA_SYNC)
+
+
+@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.long), 0.5, pytest.param(0.8, marks=pytest.mark.long)])
+def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied: CopiedGroup, share: float) -> None:
+    create_tables(copied.source, first=40_000, second=30_000, third=20_000)
+    with copied.replicator("--copy-and-stream", max_copy_workers_per_table=2, max_copy_connections=2) as process:
+        copied.wait_for_table("first", lambda table: table.phase is Phase.FINISHED_COPY, "the first table")
+        begun = copied.wait_for_table("second", lambda table: table.ranges_done > share * table.ranges, "a part of the second")
+        process.kill()
+    assert begun.phase is Phase.DATA_SYNC
+    kept, read = copied.table("first"), copied.read_tuples("first")
+    copied.source.execute("UPDATE second SET v = 'changed' WHERE id % 2 = 0; DELETE FROM third WHERE id % 3 = 0")
+    assert copied.run("--copy-and-stream", "--until-lsn=current")[0] == 0
+    assert copied.table("first") == kept
+    assert copied.read_tuples("first") == read
+    assert copied.table("second").attempt == copied.table("third").attempt == 2
+    assert copied.copied("second") == copied.rows("second")
+    assert copied.copied("third") == copied.rows("third")
+    assert sum(copied.copied("first").values()) == 40_000
+
+
+def test_the_snapshot_s_death_begins_another_without_a_restart(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=60_000)
+    with copied.replicator("--copy") as process:
+        before = copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
+        copied.source.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'pgsluice' AND datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        code = process.wait(COPY_DEADLINE_S)
+        print(process.log())
+    assert code == 0
+    after = copied.table("t")
+    assert (after.attempt, after.snapshot != before.snapshot) == (2, True)
+    assert copied.copied("t") == copied.rows("t")
+
+
+def test_a_table_that_is_rewritten_meanwhile_is_copied_anew_and_the_others_once(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=60_000, other=1000)
+    with copied.replicator("--copy") as process:
+        copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
+        copied.source.execute("TRUNCATE t; INSERT INTO t VALUES (1, 'new')")
+        code = process.wait(COPY_DEADLINE_S)
+        print(process.log())
+    assert code == 0
+    assert (copied.table("t").attempt, copied.table("other").attempt) == (2, 1)
+    assert copied.copied("t") == Counter([b"1\tnew"])
+
+
+def test_a_table_in_trouble_does_not_stop_the_others_and_is_taken_up_on_request(copied: CopiedGroup) -> None:
+    create_tables(copied.source, good=1000, bad=1000)
+    publication = GroupNames(copied.name).publication
+    copied.source.execute("UPDATE bad SET id = 0 WHERE id = 500")
+    copied.source.execute(f'CREATE PUBLICATION "{publication}" FOR TABLE good, bad WHERE (100 / id >= 0)')
+    code, log = copied.run("--copy")
+    assert code == 70
+    assert "not copied: public.bad" in log
+    errored, good = copied.table("bad"), copied.table("good")
+    assert errored.phase is Phase.ERRORED
+    assert errored.error == "copying public.bad failed (SQLSTATE 22012)"
+    assert good.phase is Phase.FINISHED_COPY
+
+    copied.source.execute("UPDATE bad SET id = 500 WHERE id = 0")
+    assert copied.run("--copy")[0] == 70
+    assert copied.table("bad") == errored
+    assert copied.run("--copy", "--retry-errored")[0] == 0
+    assert copied.copied("bad") == copied.rows("bad")
+    assert copied.table("bad").attempt == 2
+    assert copied.table("good") == good
+
+
+def test_sigterm_stops_a_copy_that_goes_on_at_the_next_start(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=60_000)
+    with copied.replicator("--copy") as process:
+        copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
+        process.terminate()
+        assert process.wait(30) == 0
+        assert "copy is finished" not in process.log()
+    assert copied.table("t").phase is Phase.DATA_SYNC
+    assert copied.run("--copy")[0] == 0
+    assert copied.copied("t") == copied.rows("t")
+
+
+def test_a_copy_waits_for_room_in_the_stream_and_stops_when_told(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=60_000)
+    with copied.replicator("--copy", stream_max_bytes="1MiB") as process:
+        process.wait_for_log("takes no rows now", COPY_DEADLINE_S)
+        process.terminate()
+        assert process.wait(30) == 0
+    assert copied.run("--copy", stream_max_bytes="1GiB")[0] == 0
+    assert copied.copied("t") == copied.rows("t")
+
+
+def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=60_000)
+    with copied.replicator("--copy") as first:
+        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
+        with copied.replicator("--copy") as second:
+            second.wait_for_log("another replicator copies the tables")
+            assert first.wait(COPY_DEADLINE_S) == 0
+            assert second.wait(COPY_DEADLINE_S) == 0
+    assert copied.table("t").attempt == 1
+
+
+def test_a_copied_group_cannot_stream_without_what_lies_between(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=10)
+    assert copied.run("--copy")[0] == 0
+    code, log = copied.run("--stream", "--until-lsn=current")
+    assert code == 2
+    assert "this group was copied with --copy; the changes since then are not known" in log
+    code, log = copied.run("--copy-and-stream", "--until-lsn=current")
+    assert code == 2
+    assert "this group was started with --copy, not with --copy-and-stream" in log
