@@ -16,7 +16,7 @@ endif
 .PHONY: help install java lint format check test test-long demo bench bench-quick clean
 
 help:
-	@echo "make demo       a shop database replicated live for 20 seconds, on servers that the demo starts itself"
+	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make test       every test but the long ones (several minutes)"
 	@echo "make test-long  the long ones"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"

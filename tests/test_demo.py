@@ -36,7 +36,8 @@ def test_a_row_that_the_target_lacks_is_shown_as_missing(source_database: Databa
 
 def test_writers_keep_the_shop_busy_and_count_what_they_changed(source_database: Database) -> None:
     shop.create_tables(source_database)
-    shop.fill(source_database)
+    rows = shop.fill(source_database)
+    assert rows == shop.FIRST_ROWS
     writers = [shop.Writer(source_database, 500) for _ in range(2)]
     for writer in writers:
         writer.start()
@@ -46,5 +47,5 @@ def test_writers_keep_the_shop_busy_and_count_what_they_changed(source_database:
         for writer in writers:
             writer.stop()
     counted = "SELECT n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables"
-    changes = shop.PRODUCTS + shop.FIRST_CUSTOMERS + sum(writer.changes for writer in writers)
+    changes = rows + sum(writer.changes for writer in writers)
     wait_until(lambda: sum(count for (count,) in source_database.execute(counted)) == changes, what="the server's own count")

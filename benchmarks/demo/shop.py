@@ -73,7 +73,7 @@ FROM generate_series(0, %(products)s - 1) n,
     """
 INSERT INTO customers (name, address, registered_at)
 SELECT (%(names)s::text[])[1 + n %% 8] || ' ' || n,
-       jsonb_build_object('city', (%(cities)s::text[])[1 + n %% 6], 'street', n %% 99 || ' Main Street', 'floors', '[1, null]'::jsonb),
+       jsonb_build_object('city', (%(cities)s::text[])[1 + n %% 6], 'street', n %% 99 || ' Main Street', 'floors', NULL),
        clock_timestamp() - n * interval '1 minute'
 FROM generate_series(1, %(customers)s) n
 """,
