@@ -68,6 +68,7 @@ class ProgressReport:
         applied = self._applied
         return {
             "sequence": applied.sequence,
+            "snapshot_sequence": applied.snapshot_sequence,
             "commit_lsn": format_lsn(applied.commit_lsn),
             "committed_at": _timestamp(applied.committed_at),
             "stream_created": applied.stream_created,

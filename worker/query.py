@@ -40,11 +40,11 @@ class ChangeQuery:
         spark: Spark,
         sink: Sink,
         applied: Applied,
-        stream_created: str,
+        stream_created: Callable[[], str],
         ownership: Callable[[], Ownership],
         on_applied: BatchApplied,
     ) -> None:
-        """``ownership`` is asked before each batch."""
+        """``stream_created`` and ``ownership`` are asked at each batch."""
         self._spark = spark
         self._sink = sink
         self._ownership = ownership
@@ -136,7 +136,7 @@ class ChangeQuery:
         else:
             rows = iter(written.collect())
         counter = _Counter(read_receipts(rows, self._applied))
-        self._applied = self._sink.commit(counter, self._stream_created)
+        self._applied = self._sink.commit(counter, self._stream_created())
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
 
 

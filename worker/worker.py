@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import FrameType
 from typing import TypeVar
 
@@ -73,6 +74,8 @@ class Worker:
         self._lease: Lease | None = None
         self._progress: ProgressReport | None = None
         self._copy_end: CopyEnd | None = None
+        self._stream_created = ""
+        """Identifies the change stream; "" while there is none."""
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
 
@@ -83,16 +86,15 @@ class Worker:
     def run(self) -> None:
         self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
         starting = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
-        changes = ChangeStream(self._client, self._names)
-        stream = self._wait_for(lambda: self._loop.run(changes.state()), "the group's replicator, which creates the streams")
-        if stream is None:
+        streams = self._wait_for(self._find_streams, "the group's replicator, which creates the streams")
+        if streams is None:
             return
         bucket = StateBucket(self._client, self._names)
         if not self._acquire_lease(bucket):
             return
         applied = self._sink.open()
-        check_position(self._names, applied, stream)
-        check_snapshot_position(self._names, applied, self._loop.run(SnapshotStream(self._client, self._names).state()))
+        check_position(self._names, applied, streams.changes)
+        check_snapshot_position(self._names, applied, streams.snapshot)
         self._copy_end = CopyEnd(bucket)
         if self._loop.run(self._copy_end.is_reached(applied)):
             self._sink.finish_copy()
@@ -107,7 +109,7 @@ class Worker:
             return
         if not self._wait_for_spark(starting):
             return
-        self._start_query(applied, stream, target)
+        self._start_query(applied, target)
         self._follow_query(ends_by_itself=target is not None)
 
     def close(self) -> None:
@@ -145,6 +147,18 @@ class Worker:
             self._stop_requested.wait(POLL_INTERVAL_S)
         return None
 
+    def _find_streams(self) -> Streams | None:
+        """None when there is neither. A group that only copied has no change stream."""
+        changes = self._loop.run(ChangeStream(self._connected, self._names).state())
+        snapshot = self._loop.run(SnapshotStream(self._connected, self._names).state())
+        return Streams(changes, snapshot) if changes or snapshot else None
+
+    def _find_stream_created(self) -> str:
+        if not self._stream_created:
+            changes = self._loop.run(ChangeStream(self._connected, self._names).state())
+            self._stream_created = changes.created if changes else ""
+        return self._stream_created
+
     def _acquire_lease(self, bucket: StateBucket) -> bool:
         """False when asked to stop while waiting."""
         self._lease = Lease(bucket, self._settings.name)
@@ -180,14 +194,14 @@ class Worker:
                 continue
         return False
 
-    def _start_query(self, applied: Applied, stream: StreamState, target: DrainTarget | None) -> None:
+    def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
         settings = self._settings
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
         self._query = ChangeQuery(
             self._spark,
             self._sink,
             applied,
-            stream.created,
+            self._find_stream_created,
             ownership=lambda: self._loop.run(ownership.current()),
             on_applied=self._note_batch,
         )
@@ -240,6 +254,14 @@ class Worker:
         return self._client
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Those of a group that there are."""
+
+    changes: StreamState | None
+    snapshot: StreamState | None
+
+
 class BatchLog:
     """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval."""
 
@@ -266,8 +288,13 @@ class BatchLog:
             self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
 
 
-def check_position(names: GroupNames, applied: Applied, stream: StreamState) -> None:
-    """Raises TerminalError when the stream is not the one ``applied`` counts in, or lost messages that were not applied."""
+def check_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
+    """Raises TerminalError when the stream of changes is not the one ``applied`` counts in, or lost messages that were not
+    applied. There is none when the group only copied."""
+    if stream is None:
+        if applied.sequence:
+            raise _lost_messages(names.changes_stream, 0, applied.sequence)
+        return
     if applied.stream_created and applied.stream_created != stream.created:
         raise TerminalError(
             f"stream {names.changes_stream} was created anew since this worker last ran ({stream.created})",

@@ -45,6 +45,12 @@ def test_a_stream_that_does_not_go_on_where_the_sink_is_stops_the_worker(applied
         check_position(NAMES, applied, found)
 
 
+def test_a_group_that_only_copied_has_no_change_stream() -> None:
+    check_position(NAMES, at(0, snapshot_sequence=4), None)
+    with pytest.raises(TerminalError, match=r"pgsluice_orders_changes ends at message 0, before what is applied \(3\)"):
+        check_position(NAMES, at(3), None)
+
+
 @pytest.mark.parametrize("found", [stream(1, 9), None])
 def test_a_snapshot_stream_that_lost_messages_stops_the_worker(found: StreamState | None) -> None:
     check_snapshot_position(NAMES, at(4), found)

@@ -70,9 +70,9 @@ class Receipt:
 class Applied:
     """A worker's durable position: every message up to ``sequence`` is applied. ``sequence`` is 0 before the first.
 
-    ``stream_created`` identifies the stream that ``sequence`` counts in (its creation time as JetStream reports it, ""
-    before the first batch): a recreated stream counts anew and must not be mistaken for the old one. ``snapshot_sequence`` is the
-    same position in the snapshot stream, which is applied before the changes.
+    ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group that only
+    copied has no such stream): a recreated stream counts anew and must not be mistaken for the old one.
+    ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes.
     """
 
     sequence: int

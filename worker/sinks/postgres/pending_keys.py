@@ -73,7 +73,7 @@ class PendingKeys:
             except psycopg.Error as error:
                 raise target_error(error, None, f"building the key of table '{schema}.{name}'") from None
             if is_built:
-                seconds = round(time.monotonic() - started, 1)
+                seconds = time.monotonic() - started
                 _log.info("built a key", table=f"{schema}.{name}", columns=",".join(columns), seconds=seconds)
 
     def _build(self, connection: Connection, key: Key) -> bool:

@@ -158,8 +158,9 @@ class PostgresSink:
 
     def _rest_of(self, receipts: Sequence[Receipt], stream_created: str) -> list[Receipt]:
         """Those that are not applied."""
-        same_stream = stream_created == self._applied.stream_created
-        applied = self._applied.last_sequence(copied=receipts[0].copied) if same_stream else 0
+        copied = receipts[0].copied
+        same_stream = copied or stream_created == self._applied.stream_created
+        applied = self._applied.last_sequence(copied=copied) if same_stream else 0
         rest = [receipt for receipt in receipts if receipt.last_sequence > applied]
         if rest and rest[0].first_sequence <= applied:
             raise TerminalError(
