@@ -23,13 +23,14 @@ from replicator.recorder import Recorder
 from replicator.resume import RecordedProgress, check_agreement, find_resume_point
 from replicator.retention import Retention
 from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
+from replicator.snapshot.room import CopyRetention
 from replicator.source import Source, SourceFacts
 from replicator.tables import check_replica_identity, select_tables
 from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
 from shared.settings import ReplicatorSettings
@@ -93,6 +94,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = Retention(stream, bucket, settings.stream.retention_s)
+    copy_retention = CopyRetention(SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     await walsender.start(names.slot, names.publication, point.published.flushed)
     log.info(
@@ -103,7 +105,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
-    return Session(receiver, publisher, feedback, recorder, retention)
+    return Session(receiver, publisher, feedback, recorder, retention, copy_retention)
 
 
 async def _prepare_source(
@@ -158,13 +160,20 @@ class Session:
     """The tasks of a running stream."""
 
     def __init__(
-        self, receiver: Receiver, publisher: Publisher, feedback: Feedback, recorder: Recorder, retention: Retention
+        self,
+        receiver: Receiver,
+        publisher: Publisher,
+        feedback: Feedback,
+        recorder: Recorder,
+        retention: Retention,
+        copy_retention: CopyRetention,
     ) -> None:
         self._receiver = receiver
         self._publisher = publisher
         self._feedback = feedback
         self._recorder = recorder
         self._retention = retention
+        self._copy_retention = copy_retention
 
     async def stream(self, stop: asyncio.Event) -> None:
         """Returns after ``stop`` or at the run's ``until``, with everything published confirmed when that was possible within
@@ -177,6 +186,7 @@ class Session:
                 self._feedback.run(),
                 self._recorder.run(),
                 self._retention.run(),
+                self._copy_retention.run(),
             ]
         )
 

@@ -26,6 +26,7 @@ from shared.settings import StreamSettings
 
 GROUP_KEY = "group"
 REPLICATOR_KEY = "replicator"
+WORKER_PREFIX = "worker."
 
 _MEANINGFUL = (
     nats.js.errors.NotFoundError,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 
 def worker_key(worker: str) -> str:
-    return f"worker.{worker}"
+    return WORKER_PREFIX + worker
 
 
 def position_key(worker: str) -> str:

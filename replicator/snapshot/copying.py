@@ -34,13 +34,20 @@ class Copying:
         self._book = book
         self._attempts: Counter[tuple[int, int]] = Counter()
         self._failures: Counter[tuple[int, int]] = Counter()
+        self._open: set[tuple[int, int]] = set()
+        self._abandoned: set[int] = set()
         self.rewritten: set[int] = set()
+
+    def open_ranges(self) -> frozenset[tuple[int, int]]:
+        """Those that a task was given and that are neither stored nor given up, by table oid and number."""
+        return frozenset(self._open)
 
     async def run(self) -> None:
         """Returns when no range is left to copy. Raises SnapshotGoneError; jobs that still run then are nobody's business."""
         running: dict[asyncio.Future[list[RangeOutcome]], list[RangeOrder]] = {}
         while True:
             while len(running) < self._tasks and (taken := self._schedule.take()):
+                self._open.update(map(_key, taken))
                 running[asyncio.ensure_future(self._run_job(taken))] = taken
             if not running:
                 return
@@ -60,35 +67,38 @@ class Copying:
 
     def _note(self, order: RangeOrder, outcome: RangeOutcome) -> None:
         oid, error = order.pages.table_oid, outcome.error or TransientError("a range was not copied")
-        match outcome.verdict:
-            case Verdict.DONE:
-                self._book.note_done(outcome)
-            case Verdict.SNAPSHOT_GONE:
-                raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
-            case Verdict.REWRITTEN:
-                log.warning("table was altered while it was copied", table=order.pages.name, reason=str(error))
-                self._schedule.drop(oid)
-                self.rewritten.add(oid)
-            case Verdict.REFUSED:
-                self._give_up(oid, error)
-            case Verdict.UNAVAILABLE:
-                self._repeat(order, error)
-            case Verdict.FAILED:
-                self._failures[_key(order)] += 1
-                if self._failures[_key(order)] < MOST_FAILURES:
-                    self._repeat(order, error)
-                else:
-                    self._give_up(oid, error)
+        self._open.discard(_key(order))
+        if outcome.verdict is Verdict.DONE:
+            self._book.note_done(outcome)
+            return
+        if outcome.verdict is Verdict.SNAPSHOT_GONE:
+            raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
+        if oid in self._abandoned:
+            return
+        if outcome.verdict is Verdict.REWRITTEN:
+            log.warning("table was altered while it was copied", table=order.pages.name, reason=str(error))
+            self._abandon(oid)
+            self.rewritten.add(oid)
+        elif self._may_repeat(order, outcome.verdict):
+            self._repeat(order, error)
+        else:
+            self._abandon(oid)
+            remedy = f"{error.remedy}; then start the replicator with --retry-errored"
+            self._book.note_errored(oid, TransientError(error.fact, remedy))
+
+    def _may_repeat(self, order: RangeOrder, verdict: Verdict) -> bool:
+        self._failures[_key(order)] += verdict is Verdict.FAILED
+        return verdict is not Verdict.REFUSED and self._failures[_key(order)] < MOST_FAILURES
 
     def _repeat(self, order: RangeOrder, error: PgsluiceError) -> None:
         self._attempts[_key(order)] += 1
+        self._open.add(_key(order))
         log.warning("a range is copied again", table=order.pages.name, range=order.pages.number, reason=str(error))
         self._schedule.repeat(order)
 
-    def _give_up(self, oid: int, error: PgsluiceError) -> None:
+    def _abandon(self, oid: int) -> None:
+        self._abandoned.add(oid)
         self._schedule.drop(oid)
-        remedy = f"{error.remedy}; then start the replicator with --retry-errored"
-        self._book.note_errored(oid, TransientError(error.fact, remedy))
 
 
 def _key(order: RangeOrder) -> tuple[int, int]:

@@ -33,6 +33,7 @@ class PreparedCopy:
     facts: SourceFacts
     system_id: str
     stream: SnapshotStream
+    bucket: StateBucket
     ledger: Ledger
     record: SnapshotRecord
     book: TableBook
@@ -65,11 +66,12 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
 
     resumption = resume_copy(content, tables, copy.retry_errored)
     book = TableBook(ledger, resumption.records)
-    prepared = PreparedCopy(names, facts, system_id, stream, ledger, content.snapshot or _new_record(origin, mode), book)
+    record = content.snapshot or _new_record(origin, mode)
+    prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, book)
     if book.waiting:
         await prepared.store(replace(prepared.record, state=CopyState.RUNNING, finished_at="", last_sequence=0))
-    for record in resumption.changed:
-        await ledger.store_table(record)
+    for changed in resumption.changed:
+        await ledger.store_table(changed)
     for oid in resumption.stale:
         await ledger.remove_table(oid)
     return prepared

@@ -17,6 +17,7 @@ from replicator.snapshot.plan import CopiedTable, plan_ranges
 from replicator.snapshot.preparation import PreparedCopy
 from replicator.snapshot.range_publisher import RangePublisher
 from replicator.snapshot.resume import begin_attempt
+from replicator.snapshot.room import CopyRoom
 from replicator.snapshot.schedule import Schedule
 from replicator.snapshot.spark_job import cancel_jobs, most_tasks, run_job
 from replicator.tasks import run_until_first
@@ -156,8 +157,9 @@ class Round:
         schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
         job = functools.partial(run_job, spark, order)
         copying = Copying(schedule, job, most_tasks(spark, self._copy.connections), self._machinery.threads, self._book)
+        room = CopyRoom(self._prepared.stream, self._prepared.bucket, copying.open_ranges)
         try:
-            await run_until_first([copying.run(), keeper.watch()])
+            await run_until_first([copying.run(), keeper.watch(), room.run()])
         finally:
             cancel_jobs(spark)
         return copying.rewritten

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream, connect
 from shared.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from shared.names import GroupNames
-from shared.state import StateBucket
+from shared.snapshot_message import SnapshotHeaders
+from shared.state import StateBucket, worker_key
 from tests.end_to_end.group_under_test import configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.snapshot_audit import audit_snapshot
@@ -274,6 +275,44 @@ def test_a_copy_waits_for_room_in_the_stream_and_stops_when_told(copied: CopiedG
         assert process.wait(30) == 0
     assert copied.run("--copy", stream_max_bytes="1GiB")[0] == 0
     assert copied.copied("t") == copied.rows("t")
+
+
+def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: CopiedGroup) -> None:
+    copied.source.execute(
+        "CREATE TABLE t (id int, v text); INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 60000) n"
+    )
+    names = GroupNames(copied.name)
+    rows = 0
+
+    async def apply() -> int:
+        """What a worker does: it reads in order, counts, and reports where it is."""
+        nonlocal rows
+        client = await connect(copied.nats.settings(), "test")
+        stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
+        try:
+            await wait_until_async(stream.state, what="the snapshot stream")
+            sequence = 0
+
+            async def is_all_applied() -> bool:
+                nonlocal sequence, rows
+                for message in await stream.fetch(sequence + 1, 1000, 8 << 20):
+                    assert message.sequence == sequence + 1
+                    sequence = message.sequence
+                    rows += SnapshotHeaders.decode(message.headers).rows
+                await bucket.put(worker_key("test"), {"snapshot_sequence": sequence})
+                snapshot = await Ledger(bucket).load_snapshot()
+                return snapshot is not None and snapshot.state is CopyState.FINISHED and sequence >= snapshot.last_sequence
+
+            await wait_until_async(is_all_applied, deadline_s=COPY_DEADLINE_S, what="everything applied", interval_s=0.1)
+            return sequence
+        finally:
+            await client.close()
+
+    with copied.replicator("--copy", stream_max_bytes="2MiB") as process:
+        asyncio.run(apply())
+        assert process.wait() == 0
+        assert "applied rows removed" in process.log()
+    assert rows == 60_000
 
 
 def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:
