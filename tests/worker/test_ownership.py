@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.changes import MessageChanges, TableChanges, Truncation
-from shared.ledger import LedgerContent, Phase, TableRecord
+from shared.jetstream import connect
+from shared.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from shared.lsn import LSN, format_lsn
+from shared.names import GroupNames
+from shared.settings import StreamSettings
+from shared.state import StateBucket
 from shared.table import Table
 from tests.changes_builder import TransactionPart, delete, insert, message_of, table, transaction, truncate, update
-from worker.ownership import NEVER_COPIED, Ownership
+from tests.servers import NatsServer
+from worker.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership, OwnershipLedger
 
 COPY_LSN = 5000
 ORDERS = replace(table("orders", "id bigint"), oid=11)
@@ -136,3 +141,25 @@ def test_of_any_message_exactly_the_changes_from_the_lsn_on_are_left(
     lsns = [lsn for lsn, rows in drawn for _ in rows]
     expected = [(name, index) for name, index in left(message) if lsns[index] >= borders[name]]
     assert left(owner.without_copied(message)) == expected
+
+
+@pytest.mark.asyncio
+async def test_the_ledger_is_read_again_while_a_copy_runs_and_when_another_was_begun(nats_server: NatsServer, group: str) -> None:
+    client = await connect(nats_server.settings(), "test")
+    bucket = StateBucket(client, GroupNames(group))
+    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+    ledger, view = Ledger(bucket), OwnershipLedger(bucket)
+    running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
+    assert await view.current() == NEVER_COPIED
+    await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
+    await ledger.store_snapshot(running)
+    assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}
+    await ledger.store_table(record(ORDERS, Phase.DATA_SYNC))
+    assert (await view.current()).copies == {ORDERS.oid: Copy("first", EVERYTHING)}
+    await ledger.store_table(record(ORDERS))
+    await ledger.store_snapshot(replace(running, state=CopyState.FINISHED))
+    assert (await view.current()).copies == {ORDERS.oid: Copy("first", COPY_LSN)}
+    await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
+    await ledger.store_snapshot(running)
+    assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}
+    await client.close()
