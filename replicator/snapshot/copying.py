@@ -98,6 +98,7 @@ class Copying:
 
     def _abandon(self, oid: int) -> None:
         self._abandoned.add(oid)
+        self._open = {key for key in self._open if key[0] != oid}  # nobody takes them up again under this snapshot
         self._schedule.drop(oid)
 
 

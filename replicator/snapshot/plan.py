@@ -60,8 +60,10 @@ class PageRange:
     query: str
 
 
-def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int) -> list[PageRange]:
-    """At least one range for each relation, so that a table without rows has one too."""
+def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int, tasks: int = 1) -> list[PageRange]:
+    """At least one range for each relation, so that a table without rows has one too, and none of more than ``range_bytes`` (but
+    for one page). A relation of several ranges has a multiple of ``tasks``, all but the last of one size, so that as many tasks
+    end at about the same time."""
     return [
         PageRange(
             table_oid=table.table.oid,
@@ -73,21 +75,31 @@ def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int) -> list[P
             lock=_lock(relation),
             query=_copy_query(table, relation, condition),
         )
-        for number, (relation, condition, size_bytes) in enumerate(_pieces(table, range_bytes, page_bytes), start=1)
+        for number, (relation, condition, size_bytes) in enumerate(
+            _pieces(table, max(1, range_bytes // page_bytes), page_bytes, tasks), start=1
+        )
     ]
 
 
-def _pieces(table: CopiedTable, range_bytes: int, page_bytes: int) -> Iterator[tuple[Relation, str, int]]:
+def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) -> Iterator[tuple[Relation, str, int]]:
     """Each relation with conditions that tile it and how many bytes of it fulfil each."""
-    pages_per_range = max(1, range_bytes // page_bytes)
     for relation in table.relations:
         pages = -(-relation.size_bytes // page_bytes)
-        for first in range(0, max(pages, 1), pages_per_range):
-            end = first + pages_per_range
+        pages_each = _even_share(pages, most_pages, tasks)
+        for first in range(0, max(pages, 1), pages_each):
+            end = first + pages_each
             condition = f"ctid >= '({first},0)'"
             if end < pages:
                 condition += f" AND ctid < '({end},0)'"
             yield relation, condition, (min(end, pages) - first) * page_bytes
+
+
+def _even_share(pages: int, most_pages: int, tasks: int) -> int:
+    """Pages of one range: at most ``most_pages``, and so that the number of ranges, when there are several, divides by ``tasks``."""
+    ranges = -(-pages // most_pages)
+    if ranges <= 1:
+        return most_pages
+    return -(-pages // (-(-ranges // tasks) * tasks))
 
 
 def _lock(relation: Relation) -> str:

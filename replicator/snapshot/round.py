@@ -92,9 +92,10 @@ class Round:
         prepared = self._prepared
         await prepared.store(replace(prepared.record, id=snapshot.id, lsn=format_lsn(snapshot.lsn)))
         records = {record.oid: record for record in self._book.waiting}
+        tasks = min(self._copy.workers_per_table, most_tasks(self._machinery.spark, self._copy.connections))
         orders = []
         for table in tables:
-            planned = plan_ranges(table, self._copy.range_bytes, prepared.facts.page_bytes)
+            planned = plan_ranges(table, self._copy.range_bytes, prepared.facts.page_bytes, tasks)
             head = encode_table(table.table)
             record = replace(
                 records[table.table.oid],

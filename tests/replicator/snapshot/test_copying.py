@@ -140,6 +140,17 @@ async def test_a_rewritten_table_waits_for_another_snapshot_and_the_others_finis
     assert phases(book) == {1: Phase.DATA_SYNC, 2: Phase.FINISHED_COPY}
 
 
+async def test_what_other_ranges_of_a_table_that_was_given_up_come_to_changes_nothing(book: TableBook) -> None:
+    job = ScriptedJob()
+    job.script(1, 1, Verdict.REFUSED)
+    for number in (2, 3):
+        job.script(1, number, Verdict.UNAVAILABLE, Verdict.REWRITTEN)
+    run = await carry_out(job, book)
+    assert phases(book) == {1: Phase.ERRORED, 2: Phase.FINISHED_COPY}
+    assert run.rewritten == set()
+    assert run.open_ranges() == frozenset()
+
+
 async def test_a_dead_snapshot_ends_it(book: TableBook) -> None:
     job = ScriptedJob()
     job.script(1, 1, Verdict.SNAPSHOT_GONE)

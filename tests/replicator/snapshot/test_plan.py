@@ -45,6 +45,14 @@ def test_ranges_tile_a_relation_and_only_the_last_is_open(pages: int, range_byte
     assert sum(pages_range.size_bytes for pages_range in ranges) == pages * PAGE
 
 
+@pytest.mark.parametrize(
+    ("pages", "tasks", "sizes"), [(9, 2, [5, 4]), (17, 4, [5, 5, 5, 2]), (8, 4, [8]), (33, 4, [5] * 6 + [3])]
+)
+def test_ranges_are_even_so_that_tasks_end_together(pages: int, tasks: int, sizes: list[int]) -> None:
+    ranges = plan_ranges(copied_table(relation(pages)), 8 * PAGE, PAGE, tasks)
+    assert [pages_range.size_bytes // PAGE for pages_range in ranges] == sizes
+
+
 def test_a_size_that_is_no_whole_number_of_pages_is_covered() -> None:
     ranges = plan_ranges(copied_table(Relation(1, "public", "t", 1, 2 * PAGE + 1)), PAGE, PAGE)
     assert [borders(pages.query) for pages in ranges] == [(0, 1), (1, 2), (2, None)]

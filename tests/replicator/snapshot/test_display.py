@@ -1,0 +1,103 @@
+"""How far a copy is, as figures, as a log line and as bars on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import sys
+from dataclasses import replace
+
+import pytest
+
+from replicator.snapshot import display
+from replicator.snapshot.figures import Figures, measure
+from replicator.snapshot.orders import RangeOutcome, Verdict
+from replicator.snapshot.table_book import TableBook
+from shared.ledger import Ledger, Phase, TableRecord
+from tests.replicator.snapshot.conftest import page_range
+
+MIB = 1 << 20
+
+
+class NoBucket:
+    """Nothing here is written."""
+
+
+def book(*records: TableRecord) -> TableBook:
+    return TableBook(Ledger(NoBucket()), records)  # type: ignore[arg-type]
+
+
+def table(oid: int, phase: Phase, ranges: int = 4) -> TableRecord:
+    return TableRecord(oid, "public", f"t{oid}", phase, "then", ranges=ranges, bytes_total=ranges * MIB)
+
+
+def copy_range(tables: TableBook, oid: int, number: int) -> None:
+    tables.note_done(RangeOutcome(page_range(oid, number, MIB), Verdict.DONE, rows=1000, bytes=100_000))
+
+
+def test_figures_count_what_this_run_copies() -> None:
+    tables = book(table(1, Phase.DATA_SYNC), table(2, Phase.FINISHED_COPY), table(3, Phase.DATA_SYNC, 1))
+    copy_range(tables, 1, 1)
+    copy_range(tables, 3, 1)
+    figures = measure(tables, frozenset({2}), elapsed_s=4.0)
+    assert (figures.tables, figures.tables_done, figures.rows, figures.percent) == (2, 1, 2000, 40.0)
+    assert (figures.rows_per_s, figures.bytes_per_s, figures.remaining_s) == (500.0, 50_000.0, 6.0)
+
+
+def test_before_anything_is_done_nothing_is_foretold() -> None:
+    figures = Figures(1, 0, 0, 0, 0, 0, 0, 0.0)
+    assert (figures.percent, figures.rows_per_s, figures.remaining_s) == (0.0, 0.0, None)
+
+
+async def test_without_a_terminal_a_line_is_logged_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0.01)
+    tables = book(table(1, Phase.DATA_SYNC))
+    copy_range(tables, 1, 1)
+    caplog.set_level("INFO")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(display.show_progress(tables), 0.2)
+    fields = caplog.records[-1].pgsluice_fields  # type: ignore[attr-defined]
+    assert caplog.records[-1].getMessage() == "copying"
+    assert (fields["tables"], fields["rows"], fields["percent"]) == ("0/1", 1000, 25.0)
+    assert fields["rows_per_s"] > 0
+    assert isinstance(fields["eta_s"], int)
+
+
+async def test_on_a_terminal_bars_show_tables_and_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "160")
+        tables = book(table(1, Phase.DATA_SYNC), table(2, Phase.DATA_SYNC))
+        copy_range(tables, 1, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(display.show_progress(tables), 0.6)
+        terminal.flush()
+    shown = b""
+    while chunk := _read(reader):
+        shown += chunk
+    os.close(reader)
+    text = shown.decode()
+    assert "0/2 tables" in text
+    assert "public.t1" in text
+    assert "1/4 ranges  1,000 rows" in text
+    assert "public.t2" not in text
+
+
+def _read(descriptor: int) -> bytes:
+    """Empty at the end: Linux says EIO when the other side of a terminal is closed."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
+def test_a_table_begun_anew_has_nothing_done() -> None:
+    tables = book(table(1, Phase.DATA_SYNC))
+    copy_range(tables, 1, 1)
+    tables.put(replace(table(1, Phase.DATA_SYNC), attempt=2))
+    assert measure(tables, frozenset(), 1.0).pages_done == 0
