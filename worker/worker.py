@@ -300,25 +300,30 @@ def check_position(names: GroupNames, applied: Applied, stream: StreamState | No
             f"stream {names.changes_stream} was created anew since this worker last ran ({stream.created})",
             "its sequences mean something else now; drop the group on both sides and copy the tables again",
         )
-    if applied.sequence > stream.last_sequence:
-        raise _lost_messages(names.changes_stream, stream.last_sequence, applied.sequence)
-    if stream.first_sequence > applied.sequence + 1:
-        raise TerminalError(
-            f"stream {names.changes_stream} begins at message {stream.first_sequence}; "
-            f"messages {applied.sequence + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
-            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
-        )
+    _check_sequence(names.changes_stream, applied.sequence, stream)
 
 
 def check_snapshot_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
     """The same for the snapshot stream, which a group that never copied does not have."""
-    last_sequence = stream.last_sequence if stream else 0
-    if applied.snapshot_sequence > last_sequence:
-        raise _lost_messages(names.snapshot_stream, last_sequence, applied.snapshot_sequence)
+    if stream is not None:
+        _check_sequence(names.snapshot_stream, applied.snapshot_sequence, stream)
+    elif applied.snapshot_sequence:
+        raise _lost_messages(names.snapshot_stream, 0, applied.snapshot_sequence)
 
 
-def _lost_messages(stream: str, last_sequence: int, applied: int) -> TerminalError:
+def _check_sequence(name: str, applied: int, stream: StreamState) -> None:
+    if applied > stream.last_sequence:
+        raise _lost_messages(name, stream.last_sequence, applied)
+    if stream.first_sequence > applied + 1:
+        raise TerminalError(
+            f"stream {name} begins at message {stream.first_sequence}; "
+            f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
+            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
+        )
+
+
+def _lost_messages(name: str, last_sequence: int, applied: int) -> TerminalError:
     return TerminalError(
-        f"stream {stream} ends at message {last_sequence}, before what is applied ({applied})",
+        f"stream {name} ends at message {last_sequence}, before what is applied ({applied})",
         "the broker lost messages; restore it, or drop the group and copy the tables again",
     )

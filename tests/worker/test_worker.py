@@ -55,5 +55,11 @@ def test_a_group_that_only_copied_has_no_change_stream() -> None:
 def test_a_snapshot_stream_that_lost_messages_stops_the_worker(found: StreamState | None) -> None:
     check_snapshot_position(NAMES, at(4), found)
     check_snapshot_position(NAMES, at(4, snapshot_sequence=9), stream(1, 9))
+    check_snapshot_position(NAMES, at(4, snapshot_sequence=9), stream(10, 9))
     with pytest.raises(TerminalError, match=r"pgsluice_orders_snapshot ends at message \d, before what is applied \(10\)"):
         check_snapshot_position(NAMES, at(4, snapshot_sequence=10), found)
+
+
+def test_a_worker_that_comes_when_the_copy_was_removed_is_told_so() -> None:
+    with pytest.raises(TerminalError, match="pgsluice_orders_snapshot begins at message 10; messages 1 to 9 were not applied"):
+        check_snapshot_position(NAMES, NOTHING_APPLIED, stream(10, 9))
