@@ -31,7 +31,8 @@ class Usage:
 
     ``cpu_s`` was spent within the watch. ``largest_bytes`` is the resident memory of its largest process at that process's own
     peak. ``together_bytes`` is the memory of all its processes, a page that n processes share counted as 1/n in each, at the
-    peak of what was seen every SURVEY_INTERVAL_S. PostgreSQL's shared buffers are in neither.
+    peak of what was seen every SURVEY_INTERVAL_S. PostgreSQL's shared memory and program text are in
+    neither.
     """
 
     cpu_s: float
@@ -179,9 +180,11 @@ def _machine_cpu_s() -> float:
 
 def _memory(root: str, process: psutil.Process) -> tuple[int, int]:
     """As in ``Usage``: of the process alone, and its share. The peak is the kernel's (VmHWM of proc(5)) where it keeps one."""
-    memory = process.memory_full_info()
     if root.endswith("postgres"):
-        return int(memory.uss), int(memory.uss)
+        resident = process.memory_info()
+        unshared = int(resident.rss - getattr(resident, "shared", 0))
+        return unshared, unshared
+    memory = process.memory_full_info()
     return max(_high_water_mark(process.pid), memory.rss), int(getattr(memory, "pss", memory.rss))
 
 
