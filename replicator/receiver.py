@@ -63,6 +63,10 @@ class Receiver:
         """For how long the loop has been waiting for the server; 0 while it is busy itself."""
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
+    def finish_at(self, until: LSN) -> None:
+        """Makes ``run`` return there."""
+        self._until = until
+
     def stop(self) -> None:
         """Makes ``run`` return soon; a transaction in hand stays unfinished and is received again by the next session."""
         self._stopped = True

@@ -12,8 +12,9 @@ import uvloop
 from nats.aio.client import Client
 
 from replicator.backoff import Backoff
-from replicator.session import Run, open_session
+from replicator.session import Run, Session, find_until, open_session
 from replicator.snapshot.resume import check_streaming_alone
+from replicator.source import Source
 from replicator.tasks import cancel
 from shared import telemetry
 from shared.errors import TransientError
@@ -74,11 +75,13 @@ class Replicator:
         self._snapshot = _snapshot(settings)
         self._client: Client | None = None
         self._streaming = asyncio.Event()
+        self._session: Session | None = None
         self._backoff = Backoff()
 
     async def run(self) -> None:
         calls = [self._run_sessions()]
         if self._streams and self._snapshot is not None:
+            self._run.is_copying = True
             calls.append(self._copy_beside(self._snapshot))
         tasks = [asyncio.ensure_future(call) for call in calls]
         try:
@@ -96,6 +99,26 @@ class Replicator:
     async def _copy_beside(self, snapshot: Snapshot) -> None:
         if await self._unless_stopped(self._streaming.wait()):
             await snapshot.run(self._stop)
+            self._run.is_copying = False
+            if self._settings.until_lsn and not self._stop.is_set():
+                await self._decide_end()
+
+    async def _decide_end(self) -> None:
+        """``current`` is where the source is after the copy: up to there the stream has to be, for all tables to be alike."""
+        backoff = Backoff()
+        while self._run.until is None and not self._stop.is_set():
+            try:
+                source = await Source.connect(self._settings.source)
+                try:
+                    self._run.until = await find_until(self._settings.until_lsn, source)
+                finally:
+                    await source.close()
+            except TransientError as error:
+                pause_s = backoff.next_pause_s()
+                log.warning("cannot ask the source where it is, trying again", reason=str(error), pause_s=pause_s)
+                await self._unless_stopped(asyncio.sleep(pause_s))
+        if self._session is not None and self._run.until is not None:
+            self._session.finish_at(self._run.until)
 
     async def _run_sessions(self) -> None:
         started = time.monotonic()
@@ -135,10 +158,12 @@ class Replicator:
         session = await self._unless_stopped(opening.__aenter__())
         if session is None:
             return
+        self._session = session
         self._streaming.set()
         try:
             await session.stream(self._stop)
         finally:
+            self._session = None
             await opening.__aexit__(None, None, None)
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, T]) -> T | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from nats.aio.client import Client
@@ -29,7 +29,7 @@ from replicator.tables import check_replica_identity, select_tables
 from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
-from shared.errors import TerminalError
+from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
@@ -44,11 +44,15 @@ log = telemetry.logger(__name__)
 
 @dataclass(slots=True)
 class Run:
-    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published."""
+    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published.
+
+    ``is_copying``: tables are being copied; where to end is decided after that.
+    """
 
     settings: ReplicatorSettings
     names: GroupNames
     until: LSN | None = None
+    is_copying: bool = False
     is_publication_ready: bool = False
     counts: Published = field(default_factory=Published)
 
@@ -84,8 +88,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     entry = await bucket.get(REPLICATOR_KEY)
     recorded = RecordedProgress.decode(entry.value) if entry else None
     check_agreement(stream.name, state, point, recorded, slot, parse_lsn(record.slot_lsn))
-    if run.until is None and settings.until_lsn:
-        run.until = await _until_lsn(settings.until_lsn, source)
+    if run.until is None and settings.until_lsn and not run.is_copying:
+        run.until = await find_until(settings.until_lsn, source)
 
     progress = Progress(max(point.published.flushed, slot.confirmed_flush_lsn), point.end.sequence)
     publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged)
@@ -152,7 +156,8 @@ async def _prepare_publication(run: Run, source: Source) -> Publication:
     return publication
 
 
-async def _until_lsn(text: str, source: Source) -> LSN:
+async def find_until(text: str, source: Source) -> LSN:
+    """The LSN that ``--until-lsn`` means now."""
     return await source.current_lsn() if text == "current" else parse_lsn(text)
 
 
@@ -174,6 +179,12 @@ class Session:
         self._recorder = recorder
         self._retention = retention
         self._copy_retention = copy_retention
+
+    def finish_at(self, until: LSN) -> None:
+        """Makes ``stream`` end there, soon if the source is idle."""
+        self._receiver.finish_at(until)
+        with suppress(TransientError):  # a broken connection ends the session by itself
+            self._feedback.send()
 
     async def stream(self, stop: asyncio.Event) -> None:
         """Returns after ``stop`` or at the run's ``until``, with everything published confirmed when that was possible within

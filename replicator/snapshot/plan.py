@@ -95,7 +95,7 @@ def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) ->
 
 
 def _even_share(pages: int, most_pages: int, tasks: int) -> int:
-    """Pages of one range: at most ``most_pages``, and so that the number of ranges, when there are several, divides by ``tasks``."""
+    """Pages of one range: at most ``most_pages``, and so that the number of ranges, if not one, divides by ``tasks``."""
     ranges = -(-pages // most_pages)
     if ranges <= 1:
         return most_pages

@@ -167,6 +167,17 @@ def changes(copied: CopiedGroup) -> int:
     return asyncio.run(messages())
 
 
+def test_current_is_where_the_source_is_after_the_copy(copied: CopiedGroup) -> None:
+    create_tables(copied.source, t=30_000)
+    with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
+        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
+        copied.source.execute("INSERT INTO t VALUES (0, 'during the copy')")
+        assert copied.table("t").phase is Phase.DATA_SYNC
+        assert process.wait(COPY_DEADLINE_S) == 0
+    assert changes(copied) == 1
+    assert sum(copied.copied("t").values()) == 30_000
+
+
 def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: CopiedGroup) -> None:
     """A worker that starts with the stream must not take a table for one that is never copied."""
     create_tables(copied.source, t=10)
