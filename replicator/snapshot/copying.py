@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.schedule import Schedule
 from replicator.snapshot.table_book import TableBook
+from replicator.tasks import cancel
 from shared import telemetry
 from shared.errors import PgsluiceError, SnapshotGoneError, TransientError
 
@@ -43,8 +44,14 @@ class Copying:
         return frozenset(self._open)
 
     async def run(self) -> None:
-        """Returns when no range is left to copy. Raises SnapshotGoneError; jobs that still run then are nobody's business."""
+        """Returns when no range is left to copy. Raises SnapshotGoneError; what jobs that still run then come to is dropped."""
         running: dict[asyncio.Future[list[RangeOutcome]], list[RangeOrder]] = {}
+        try:
+            await self._run(running)
+        finally:
+            await cancel(running)
+
+    async def _run(self, running: dict[asyncio.Future[list[RangeOutcome]], list[RangeOrder]]) -> None:
         while True:
             while len(running) < self._tasks and (taken := self._schedule.take()):
                 self._open.update(map(_key, taken))
