@@ -83,6 +83,7 @@ def run_killing(source: Database, target: Database, nats: NatsServer, group: str
     print(f"{load.transactions} transactions, {audit.changes} changes, {watch.looks} looks at the target")
 
 
+@pytest.mark.timeout(900)
 def test_killing_each_process_a_few_times_loses_and_doubles_nothing(
     source_database: Database, target: Database, nats: NatsServer, group: str
 ) -> None:
