@@ -1,7 +1,7 @@
 """Which ranges are copied next: pure, no I/O.
 
 Largest tables first, since what is left at the end cannot be spread; no table has more than its share of the tasks; small
-ranges travel together, since a task costs some milliseconds whatever it does.
+ranges travel together, since a Spark job costs tens of milliseconds whatever it does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from replicator.snapshot.orders import RangeOrder
 
 SMALL_SHARE = 8  # ranges that together have less than an eighth of the range size travel in one task
-MOST_IN_A_TASK = 16
+MOST_IN_A_TASK = 32
 
 
 class Schedule:

@@ -17,7 +17,7 @@ from replicator.backoff import Backoff
 from replicator.snapshot.display import show_progress
 from replicator.snapshot.preparation import PreparedCopy, prepare_copy
 from replicator.snapshot.round import Machinery, Round
-from replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings
+from replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
 from replicator.snapshot.table_book import TableBook
 from replicator.source import Source
 from replicator.tasks import run_until_first
@@ -89,7 +89,9 @@ class Snapshot:
     async def _copy_waiting(self, prepared: PreparedCopy) -> None:
         assert self._client is not None
         log.info("starting Spark", tables=len(prepared.book.waiting))
-        self._starting = asyncio.get_running_loop().run_in_executor(self._threads, self._spark.start)
+        self._starting = asyncio.get_running_loop().run_in_executor(
+            self._threads, start_spark, self._spark, self._copy.connections
+        )
         await asyncio.shield(self._starting)
         machinery = Machinery(self._client, self._spark, self._threads)
         await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])

@@ -37,6 +37,13 @@ def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str,
     return dict(settings) | {"spark.master": f"local[{min(tasks, connections)}]"}
 
 
+def start_spark(spark: Spark, connections: int) -> None:
+    """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile."""
+    spark.start()
+    tasks = most_tasks(spark, connections)
+    spark.session.sparkContext.parallelize(range(tasks), tasks).foreachPartition(_nothing)
+
+
 def most_tasks(spark: Spark, connections: int) -> int:
     """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
     is_local = _LOCAL_MASTER.fullmatch(str(spark.session.sparkContext.master)) is not None
@@ -60,6 +67,10 @@ def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> lis
         error = TransientError(f"a Spark task that copied ended without an outcome ({_first_line(failure)})", "see Spark's log")
         return [RangeOutcome(range_order.pages, Verdict.FAILED, error=error) for range_order in ranges]
     return outcomes
+
+
+def _nothing(_: Iterator[int]) -> None:
+    pass
 
 
 def _copy(order: CopyOrder, ranges: Sequence[RangeOrder], _: Iterator[int]) -> Iterator[RangeOutcome]:
