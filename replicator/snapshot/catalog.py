@@ -76,7 +76,7 @@ _RELATIONS: LiteralString = """
            c.relfilenode::bigint AS filenode, pg_relation_size(c.oid) AS size_bytes,
            CASE WHEN pg_relation_size(c.oid) IS NULL THEN '{}'
                 ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
-                            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                            WHERE a.attrelid = c.oid AND (a.attnum > 0 OR a.attname = 'ctid') AND NOT a.attisdropped
                               AND NOT coalesce(has_column_privilege(a.attrelid, a.attnum, 'SELECT'), true)) END
                AS unreadable_columns
       FROM unnest(%s::oid[]) AS t (oid)
@@ -144,9 +144,11 @@ def _obstacle(table: Table, relations: Sequence[RelationRow]) -> TerminalError |
             return TerminalError(
                 f"{name}, a partition of {table.qualified_name}, is a foreign table", "its rows cannot be copied; detach it"
             )
-        unreadable = [column.name for column in table.columns if column.name in relation.unreadable_columns]
+        needed = [*(column.name for column in table.columns), "ctid"]
+        unreadable = [column for column in needed if column in relation.unreadable_columns]
         if unreadable:
             return TerminalError(
-                f"the role may not read {', '.join(unreadable)} of {name}", f"GRANT SELECT ON {name} TO the role"
+                f"the role may not read {', '.join(unreadable)} of {name}",
+                f"GRANT SELECT ON {name} TO the role, or SELECT on its columns and ctid, by which pages are told apart",
             )
     return None

@@ -54,8 +54,8 @@ class CopyProcess:
         return self._runner.run(self._copy(order, range_order))
 
     def close(self) -> None:
+        """Closes the connections; they are made again when the next range is copied."""
         self._runner.run(self._close())
-        self._runner.close()
 
     async def _copy(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
         try:
@@ -112,8 +112,9 @@ class CopyProcess:
 
     async def _close(self) -> None:
         await self._disconnect_source()
-        if self._client is not None:
-            await self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
 
 @functools.cache

@@ -103,8 +103,8 @@ def _even_share(pages: int, most_pages: int, tasks: int) -> int:
 
 
 def _lock(relation: Relation) -> str:
-    name = sql.Identifier(relation.schema, relation.name)
-    return sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name).as_string(None)
+    """A query, because its lock asks for no more than COPY does; LOCK TABLE wants a privilege on the whole table."""
+    return sql.SQL("SELECT FROM ONLY {} LIMIT 0").format(sql.Identifier(relation.schema, relation.name)).as_string(None)
 
 
 def _copy_query(table: CopiedTable, relation: Relation, condition: str) -> str:

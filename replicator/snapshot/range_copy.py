@@ -23,7 +23,7 @@ async def publish_rows(
     snapshot, and of no use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
     messages, pages = RangeMessages(order, range_order), range_order.pages
     try:
-        async with _locked(connection, pages):
+        async with locked(connection, pages):
             async for piece in CopyReader(connection).pieces(pages.query, order.cut_bytes):
                 for headers, data in messages.next(piece):
                     await publisher.publish(headers, data)
@@ -36,7 +36,7 @@ async def publish_rows(
 
 
 @asynccontextmanager
-async def _locked(connection: Connection, pages: PageRange) -> AsyncIterator[None]:
+async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None]:
     """Keeps the relation as it is while the range is read and no longer: whoever wants to alter the table waits for one range,
     not for the whole copy. Raises RangeFailedError when it is no longer what the snapshot shows."""
     await connection.execute("SAVEPOINT range")

@@ -124,7 +124,7 @@ def test_columns_that_the_role_may_not_read_are_refused(copier: Copier) -> None:
         obstacle = asyncio.run(read())
     finally:
         copier.source.execute(f"REVOKE ALL ON t FROM {role}; DROP ROLE {role}")
-    assert obstacle == "the role may not read Secret of public.t: GRANT SELECT ON public.t TO the role"
+    assert obstacle.startswith("the role may not read Secret, ctid of public.t: GRANT SELECT ON public.t TO the role, or")
 
 
 def _fields(settings: object) -> dict[str, object]:

@@ -75,4 +75,4 @@ def test_names_are_quoted_and_the_filter_stands_in_parentheses() -> None:
     assert pages.query == (
         'COPY (SELECT "select", "a""b" FROM ONLY "My Schema"."we""ird" WHERE ctid >= \'(0,0)\' AND (a = 1 OR b = 2)) TO STDOUT'
     )
-    assert pages.lock == 'LOCK TABLE ONLY "My Schema"."we""ird" IN ACCESS SHARE MODE'
+    assert pages.lock == 'SELECT FROM ONLY "My Schema"."we""ird" LIMIT 0'

@@ -7,11 +7,16 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
+import psycopg
 import pytest
 
+from replicator.connection import connect as open_connection
 from replicator.snapshot.copy_task import CopyProcess
+from replicator.snapshot.export import begin, import_snapshot
 from replicator.snapshot.orders import CopyOrder, RangeOutcome, Verdict
+from replicator.snapshot.range_copy import locked
 from shared.jetstream import SnapshotStream, connect
 from tests.replicator.snapshot.conftest import Copier, copy_all
 from tests.servers import NatsServer
@@ -179,6 +184,52 @@ async def test_a_table_that_was_rewritten_since_the_snapshot_is_not_copied(
         assert (await copy_all(copy_process, order, ranges[:1]))[0].verdict is Verdict.DONE
         copier.source.execute(statement)
         assert verdicts(await copy_all(copy_process, order, ranges[1:])) == {Verdict.REWRITTEN}
+
+
+async def test_a_relation_cannot_be_rewritten_while_a_range_is_read(copier: Copier) -> None:
+    create_table(copier)
+    async with copier.snapshot("t") as (order, ranges):
+        connection = await open_connection(copier.source.settings)
+        await begin(connection)
+        await import_snapshot(connection, order.snapshot_name)
+        async with locked(connection, ranges[0].pages):
+            with copier.source.connect() as other:
+                other.execute("SET lock_timeout = '100ms'")
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    other.execute("VACUUM FULL t")
+        copier.source.execute("VACUUM FULL t")
+        await connection.close()
+
+
+async def test_column_privileges_are_enough_for_a_column_list(copier: Copier, copy_process: CopyProcess) -> None:
+    create_table(copier, rows=100)
+    role = f"reader_{copier.source.dbname}"
+    copier.source.execute(f'CREATE PUBLICATION "{copier.names.publication}" FOR TABLE t (id)')
+    copier.source.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT (id, ctid) ON t TO {role}")
+    try:
+        async with copier.snapshot("t") as (order, ranges):
+            restricted = replace(order, source=replace(order.source, user=role))
+            outcomes = await copy_all(copy_process, restricted, ranges)
+            await asyncio.to_thread(copy_process.close)
+    finally:
+        copier.source.execute(f"REVOKE ALL ON t FROM {role}; DROP ROLE {role}")
+    assert verdicts(outcomes) == {Verdict.DONE}
+    assert (await copied_rows(copier, order)).rows == Counter(b"%d" % n for n in range(1, 101))
+
+
+async def test_a_table_whose_rows_the_role_sees_only_in_part_is_refused(copier: Copier, copy_process: CopyProcess) -> None:
+    create_table(copier, rows=100)
+    role = f"reader_{copier.source.dbname}"
+    copier.source.execute(f"ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE ROLE {role} LOGIN; GRANT SELECT ON t TO {role}")
+    try:
+        async with copier.snapshot("t") as (order, ranges):
+            restricted = replace(order, source=replace(order.source, user=role))
+            outcomes = await copy_all(copy_process, restricted, ranges)
+            await asyncio.to_thread(copy_process.close)
+    finally:
+        copier.source.execute(f"REVOKE ALL ON t FROM {role}; DROP ROLE {role}")
+    assert verdicts(outcomes) == {Verdict.REFUSED}
+    assert "give the role BYPASSRLS" in str(outcomes[0].error)
 
 
 async def test_no_lock_is_held_between_ranges(copier: Copier, copy_process: CopyProcess) -> None:

@@ -34,7 +34,7 @@ def test_a_released_place_is_taken_by_the_same_table() -> None:
 
 def test_small_tables_travel_together_up_to_a_limit() -> None:
     schedule = Schedule([ranges(oid, 8192) for oid in range(1, 41)], workers_per_table=1, range_bytes=64 * RANGE)
-    assert [len(schedule.take()) for _ in range(4)] == [MOST_IN_A_TASK, MOST_IN_A_TASK, 40 - 2 * MOST_IN_A_TASK, 0]
+    assert [len(schedule.take()) for _ in range(3)] == [MOST_IN_A_TASK, 40 - MOST_IN_A_TASK, 0]
 
 
 def test_small_ranges_of_one_table_travel_together() -> None:

@@ -16,7 +16,7 @@ from shared.names import GroupNames
 from shared.snapshot_message import SnapshotHeaders
 from shared.state import StateBucket, worker_key
 from tests.end_to_end.group_under_test import configuration
-from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.snapshot_audit import audit_snapshot
 from tests.waiting import wait_until, wait_until_async
 
@@ -230,6 +230,25 @@ def test_the_snapshot_s_death_begins_another_without_a_restart(copied: CopiedGro
     after = copied.table("t")
     assert (after.attempt, after.snapshot != before.snapshot) == (2, True)
     assert copied.copied("t") == copied.rows("t")
+
+
+def test_source_and_broker_may_die_and_come_back_while_tables_are_copied(group: str) -> None:
+    with PostgresServer() as server, NatsServer() as nats:
+        copied = CopiedGroup(group, server.create_database("source"), nats)
+        create_tables(copied.source, t=60_000)
+        with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
+            copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
+            nats.kill()
+            nats.start()
+            done = copied.table("t").ranges_done
+            copied.wait_for_table("t", lambda table: table.ranges_done > done, "further ranges")
+            server.kill()
+            server.start()
+            code = process.wait(COPY_DEADLINE_S)
+            print(process.log())
+        assert code == 0
+        assert copied.copied("t") == copied.rows("t")
+        assert copied.slots() == [GroupNames(group).slot]
 
 
 def test_a_table_that_is_rewritten_meanwhile_is_copied_anew_and_the_others_once(copied: CopiedGroup) -> None:
