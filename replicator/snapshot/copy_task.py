@@ -59,8 +59,7 @@ class CopyProcess:
 
     async def _copy(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
         try:
-            rows, size = await self._stored_rows(order, range_order)
-            return RangeOutcome(range_order.pages, Verdict.DONE, rows, size)
+            return await self._store(order, range_order)
         except RangeFailedError as failure:
             verdict, error = failure.verdict, failure.error
         except SnapshotGoneError as gone:
@@ -71,8 +70,8 @@ class CopyProcess:
         await self._disconnect_source()
         return RangeOutcome(range_order.pages, verdict, error=error)
 
-    async def _stored_rows(self, order: CopyOrder, range_order: RangeOrder) -> tuple[int, int]:
-        """Rows and bytes of the range; it is read unless the stream holds all of it."""
+    async def _store(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
+        """The outcome of a range that is stored; it is read unless the stream holds all of it."""
         names, pages = GroupNames(order.group), range_order.pages
         client = await self._connected_client(order)
         subject = names.snapshot_range_subject(order.snapshot_id, pages.table_oid, pages.number)
@@ -81,7 +80,8 @@ class CopyProcess:
         try:
             stored = await publisher.resume()
             if stored.headers is not None and stored.headers.is_range_end:
-                return stored.headers.range_rows, stored.headers.range_bytes
+                rows, size = stored.headers.range_rows, stored.headers.range_bytes
+                return RangeOutcome(pages, Verdict.DONE, rows, size, stored.sequence)
             return await publish_rows(await self._connected_source(order), publisher, order, range_order)
         finally:
             await publisher.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
+from replicator.snapshot.room import Borders, Range
 from replicator.snapshot.schedule import Schedule
 from replicator.snapshot.table_book import TableBook
 from replicator.tasks import cancel
@@ -25,7 +26,8 @@ Job = Callable[[Sequence[RangeOrder]], list[RangeOutcome]]
 
 
 class Copying:
-    """Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot."""
+    """Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot,
+    ``borders`` knows which messages belong to finished ranges."""
 
     def __init__(self, schedule: Schedule, job: Job, tasks: int, threads: Executor, book: TableBook) -> None:
         self._schedule = schedule
@@ -33,15 +35,12 @@ class Copying:
         self._tasks = tasks
         self._threads = threads
         self._book = book
-        self._attempts: Counter[tuple[int, int]] = Counter()
-        self._failures: Counter[tuple[int, int]] = Counter()
-        self._open: set[tuple[int, int]] = set()
+        self._attempts: Counter[Range] = Counter()
+        self._failures: Counter[Range] = Counter()
+        self._open: set[Range] = set()  # given to a task, and neither stored nor given up
         self._abandoned: set[int] = set()
         self.rewritten: set[int] = set()
-
-    def open_ranges(self) -> frozenset[tuple[int, int]]:
-        """Those that a task was given and that are neither stored nor given up, by table oid and number."""
-        return frozenset(self._open)
+        self.borders = Borders()
 
     async def run(self) -> None:
         """Returns when no range is left to copy. Raises SnapshotGoneError; what jobs that still run then come to is dropped."""
@@ -77,6 +76,7 @@ class Copying:
         self._open.discard(_key(order))
         if outcome.verdict is Verdict.DONE:
             self._book.note_done(outcome)
+            self.borders.note(outcome.last_sequence, frozenset(self._open))
             return
         if outcome.verdict is Verdict.SNAPSHOT_GONE:
             raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
@@ -109,5 +109,5 @@ class Copying:
         self._schedule.drop(oid)
 
 
-def _key(order: RangeOrder) -> tuple[int, int]:
+def _key(order: RangeOrder) -> Range:
     return order.pages.table_oid, order.pages.number

@@ -52,12 +52,14 @@ class RangeOrder:
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """``rows`` and ``bytes`` of COPY text are those of the whole range, whoever published them. ``error`` says why not DONE."""
+    """``rows`` and ``bytes`` of COPY text are those of the whole range, whoever published them. ``last_sequence`` is where its
+    last message is stored. ``error`` says why it is not DONE."""
 
     pages: PageRange
     verdict: Verdict
     rows: int = 0
     bytes: int = 0
+    last_sequence: int = 0
     error: PgsluiceError | None = None
 
 

@@ -9,7 +9,7 @@ import psycopg
 
 from replicator.connection import Connection
 from replicator.snapshot.copy_reader import CopyFailedError, CopyReader
-from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, Verdict
+from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.plan import PageRange
 from replicator.snapshot.range_messages import RangeMessages
 from replicator.snapshot.range_publisher import RangePublisher
@@ -18,9 +18,9 @@ from shared.errors import TerminalError, TransientError
 
 async def publish_rows(
     connection: Connection, publisher: RangePublisher, order: CopyOrder, range_order: RangeOrder
-) -> tuple[int, int]:
-    """Rows and bytes of the range, all of them stored when this returns. ``connection`` is in a transaction under the
-    snapshot, and of no use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
+) -> RangeOutcome:
+    """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
+    use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
     messages, pages = RangeMessages(order, range_order), range_order.pages
     try:
         async with locked(connection, pages):
@@ -31,8 +31,8 @@ async def publish_rows(
         raise copy_failure(pages, failure.sqlstate, failure.text) from None
     except psycopg.Error as error:
         raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
-    await publisher.flush()
-    return messages.rows, messages.bytes
+    last_sequence = await publisher.flush()
+    return RangeOutcome(pages, Verdict.DONE, messages.rows, messages.bytes, last_sequence)
 
 
 @asynccontextmanager

@@ -89,10 +89,11 @@ class RangePublisher:
         else:
             self._window.put_nowait(prepared)
 
-    async def flush(self) -> None:
-        """Returns when everything taken is stored."""
+    async def flush(self) -> int:
+        """Returns when everything taken is stored: the sequence of the newest message."""
         if self._sending is not None:
             await self._unless_failed(self._sending, self._window.join())
+        return self._stored.sequence
 
     async def close(self) -> None:
         if self._sending is not None:

@@ -2,9 +2,9 @@
 
 A copy may be larger than its stream: what every registered worker has applied is removed once the stream is half full. Two things
 must stay. A range that is not finished needs its newest message, for a task that takes it up looks there how far it has come. And
-a body in chunks needs all of them until its last one is applied. Both are kept by the same rule: the stream's end is noted
-together with the ranges that are open then; once all of these are finished, everything before that end belongs to finished
-ranges, and their last messages lie before the end of the stream as it is by then.
+a body in chunks needs all of them until its last one is applied. ``Borders`` keeps both: it notes where the stream has come
+whenever a range is finished, together with the ranges that are open then. Once all of these are finished too, everything before
+that place belongs to finished ranges.
 
 After the copy everything is removed once every worker has applied it and it is older than the retention time. Without any
 registered worker nothing is removed.
@@ -13,8 +13,8 @@ registered worker nothing is removed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from shared import telemetry
@@ -28,51 +28,53 @@ RETENTION_INTERVAL_S = 60.0
 
 log = telemetry.logger(__name__)
 
-OpenRanges = Callable[[], frozenset[tuple[int, int]]]
-"""The ranges, by table oid and number, that were begun and are not finished."""
+Range = tuple[int, int]
+"""A page range, by table oid and number."""
 
 
 @dataclass(slots=True)
 class _Border:
-    """Messages up to ``sequence`` may go when everything up to ``needed`` is applied (None: ranges are still open)."""
+    """Messages up to ``sequence`` belong to finished ranges once ``open_ranges`` is empty."""
 
     sequence: int
-    open_ranges: set[tuple[int, int]]
-    needed: int | None = None
+    open_ranges: frozenset[Range]
 
 
-@dataclass(slots=True)
 class Borders:
-    """Which messages may go, from what was noted so far: pure."""
+    """Which messages may go, by what was noted so far: pure."""
 
-    _noted: list[_Border] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._unsettled: list[_Border] = []
+        self._settled: deque[tuple[int, int]] = (
+            deque()
+        )  # the sequence up to which messages may go, and what is to be applied before
+        self._newest = 0
 
-    def note(self, last_sequence: int, open_ranges: frozenset[tuple[int, int]]) -> None:
-        """The stream ends at ``last_sequence`` and these ranges are open."""
-        for border in self._noted:
+    def note(self, last_sequence: int, open_ranges: frozenset[Range]) -> None:
+        """A range is finished, its last message stored at ``last_sequence``; these ranges were begun and are not finished."""
+        if last_sequence > self._newest:
+            self._newest = last_sequence
+            self._unsettled.append(_Border(last_sequence, open_ranges))
+        for border in self._unsettled:
             border.open_ranges &= open_ranges
-            if border.needed is None and not border.open_ranges:
-                border.needed = last_sequence
-        if not self._noted or self._noted[-1].sequence < last_sequence:
-            self._noted.append(_Border(last_sequence, set(open_ranges), None if open_ranges else last_sequence))
+        while self._unsettled and not self._unsettled[0].open_ranges:
+            self._settled.append((self._unsettled.pop(0).sequence, self._newest))
 
     def removable(self, applied: int) -> int:
         """The newest sequence up to which all may go when ``applied`` is; 0 when nothing may. Earlier ones are forgotten."""
-        reached = [border for border in self._noted if border.needed is not None and border.needed <= applied]
-        if not reached:
-            return 0
-        self._noted = [border for border in self._noted if border.sequence > reached[-1].sequence]
-        return reached[-1].sequence
+        sequence = 0
+        while self._settled and self._settled[0][1] <= applied:
+            sequence, _ = self._settled.popleft()
+        return sequence
 
 
 class CopyRoom:
     """Removes applied messages from a stream that is half full, while a copy runs."""
 
-    def __init__(self, stream: SnapshotStream, bucket: StateBucket, open_ranges: OpenRanges) -> None:
+    def __init__(self, stream: SnapshotStream, bucket: StateBucket, borders: Borders) -> None:
         self._stream = stream
         self._bucket = bucket
-        self._open_ranges = open_ranges
-        self._borders = Borders()
+        self._borders = borders
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -87,7 +89,6 @@ class CopyRoom:
         state = await self._stream.state()
         if state is None or state.bytes < state.max_bytes // 2:
             return
-        self._borders.note(state.last_sequence, self._open_ranges())  # a range that begins since then lies behind that end
         border = self._borders.removable(await applied_by_all(self._bucket))
         if border >= state.first_sequence:
             await self._stream.purge_up_to(border)

@@ -158,7 +158,7 @@ class Round:
         schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
         job = functools.partial(run_job, spark, order)
         copying = Copying(schedule, job, most_tasks(spark, self._copy.connections), self._machinery.threads, self._book)
-        room = CopyRoom(self._prepared.stream, self._prepared.bucket, copying.open_ranges)
+        room = CopyRoom(self._prepared.stream, self._prepared.bucket, copying.borders)
         try:
             await run_until_first([copying.run(), keeper.watch(), room.run()])
         finally:

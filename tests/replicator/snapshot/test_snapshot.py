@@ -320,7 +320,8 @@ def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: Copi
         client = await connect(copied.nats.settings(), "test")
         stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
         try:
-            await wait_until_async(stream.state, what="the snapshot stream")
+            await wait_until_async(stream.state, deadline_s=COPY_DEADLINE_S, what="the snapshot stream")
+            await wait_until_async(bucket.exists, what="the state bucket")
             sequence = 0
 
             async def is_all_applied() -> bool:
