@@ -32,7 +32,6 @@ _MEANINGFUL = (
     nats.js.errors.NotFoundError,
     nats.js.errors.KeyNotFoundError,
     nats.js.errors.KeyWrongLastSequenceError,
-    nats.js.errors.NoKeysError,
 )
 
 T = TypeVar("T")
@@ -110,10 +109,14 @@ class StateBucket:
         await self._answer((await self._opened()).delete(key))
 
     async def keys(self) -> list[str]:
-        try:
-            return list(await self._answer((await self._opened()).keys()))
-        except nats.js.errors.NoKeysError:
-            return []
+        """Every key there is, also while keys are being written; a key that was deleted may be among them.
+
+        Asked of the stream behind the bucket: the client's own listing misses a key that is replaced while it is listed.
+        """
+        await self._opened()
+        prefix = f"$KV.{self.name}."
+        information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}", subjects_filter=prefix + ">"))
+        return sorted(subject.removeprefix(prefix) for subject in information.state.subjects or {})
 
     async def destroy(self) -> None:
         """Removes the bucket and everything in it; nothing happens when there is none."""

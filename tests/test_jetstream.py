@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -99,7 +100,6 @@ async def test_a_deleted_key_is_gone_and_can_be_made_again(client: Client, group
     await bucket.put("key", {})
     await bucket.delete("key")
     assert await bucket.get("key") is None
-    assert await bucket.keys() == []
     assert await bucket.create("key", {}) is not None
 
 
@@ -108,3 +108,22 @@ async def test_a_bucket_that_does_not_exist_is_named_with_the_remedy(client: Cli
     assert not await bucket.exists()
     with pytest.raises(TerminalError, match="start the group's replicator first"):
         await bucket.get("key")
+
+
+async def test_a_key_is_listed_whenever_it_is_there_also_while_it_is_replaced(client: Client, group: str) -> None:
+    bucket = StateBucket(client, GroupNames(group))
+    await bucket.ensure(SETTINGS)
+    assert await bucket.keys() == []
+    for key in ("a", "b"):
+        await bucket.put(key, {})
+    stop = asyncio.Event()
+
+    async def replace_without_end() -> None:
+        while not stop.is_set():
+            await asyncio.gather(*(bucket.put("a", {}) for _ in range(8)))
+
+    writer = asyncio.create_task(replace_without_end())
+    listings = [await bucket.keys() for _ in range(300)]
+    stop.set()
+    await writer
+    assert all(listing == ["a", "b"] for listing in listings)
