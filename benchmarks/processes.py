@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,19 @@ from typing import Self
 
 import psutil
 
+GLANCE_INTERVAL_S = 0.5
+"""How often the peaks of the roots are noted, which costs little: a process that has ended says nothing of its memory."""
+
 SURVEY_INTERVAL_S = 5.0
 """Measuring the memory of all processes costs a tenth of a second, which a short measurement is spared: it is surveyed at its
 start and its end, and memory is rarely given back."""
 
+GLANCES_PER_SURVEY = round(SURVEY_INTERVAL_S / GLANCE_INTERVAL_S)
+
 BENCHMARK = "benchmark"
+SERVER = "postgres"
+"""How the names of parts end that are PostgreSQL servers."""
+
 WORKER = "worker"
 WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
 WHOLE_WORKER = "worker in all"
@@ -99,8 +108,22 @@ class ProcessWatch:
         return usage
 
     def _survey_for_ever(self) -> None:
-        while not self._stop.wait(SURVEY_INTERVAL_S):
-            self._survey()
+        for glance in itertools.count(1):
+            if self._stop.wait(GLANCE_INTERVAL_S):
+                return
+            if glance % GLANCES_PER_SURVEY == 0:
+                self._survey()
+            else:
+                self._note_peaks()
+
+    def _note_peaks(self) -> None:
+        """Of the roots: what they start ends after them, so the last survey still finds it."""
+        with self._lock:
+            roots = dict(self._roots)
+        for name, pid in roots.items():
+            if not name.endswith(SERVER):
+                part = WORKER_PARTS[0] if name == WORKER else name
+                self._largest[part] = max(self._largest[part], _high_water_mark(pid))
 
     def _survey(self) -> None:
         """A process that ended and was reaped has handed its CPU time to its parent, so a part's sum only grows."""
@@ -180,7 +203,7 @@ def _machine_cpu_s() -> float:
 
 def _memory(root: str, process: psutil.Process) -> tuple[int, int]:
     """As in ``Usage``: of the process alone, and its share. The peak is the kernel's (VmHWM of proc(5)) where it keeps one."""
-    if root.endswith("postgres"):
+    if root.endswith(SERVER):
         resident = process.memory_info()
         unshared = int(resident.rss - getattr(resident, "shared", 0))
         return unshared, unshared
