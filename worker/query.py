@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -135,7 +136,12 @@ class ChangeQuery:
             rows = written.toLocalIterator(prefetchPartitions=True)
         else:
             rows = iter(written.collect())
-        counter = _Counter(read_receipts(rows, self._applied))
+        receipts = read_receipts(rows, self._applied)
+        first = next(receipts, None)
+        if first is None:  # Spark runs a first batch even when there is nothing to read yet
+            log.debug("nothing to apply yet")
+            return
+        counter = _Counter(chain([first], receipts))
         self._applied = self._sink.commit(counter, self._stream_created())
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
 
