@@ -1,15 +1,15 @@
 """A micro-batch on both sides of the Spark border: what a task does with messages, and what the driver makes of the answers.
 
-Between them go rows of RECEIPT_SCHEMA. Each says which part of the stream it covers, so that the driver proves that nothing is
-missing and nothing is there twice before it commits. A row without a body covers what a sink has no receipt for (chunks of a
-message that began in another partition); a row with an error says why the task stopped.
+A task is told which messages are its own. It fetches them with batched direct gets, decodes them and hands them to the sink's
+writer. What goes back are rows of RECEIPT_SCHEMA. Each says which part of the stream it covers, so that the driver proves that
+nothing is missing and nothing is there twice before it commits. A row without a body covers what a sink has no receipt for
+(chunks of a message that began in another partition); a row with an error says why the task stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +17,15 @@ import pyarrow as pa
 from shared.changes import CopiedRows, MessageChanges
 from shared.errors import PgsluiceError, TerminalError
 from shared.pgoutput import decode_changes
+from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
+from worker.broker_connection import process_connection
 from worker.carried_error import decode_error, encode_error
-from worker.message_rows import MessageRow, message_rows
 from worker.ownership import Ownership
+from worker.sequence_range import SequenceRange, decode_ranges
 from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt
+from worker.snapshot_reader import SnapshotReader
+from worker.stream_reader import StreamReader
 
 _FIELDS = (
     ("copied", pa.bool_(), "boolean"),
@@ -36,43 +40,49 @@ _FIELDS = (
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
 RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
 
-WriteTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """What every task of a batch is given. Picklable."""
 
-def write_partition(writer: PartitionWriter, ownership: Ownership) -> WriteTask:
-    """The function for ``mapInArrow``: rows of ``message_rows.MESSAGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
+    nats: NatsSettings
+    group: str
+    writer: PartitionWriter
+    ownership: Ownership
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (row for batch in batches for row in message_rows(batch))
-        first = next(rows)
-        share = _PartitionShare(first, ownership)
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function for ``mapInArrow``: rows of ``sequence_range.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
+        for messages in decode_ranges(batches):
+            yield from self._write(messages)
+
+    def _write(self, messages: SequenceRange) -> Iterator[pa.RecordBatch]:
+        share = _PartitionShare(messages, self.ownership)
         try:
-            for body in share.written_by(writer, chain([first], rows)):
+            for body in self._written(messages, share):
                 yield _row(*share.advance(), body, None)
             yield _row(*share.finish(), None, None)
         except PgsluiceError as error:
-            yield _row(first.copied, 0, 0, 0, 0, 0, None, encode_error(error))
+            yield _row(messages.copied, 0, 0, 0, 0, 0, None, encode_error(error))
 
-    return write
+    def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
+        """The receipt bodies of the sink."""
+        connection = process_connection(self.nats, self.group)
+        if messages.copied:
+            return self.writer.write_copied(share.partition, share.copied_rows(SnapshotReader(connection)))
+        return self.writer.write(share.partition, share.changes(StreamReader(connection)))
 
 
 class _PartitionShare:
     """Decodes a partition's messages, and knows which part of the stream the sink has taken since the last receipt."""
 
-    def __init__(self, first: MessageRow, ownership: Ownership) -> None:
-        self._copied = first.copied
-        self._partition = Partition(first.partition_first, first.partition_last)
+    def __init__(self, messages: SequenceRange, ownership: Ownership) -> None:
+        self.partition = Partition(messages.first_sequence, messages.last_sequence)
+        self._copied = messages.copied
         self._ownership = ownership
-        self._covered = self._taken = first.partition_first - 1
+        self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
         self._commit_lsn = 0
         self._committed_at = 0
-
-    def written_by(self, writer: PartitionWriter, rows: Iterable[MessageRow]) -> Iterator[bytes]:
-        """The receipt bodies of the sink."""
-        if self._copied:
-            return writer.write_copied(self._partition, self._copied_rows(rows))
-        return writer.write(self._partition, self._messages(rows))
 
     def advance(self) -> tuple[bool, int, int, int, int, int]:
         """The first columns of a receipt for what was taken since the one before."""
@@ -82,37 +92,30 @@ class _PartitionShare:
 
     def finish(self) -> tuple[bool, int, int, int, int, int]:
         """The same for the rest of the partition, when the sink has written everything."""
-        self._taken = self._partition.last_sequence
+        self._taken = self.partition.last_sequence
         return self.advance()
 
-    def _messages(self, rows: Iterable[MessageRow]) -> Iterator[MessageChanges]:
-        for row, body in _bodies(rows):
+    def changes(self, reader: StreamReader) -> Iterator[MessageChanges]:
+        for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
             message = decode_changes(
-                body, first_sequence=row.first_sequence, sequence=row.sequence, first_ordinal=row.first_ordinal
+                body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
             )
-            self._taken = min(message.sequence, self._partition.last_sequence)
+            self._taken = min(message.sequence, self.partition.last_sequence)
             self._changes += message.change_count
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
             yield self._ownership.without_copied(message)
 
-    def _copied_rows(self, rows: Iterable[MessageRow]) -> Iterator[CopiedRows]:
-        for row, body in _bodies(rows):
-            table, data = split_snapshot_body(body)
-            self._taken = row.sequence
-            if self._ownership.counts(table, row.snapshot):
-                self._changes += row.rows
-                yield CopiedRows(row.sequence, table, row.snapshot, row.rows, data, row.restarts)
-
-
-def _bodies(rows: Iterable[MessageRow]) -> Iterator[tuple[MessageRow, bytes]]:
-    """The rows that hold a body; raises the error that the reading task sent."""
-    for row in rows:
-        if row.error is not None:
-            raise decode_error(row.error)
-        if row.body is not None:
-            yield row, row.body
+    def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
+        for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
+            table, data = split_snapshot_body(body.data)
+            headers = body.headers
+            self._taken = body.sequence
+            if self._ownership.counts(table, headers.snapshot):
+                self._changes += headers.rows
+                restarts = headers.is_begin and headers.attempt > 1
+                yield CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
 
 
 def _row(*values: Any) -> pa.RecordBatch:

@@ -17,9 +17,8 @@ from pyspark.sql.streaming import StreamingQuery
 from shared import telemetry
 from shared.errors import PgsluiceError, TransientError
 from shared.spark_session import Spark
-from worker.micro_batch import RECEIPT_SCHEMA, read_receipts, write_partition
-from worker.ownership import Ownership
-from worker.sinks.sink import Applied, Delivery, Receipt, Sink
+from worker.micro_batch import RECEIPT_SCHEMA, PartitionTask, read_receipts
+from worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt, Sink
 from worker.source import SOURCE_NAME, SourceSettings, change_source
 
 FIRST_RETRY_S = 0.2
@@ -42,13 +41,13 @@ class ChangeQuery:
         sink: Sink,
         applied: Applied,
         stream_created: Callable[[], str],
-        ownership: Callable[[], Ownership],
+        task: Callable[[PartitionWriter], PartitionTask],
         on_applied: BatchApplied,
     ) -> None:
-        """``stream_created`` and ``ownership`` are asked at each batch."""
+        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each batch."""
         self._spark = spark
         self._sink = sink
-        self._ownership = ownership
+        self._task = task
         self._applied = applied
         self._stream_created = stream_created
         self._on_applied = on_applied
@@ -103,20 +102,20 @@ class ChangeQuery:
             log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
         self._query.stop()
 
-    def _apply(self, messages: DataFrame, batch_id: int) -> None:
+    def _apply(self, ranges: DataFrame, batch_id: int) -> None:
         with self._in_batch:
             try:
-                self._apply_until_done(messages)
+                self._apply_until_done(ranges)
             except PgsluiceError as error:  # `ended` raises it; raised here, Spark would print a Java stack trace
                 self._error = error
                 self._stopping.set()
 
-    def _apply_until_done(self, messages: DataFrame) -> None:
+    def _apply_until_done(self, ranges: DataFrame) -> None:
         pause = FIRST_RETRY_S
         spark_failures = 0
         while not self._stopping.is_set():
             try:
-                self._apply_once(messages)
+                self._apply_once(ranges)
                 return
             except TransientError as error:
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
@@ -128,9 +127,9 @@ class ChangeQuery:
             self._stopping.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads retries, protects nothing
             pause = min(pause * 2, LONGEST_RETRY_S)
 
-    def _apply_once(self, messages: DataFrame) -> None:
+    def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()
-        written = messages.mapInArrow(write_partition(self._sink.writer(), self._ownership()), RECEIPT_SCHEMA)
+        written = ranges.mapInArrow(self._task(self._sink.writer()), RECEIPT_SCHEMA)
         rows: Iterator[Any]
         if self._sink.delivery is Delivery.STREAMED:
             rows = written.toLocalIterator(prefetchPartitions=True)

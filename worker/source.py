@@ -2,21 +2,22 @@
 
 An offset is ``{"snapshot": m, "changes": n}``: everything up to message m of the snapshot stream and up to message n of the
 change stream. One batch moves one of the two. Change offsets lie only where no source transaction is open, so a micro-batch
-ends between transactions; a transaction larger than the batch limit is a batch of its own. Partitions tile the range; each is
-read with batched direct gets by the task that writes it.
+ends between transactions; a transaction larger than the batch limit is a batch of its own. Partitions tile the range. A
+partition's one row only names its messages: the task that writes them fetches them (``micro_batch``), so that no payload goes
+through the JVM, which would copy each byte four times between two Python processes.
 
 Changes wait until the copy is finished and applied. That the copy is not begun again meanwhile is looked up after the end of the
 change stream was: then every message up to that end is older than any later snapshot, and its changes belong to the copy.
 
 Three kinds of Python processes run this module: the driver makes the class, one planner process answers ``latestOffset`` and
-``partitions``, tasks call ``read``. They share nothing, so each has a NATS connection of its own.
+``partitions``, tasks call ``read``. They share nothing, so whoever asks NATS has a connection of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +25,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from shared.errors import PgsluiceError, TransientError
+from shared.errors import TransientError
 from shared.settings import NatsSettings
 from worker.batch_planning import COPIED_MESSAGE_BYTES, BatchLimit, plan_copied_end, plan_end, tile
 from worker.broker_connection import process_connection
-from worker.carried_error import encode_error
-from worker.message_rows import MESSAGE_SCHEMA, MessageRow, arrow_batch
+from worker.sequence_range import RANGE_SCHEMA, SequenceRange, encode_range
 from worker.snapshot_reader import SnapshotReader
 from worker.stream_reader import Mark, StreamReader
 
 SOURCE_NAME = "pgsluice"
 
-ARROW_BATCH_BYTES = 4 * 1024 * 1024
 IDLE_WAIT_S = 0.2  # how long latestOffset waits before it answers "nothing new"; stopping the query waits for it
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.02
@@ -70,7 +69,7 @@ def change_source(settings: SourceSettings) -> type[DataSource]:
             return SOURCE_NAME
 
         def schema(self) -> str:
-            return MESSAGE_SCHEMA
+            return RANGE_SCHEMA
 
         def streamReader(self, schema: Any) -> ChangeStreamReader:  # noqa: N802  Spark's name
             return ChangeStreamReader(settings)
@@ -79,16 +78,14 @@ def change_source(settings: SourceSettings) -> type[DataSource]:
 
 
 @dataclass(frozen=True)
-class SequenceRange(InputPartition):  # type: ignore[misc]
-    """Messages of one of the two streams."""
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """One task's part of a batch."""
 
-    copied: bool
-    first_sequence: int
-    last_sequence: int
+    range: SequenceRange
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark's protocol; where a batch ends is ``batch_planning``'s to say, how messages are read is the readers'."""
+    """Spark's protocol; where a batch ends is ``batch_planning``'s to say, what the streams hold is the readers'."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -112,23 +109,21 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             _log.warning("%s", error)  # the planner's stderr is part of the worker's log; Spark asks again
             return start
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[SequenceRange]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[RangePartition]:
         parallelism = self._settings.parallelism
         if end["snapshot"] != start["snapshot"]:
             first, last = start["snapshot"], end["snapshot"]
             tiles = tile(first, last, (last - first) * COPIED_MESSAGE_BYTES, parallelism)
-            return [SequenceRange(True, *borders) for borders in tiles]
+            return [RangePartition(SequenceRange(True, *borders)) for borders in tiles]
         first, last = start["changes"], end["changes"]
         if first == last:
             return []
         total_bytes = self._mark(last).bytes_through - self._mark(first + 1).bytes_before
-        return [SequenceRange(False, *borders) for borders in tile(first, last, total_bytes, parallelism)]
+        tiles = tile(first, last, total_bytes, parallelism)
+        return [RangePartition(SequenceRange(False, *borders)) for borders in tiles]
 
-    def read(self, partition: SequenceRange) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from _arrow_batches(partition, self._rows(partition))
-        except PgsluiceError as error:
-            yield arrow_batch([MessageRow.nothing(partition, encode_error(error))])
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        yield encode_range(partition.range)
 
     def commit(self, end: Offset) -> None:
         self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= end["changes"]}
@@ -140,12 +135,6 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     @property
     def _snapshot(self) -> SnapshotReader:
         return SnapshotReader(process_connection(self._settings.nats, self._settings.group))
-
-    def _rows(self, partition: SequenceRange) -> Iterator[MessageRow]:
-        first, last = partition.first_sequence, partition.last_sequence
-        if partition.copied:
-            return (MessageRow.copied_rows(partition, body) for body in self._snapshot.bodies(first, last))
-        return (MessageRow.changes(partition, body) for body in self._changes.bodies(first, last))
 
     def _end_after(self, start: Offset, limit: BatchLimit) -> Offset:
         copy = self._snapshot.progress()
@@ -187,17 +176,3 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will say so
             self._marks[sequence] = mark
         return mark
-
-
-def _arrow_batches(partition: SequenceRange, rows: Iterable[MessageRow]) -> Iterator[pa.RecordBatch]:
-    """A partition in which no body begins has one row with nothing in it, so that every partition is heard of."""
-    pending: list[MessageRow] = []
-    size, found = 0, False
-    for row in rows:
-        pending.append(row)
-        size += len(row.body or b"")
-        if size >= ARROW_BATCH_BYTES:
-            yield arrow_batch(pending)
-            pending, size, found = [], 0, True
-    if pending or not found:
-        yield arrow_batch(pending or [MessageRow.nothing(partition, None)])

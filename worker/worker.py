@@ -29,6 +29,7 @@ from worker.copy_end import CopyEnd
 from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
+from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
 from worker.progress import ProgressReport
 from worker.query import ChangeQuery
@@ -202,7 +203,7 @@ class Worker:
             self._sink,
             applied,
             self._find_stream_created,
-            ownership=lambda: self._loop.run(ownership.current()),
+            task=lambda writer: PartitionTask(settings.nats, settings.group, writer, self._loop.run(ownership.current())),
             on_applied=self._note_batch,
         )
         source = SourceSettings(
