@@ -1,20 +1,21 @@
 """What every sink promises (``worker.sinks.sink``), as tests: a sink's test class inherits them and says what its destination is.
 
-The changes are inserts into a table without a key, so a change that is applied twice is there twice.
+The changes are inserts into a table without a key, so a change that is applied twice is there twice. Where the order of a key's
+changes matters, they are those of a table with one.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import pytest
 
-from shared.changes import CopiedRows
+from shared.changes import CopiedRows, MessageChanges
 from shared.errors import TerminalError, TransientError
 from shared.table import ReplicaIdentity
-from tests.changes_builder import copied, insert, message, message_of, restart, table, transaction
+from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
 from tests.sinks.batch import (
     STREAM_CREATED,
     Batch,
@@ -25,9 +26,10 @@ from tests.sinks.batch import (
     write_copied_partition,
     write_partition,
 )
-from worker.sinks.sink import NOTHING_APPLIED, Applied, PartitionWriter, Receipt, Sink
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, Sink
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
+ACCOUNTS = table("public.accounts", "id bigint", "note text")
 LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
 
 
@@ -44,6 +46,10 @@ class Destination(Protocol):
     def delivered(self) -> list[int]:
         """The ids of all events the destination holds, in the order in which they were delivered. What was copied before its
         table was begun anew is not among them."""
+        ...
+
+    def accounts(self) -> dict[int, str]:
+        """The notes of the accounts by their ids, as who follows the destination knows them (``followed_accounts``)."""
         ...
 
 
@@ -75,6 +81,18 @@ def copied_batch(*partitions: Iterable[int], note: bytes = b"n", snapshot: str =
 
 def copied_position(snapshot_sequence: int) -> Applied:
     return Applied(0, 0, 0, STREAM_CREATED, snapshot_sequence)
+
+
+def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """What the objects of ``worker.sinks.json_lines`` come to, in the order in which they were delivered."""
+    notes: dict[int, str] = {}
+    for line in lines:
+        if line["table"] != ACCOUNTS.name:
+            continue
+        notes.pop((line["before"] or line["key"])["id"], None)
+        if line["after"] is not None:
+            notes[line["after"]["id"]] = line["after"]["note"]
+    return notes
 
 
 class SinkContract:
@@ -135,6 +153,42 @@ class SinkContract:
         assert successor.open() == NOTHING_APPLIED
         assert apply(successor, batch([1, 2], [3], note=LARGE_NOTE)) == position(3)
         assert destination.delivered() == events(3)
+
+    def test_after_a_crash_behind_a_commit_the_successor_goes_on_behind_it(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply(sink, batch([1], [2]))
+        write(sink, batch([3], note=LARGE_NOTE))
+        assert successor.open() == position(2)
+        assert apply(successor, batch([3, 4])) == position(4)
+        assert destination.delivered() == events(4)
+
+    def test_changes_of_a_key_are_delivered_in_their_order(self, destination: Destination, sink: Sink) -> None:
+        """Over transactions, partitions and batches; keys come, go and change."""
+        first = message(1, insert(ACCOUNTS, b"1", b"a"), insert(ACCOUNTS, b"2", b"a"), insert(ACCOUNTS, b"3", b"a"))
+        apply(
+            sink,
+            [
+                [first, message(2, update(ACCOUNTS, b"1", b"b"), update(ACCOUNTS, b"1", b"c"))],
+                [message(3, update(ACCOUNTS, b"1", b"d"), delete(ACCOUNTS, b"2", None))],
+                [message(4, insert(ACCOUNTS, b"2", b"e")), message(5, update(ACCOUNTS, b"4", b"f", old=(b"3", None)))],
+            ],
+        )
+        assert destination.accounts() == {1: "d", 2: "e", 4: "f"}
+        apply(sink, [[message(6, delete(ACCOUNTS, b"1", None))], [message(7, insert(ACCOUNTS, b"1", b"g"))]])
+        apply(sink, [[message(8, update(ACCOUNTS, b"2", b"h"), delete(ACCOUNTS, b"4", None))]])
+        assert destination.accounts() == {1: "g", 2: "h"}
+
+    def test_an_error_in_the_middle_of_a_partition_is_handed_on_and_delivers_nothing_of_it(
+        self, destination: Destination, sink: Sink
+    ) -> None:
+        """As when the broker does not answer while a task reads."""
+        apply(sink, batch([1]))
+        (messages,) = batch([2, 3, 4], note=LARGE_NOTE)
+        with pytest.raises(TransientError, match="does not answer"):
+            list(sink.writer().write(Partition(2, 4), cut_off(messages[:2])))
+        assert apply(sink, [messages]) == position(4)
+        assert destination.delivered() == events(4)
 
     def test_a_partition_that_is_written_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
         """As when Spark tries a task again, or runs two attempts: the driver sees the receipts of one."""
@@ -315,6 +369,12 @@ class SinkContract:
         sink.open()
         sink.close()
         sink.close()
+
+
+def cut_off(messages: Iterable[MessageChanges]) -> Iterator[MessageChanges]:
+    """``messages``, then the error of a reader."""
+    yield from messages
+    raise TransientError("the broker does not answer", "wait")
 
 
 def broken_off(receipts: list[Receipt]) -> Iterator[Receipt]:

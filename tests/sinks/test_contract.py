@@ -12,7 +12,7 @@ import pytest
 
 from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
 from tests.servers import Database, NatsServer
-from tests.sinks.contract import SinkContract
+from tests.sinks.contract import SinkContract, followed_accounts
 from tests.state_bucket import ensure_bucket
 from worker.sinks.postgres import PostgresSink
 from worker.sinks.stdout import StdoutSink
@@ -44,6 +44,9 @@ class StdoutDestination:
                 counting.append(line)
         return [line["after"]["id"] for line in counting if line["table"] == "events"]
 
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(map(json.loads, self._output.read_bytes().splitlines()))
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -74,6 +77,9 @@ class PostgresDestination:
     def delivered(self) -> list[int]:
         with self._database.connect() as connection:
             return [row[0] for row in connection.execute("SELECT id FROM public.events ORDER BY ctid").fetchall()]
+
+    def accounts(self) -> dict[int, str]:
+        return dict(self._database.execute("SELECT id, note FROM public.accounts"))
 
 
 class TestPostgres(SinkContract):
