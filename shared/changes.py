@@ -2,7 +2,8 @@
 
 One stream message decodes to ``MessageChanges``: its transactions, and its changes as parts in order. A part is either a
 ``TableChanges`` (all rows of one table version between two barriers, as columns) or a ``Truncation`` (a barrier for the
-tables it names). Within one message the rows of different tables are apart; ``change_indexes`` gives back the order.
+tables it names). Within one message the rows of different tables are apart; ``change_indexes`` gives back the order. Routing
+can send one change to several tables: then it is in a part of each.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class CopiedRows:
     """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of ``table.columns``.
 
     ``restarts``: the table is copied anew; whatever was copied of it before does not count. Such a message has no rows and
-    is alone in its batch.
+    is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
+    counts as written when all of them are, so no receipt may come in between.
     """
 
     sequence: int
@@ -115,3 +117,4 @@ class CopiedRows:
     rows: int
     data: memoryview = field(repr=False)
     restarts: bool
+    more_follow: bool = False

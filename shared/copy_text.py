@@ -1,4 +1,4 @@
-"""Decoding COPY text (manual: COPY, "Text Format"): what the server sends for ``COPY … TO STDOUT`` into columns of values.
+"""COPY text (manual: COPY, "Text Format"), as the server sends it for ``COPY … TO STDOUT``, and columns of values.
 
 One row per line, columns apart by tabs, ``\\N`` for NULL, and a backslash before what could be mistaken: ``\\\\``, ``\\t``,
 ``\\n``, ``\\r``, ``\\b``, ``\\f``, ``\\v``. The server writes no other escape, and no end-of-data line in protocol version 3.
@@ -7,6 +7,7 @@ One row per line, columns apart by tabs, ``\\N`` for NULL, and a backslash befor
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from shared.errors import WireError
 from shared.table import Value
@@ -14,6 +15,8 @@ from shared.table import Value
 _NULL = b"\\N"
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _MEANINGS = {b"\\": b"\\", b"t": b"\t", b"n": b"\n", b"r": b"\r", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_SPECIAL = re.compile(rb"[\\\t\n\r]")
+_LETTERS = {b"\\": rb"\\", b"\t": rb"\t", b"\n": rb"\n", b"\r": rb"\r"}
 
 
 def decode_rows(data: bytes, width: int) -> list[list[Value]]:
@@ -51,3 +54,27 @@ def _meaning(escape: re.Match[bytes]) -> bytes:
     if meaning is None:
         raise WireError("a copied value has an escape that COPY does not write")
     return meaning
+
+
+def encode_columns(columns: Sequence[Sequence[Value]], rows: int) -> bytes:
+    """The inverse of ``decode_rows``: the text of ``rows`` rows. No value may be UNCHANGED: a copied row is always whole."""
+    if not columns:
+        return b"\n" * rows
+    lines = list(map(b"\t".join, zip(*map(_encode_column, columns), strict=True)))
+    lines.append(b"")
+    return b"\n".join(lines)
+
+
+def _encode_column(column: Sequence[Value]) -> Iterable[bytes]:
+    try:
+        together = b"".join(column)  # type: ignore[arg-type]
+    except TypeError:
+        return [_encode_field(value) for value in column]
+    return map(_encode_field, column) if _SPECIAL.search(together) else column  # type: ignore[return-value]
+
+
+def _encode_field(value: Value) -> bytes:
+    if value is None:
+        return _NULL
+    assert isinstance(value, bytes)
+    return _SPECIAL.sub(lambda special: _LETTERS[special[0]], value)

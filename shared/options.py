@@ -28,6 +28,7 @@ class Role(enum.Enum):
     POSTGRES = "worker postgres"
     FILE = "worker file"
     WEBHOOK = "worker webhook"
+    CUSTOM = "worker module:Class"
 
 
 EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP)
@@ -339,6 +340,14 @@ _SINKS = (
         "Apply with session_replication_role = replica, so that the target's foreign keys and triggers do not fire",
         "true",
         "false",
+    ),
+    Option(
+        "sink-option",
+        Kind.PAIRS,
+        (Role.CUSTOM,),
+        "An option for a sink of your own; repeatable. The variable takes a JSON object, the file a mapping",
+        "path=/var/lib/sink/changes.db",
+        secret=True,
     ),
     Option("file-output-dir", Kind.TEXT, (Role.FILE,), "Directory of the file sink's files", "/var/lib/pgsluice/out"),
     Option("webhook-url", Kind.TEXT, (Role.WEBHOOK,), "Where the webhook sink posts", "https://example.com/hook", secret=True),

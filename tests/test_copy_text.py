@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.copy_text import decode_rows
+from shared.copy_text import decode_rows, encode_columns
 from shared.errors import WireError
 from tests.servers import Database
 
@@ -28,6 +28,15 @@ def test_decoding_is_the_inverse_of_the_manuals_rules(drawn: tuple[int, list[tup
     assert decode_rows(data, width) == [[row[i] for row in rows] for i in range(width)]
 
 
+@given(st.integers(0, 4).flatmap(lambda width: st.tuples(st.just(width), st.lists(st.tuples(*[values] * width), max_size=6))))
+def test_encoding_is_the_inverse_of_decoding(drawn: tuple[int, list[tuple[bytes | None, ...]]]) -> None:
+    width, rows = drawn
+    columns = [[row[i] for row in rows] for i in range(width)]
+    data = encode_columns(columns, len(rows))
+    assert decode_rows(data, width) == columns
+    assert data.count(b"\n") == len(rows)
+
+
 @pytest.mark.parametrize("data", [b"a", b"a\tb\n", b"\n\t\n", b"a\\\n", b"\\x41\n", b"a\nb"])
 def test_what_copy_does_not_write_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
@@ -43,4 +52,11 @@ def test_a_server_and_the_decoder_agree_on_every_character(source_database: Data
         with connection.cursor().copy("COPY t TO STDOUT") as copy:
             data = b"".join(copy)
     expected = [None if c is None else c.encode() for c in characters]
-    assert decode_rows(data, 2) == [expected, [None if c is None else c * 2 for c in expected]]
+    columns = decode_rows(data, 2)
+    assert columns == [expected, [None if c is None else c * 2 for c in expected]]
+    copied = encode_columns(columns, len(characters))
+    with source_database.connect() as connection:
+        connection.execute("CREATE TABLE again (a text, b text)")
+        with connection.cursor().copy("COPY again FROM STDIN") as copy:
+            copy.write(copied)
+        assert connection.execute("SELECT * FROM t EXCEPT ALL SELECT * FROM again").fetchall() == []

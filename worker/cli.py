@@ -1,4 +1,4 @@
-"""The command ``worker`` with one subcommand for each sink."""
+"""The command ``worker`` with one subcommand for each sink, and ``module:Class`` for those that others wrote."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ import click
 from shared import config
 from shared.command import load_values, takes
 from shared.options import Role
+from worker.sinks.sink_class import default_name, is_sink_class
 
 
-@click.group()
+class SinkGroup(click.Group):
+    """A group whose commands are sinks; a name like ``module:Class`` makes a command of its own."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _sink_class_command(cmd_name) if is_sink_class(cmd_name) else super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=SinkGroup)
 @takes(Role.WORKER)
 def worker() -> None:
-    """Apply a group's changes to a sink. The options below can also be given behind the sink's name."""
+    """Apply a group's changes to a sink: one of those below, or a sink of your own, named as module:Class.
+
+    The options below can also be given behind the sink's name.
+    """
 
 
 @worker.command(short_help="Write one JSON line for each change to standard output.")
@@ -39,3 +50,18 @@ def postgres(context: click.Context) -> None:
     from worker.worker import run
 
     run(settings, PostgresSink(settings, config.postgres_sink_settings(values)))
+
+
+def _sink_class_command(sink_class: str) -> click.Command:
+    @click.command(sink_class, help=f"Apply the changes to the sink that {sink_class} makes.")
+    @takes(Role.WORKER, Role.CUSTOM)
+    @click.pass_context
+    def custom(context: click.Context) -> None:
+        values = load_values(context, Role.WORKER, Role.CUSTOM)
+        settings = config.worker_settings(values, default_name(sink_class))
+        from worker.sinks.sink_class import load_sink
+        from worker.worker import run
+
+        run(settings, load_sink(sink_class, settings, values.pairs("sink-option")))
+
+    return custom

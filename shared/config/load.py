@@ -89,7 +89,7 @@ def _merged_pairs(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] 
         pairs = _parse(option, found)
         assert isinstance(pairs, dict)
         try:
-            merged = full_names(pairs) | merged
+            merged = (full_names(pairs) if option.name == "spark" else pairs) | merged
         except ValueError as error:
             raise malformed(option, found.place, str(error)) from None
         places.append(found.place)

@@ -61,8 +61,8 @@ _LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in 
 
 
 def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list[bytes]:
-    """The message's lines in commit order, each ending in a line feed: one element per change (the lines of a TRUNCATE of
-    several tables are one element), none for a change that is in no part.
+    """The message's lines in commit order, each ending in a line feed: one element per change (the lines of a change that goes
+    to several tables are one element), none for a change that is in no part.
 
     With ``transactions`` a BEGIN line precedes the first change of each transaction and a COMMIT line follows its last, in
     the messages where it begins and commits. Raises WireError for a value that is not what its type says.
@@ -71,7 +71,7 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
     lines = [b""] * message.change_count
     for part in message.parts:
         if isinstance(part, Truncation):
-            lines[part.change_index] = b"".join(_truncation_lines(part, stamps))
+            lines[part.change_index] += b"".join(_truncation_lines(part, stamps))
         else:
             _put_table_lines(part, stamps, lines)
     if transactions:
@@ -132,7 +132,7 @@ def _format_second(seconds: int) -> str:
 
 
 def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes]) -> None:
-    """Sets ``lines[i]`` for each change index i in ``changes``."""
+    """Appends to ``lines[i]`` for each change index i in ``changes``."""
     table = changes.table
     befores = _old_rows(changes)
     afters, unchanged = _new_rows(changes, befores)
@@ -153,7 +153,7 @@ def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes])
             line["unchanged"] = unchanged[row]
         line["xid"] = xids[index]
         line["committed_at"] = committed_at[index]
-        lines[index] = dumps(line, option=end_line)
+        lines[index] += dumps(line, option=end_line)
 
 
 def _old_rows(changes: TableChanges) -> Sequence[Row | None]:

@@ -31,19 +31,20 @@ class LineWriter:
     transactions: bool
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return _bodies(encode_lines(message, transactions=self.transactions) for message in messages)
+        return _bodies((encode_lines(message, transactions=self.transactions), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return _bodies(map(encode_copied, copied))
+        return _bodies((encode_copied(rows), not rows.more_follow) for rows in copied)
 
 
-def _bodies(lines_of_messages: Iterable[list[bytes]]) -> Iterator[bytes]:
+def _bodies(lines_of_messages: Iterable[tuple[list[bytes], bool]]) -> Iterator[bytes]:
+    """Each message's lines come with whether they are its last."""
     lines: list[bytes] = []
     size, is_covered = 0, False  # covered: every message taken so far is in a receipt
-    for message_lines in lines_of_messages:
+    for message_lines, is_whole in lines_of_messages:
         lines += message_lines
         size += sum(map(len, message_lines))
-        is_covered = size >= RECEIPT_BYTES
+        is_covered = is_whole and size >= RECEIPT_BYTES
         if is_covered:
             yield b"".join(lines)
             lines, size = [], 0

@@ -53,7 +53,7 @@ def _load(
     table = next(iter(targets))
     try:
         with session.connection().transaction():
-            claimed = messages.claim(session.connection(), [rows.sequence for rows in copied])
+            claimed = messages.claim(session.connection(), {rows.sequence for rows in copied})
             texts: dict[Table, list[memoryview]] = {}
             for rows in copied:
                 if rows.sequence in claimed:

@@ -63,11 +63,11 @@ class PostgresWriter:
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``CopiedShare``. What it names is loaded by then, and stays loaded whatever becomes of
         the batch."""
-        sequences: list[int] = []
+        sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
         restarted: list[Table] = []
         for group in _groups(copied):
             self._load(partition, group)
-            sequences += [rows.sequence for rows in group if rows.data]
+            sequences |= {rows.sequence: None for rows in group if rows.data}
             restarted += [rows.table for rows in group if rows.restarts]
         yield CopiedShare(tuple(sequences), tuple(restarted)).encode()
 
@@ -127,13 +127,13 @@ class PostgresWriter:
 
 
 def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:
-    """What is loaded in one transaction each."""
+    """What is loaded in one transaction each: whole messages."""
     group: list[CopiedRows] = []
     size = 0
     for rows in copied:
         group.append(rows)
         size += len(rows.data)
-        if size >= TRANSACTION_BYTES:
+        if size >= TRANSACTION_BYTES and not rows.more_follow:
             yield group
             group, size = [], 0
     if group:
