@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.changes import MessageChanges
+from shared.changes import MessageChanges, TableChanges, Truncation
 from shared.errors import WireError
 from shared.table import UNCHANGED, ReplicaIdentity, Value
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
@@ -353,3 +354,17 @@ def cpu_seconds(changes: MessageChanges) -> float:
     started = time.process_time()
     encode_lines(changes)
     return time.process_time() - started
+
+
+def test_a_change_that_goes_to_several_tables_has_a_line_for_each() -> None:
+    changes = message(1, insert(ORDERS, b"1", b"2.50", None), insert(ORDERS, b"2", b"3.50", None), truncate(ORDERS))
+    rows, truncation = changes.parts
+    assert isinstance(rows, TableChanges)
+    archive = replace(ORDERS, schema="archive")
+    changes.parts[1:1] = [replace(rows, table=archive)]
+    assert isinstance(truncation, Truncation)
+    changes.parts[-1] = replace(truncation, tables=(ORDERS, archive))
+    lines = parsed(changes)
+    assert [(line["position"][-1], line["schema"]) for line in lines] == [
+        (ordinal, schema) for ordinal in "123" for schema in ("shop", "archive")
+    ]

@@ -9,20 +9,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from shared.errors import ConsumerGoneError, TerminalError, TransientError
 from shared.settings import WorkerSettings
+from tests.changes_builder import copied
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.sinks.batch import STREAM_CREATED, apply, write, write_partition
-from tests.sinks.contract import batch, events, position
+from tests.sinks.contract import EVENTS, LARGE_NOTE, batch, events, position
 from tests.sinks.test_contract import worker_settings
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from worker.positions import BucketPositions
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
 from worker.sinks.stdout import RECEIPT_BYTES, LineWriter, StdoutSink
 
 READER_DEADLINE_S = 30.0
@@ -197,3 +199,11 @@ def test_a_process_killed_between_lines_and_position_prints_them_again(settings:
     assert child.returncode == 0
     assert [json.loads(line)["after"]["id"] for line in printed] == [events(1)[0], *events(2)]
     assert stored_position(settings) == position(2)
+
+
+def test_a_receipt_does_not_end_inside_a_message_that_goes_to_several_tables() -> None:
+    archive = replace(EVENTS, schema="archive")
+    rows = [(b"1", LARGE_NOTE)] * (RECEIPT_BYTES // len(LARGE_NOTE) + 1)
+    both = [replace(copied(1, EVENTS, *rows), more_follow=True), copied(1, archive, *rows)]
+    bodies = list(LineWriter(transactions=False).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))
+    assert [{json.loads(line)["schema"] for line in body.splitlines()} for body in bodies] == [{"public", "archive"}, {"public"}]

@@ -38,6 +38,16 @@ def test_copied_rows_are_there_with_the_number_of_them_and_no_trace_of_messages(
     assert target.rows("SELECT * FROM pgsluice.copied") == []
 
 
+def test_a_message_for_several_tables_is_loaded_into_all_of_them_once(target: Target) -> None:
+    archive = replace(EVENTS, schema="archive")
+    messages = [
+        rows for n in (1, 2) for rows in (replace(copied(n, EVENTS, (b"a",)), more_follow=True), copied(n, archive, (b"a",)))
+    ]
+    write_copied(target.sink, [messages[:2]])
+    apply_copied(target.sink, [messages])
+    assert target.table("public", "events") == target.table("archive", "events") == [("a",), ("a",)]
+
+
 def test_a_table_without_rows_is_made(target: Target) -> None:
     apply_copied(target.sink, [[copied(1, ORDERS)]])
     assert target.table("public", "orders") == []
