@@ -7,7 +7,7 @@ import click
 from shared import config
 from shared.command import load_values, takes
 from shared.options import Role
-from worker.sinks.sink_class import default_name, is_sink_class
+from worker.sinks.sink_class import default_name, is_sink_class, load_sink
 
 
 class SinkGroup(click.Group):
@@ -59,7 +59,6 @@ def _sink_class_command(sink_class: str) -> click.Command:
     def custom(context: click.Context) -> None:
         values = load_values(context, Role.WORKER, Role.CUSTOM)
         settings = config.worker_settings(values, default_name(sink_class))
-        from worker.sinks.sink_class import load_sink
         from worker.worker import run
 
         run(settings, load_sink(sink_class, settings, values.pairs("sink-option")))

@@ -255,6 +255,11 @@ class SinkContract:
         sink.close()
         assert successor.open().sequence == 2
 
+    def test_a_partition_without_messages_has_a_receipt(self, sink: Sink) -> None:
+        """As when all of them are left out, or are chunks of a message that began before."""
+        assert list(sink.writer().write(Partition(1, 1), iter(())))
+        assert list(sink.writer().write_copied(Partition(1, 1), iter(())))
+
     def test_a_batch_in_which_nothing_commits_keeps_the_last_commit(self, sink: Sink) -> None:
         apply(sink, batch([1]))
         assert apply(sink, [[message_of(2)]]) == Applied(2, 1000, 1, STREAM_CREATED)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
 from tests.servers import Database, NatsServer
 from tests.sinks.contract import SinkContract, followed_accounts
+from tests.sinks.sqlite_sink import SqliteSink
 from tests.state_bucket import ensure_bucket
 from worker.sinks.postgres import PostgresSink
 from worker.sinks.stdout import StdoutSink
@@ -20,6 +23,17 @@ from worker.sinks.stdout import StdoutSink
 
 def worker_settings(group: str, nats: NatsSettings) -> WorkerSettings:
     return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, {})
+
+
+def counting_events(lines: Iterable[dict[str, Any]]) -> list[int]:
+    """The ids of the events in objects of ``worker.sinks.json_lines``, but for rows copied before their table was begun anew."""
+    counting: list[dict[str, Any]] = []
+    for line in lines:
+        if line["operation"] == "RESTART":
+            counting = [other for other in counting if (other["operation"], other["table"]) != ("READ", line["table"])]
+        else:
+            counting.append(line)
+    return [line["after"]["id"] for line in counting if line["table"] == "events"]
 
 
 class StdoutDestination:
@@ -36,16 +50,13 @@ class StdoutDestination:
         return StdoutSink(self._settings, transactions=False, descriptor=self._descriptor)
 
     def delivered(self) -> list[int]:
-        counting: list[dict[str, Any]] = []
-        for line in map(json.loads, self._output.read_bytes().splitlines()):
-            if line["operation"] == "RESTART":
-                counting = [other for other in counting if (other["operation"], other["table"]) != ("READ", line["table"])]
-            else:
-                counting.append(line)
-        return [line["after"]["id"] for line in counting if line["table"] == "events"]
+        return counting_events(self._lines())
 
     def accounts(self) -> dict[int, str]:
-        return followed_accounts(map(json.loads, self._output.read_bytes().splitlines()))
+        return followed_accounts(self._lines())
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._output.read_bytes().splitlines()]
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -88,3 +99,32 @@ class TestPostgres(SinkContract):
         with target_database.connect() as connection:
             connection.execute("CREATE TABLE public.events (id bigint, note text)")
         return PostgresDestination(target_database, worker_settings(group, nats_server.settings()))
+
+
+class SqliteDestination:
+    """The file of the example of a sink that is not ours."""
+
+    is_exactly_once = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def new_sink(self) -> SqliteSink:
+        settings = worker_settings("orders", NatsSettings("", "", "", "", "", "", "", ""))
+        return SqliteSink(settings, {"path": str(self._path)})
+
+    def delivered(self) -> list[int]:
+        return counting_events(self._lines())
+
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(self._lines())
+
+    def _lines(self) -> list[dict[str, Any]]:
+        with closing(sqlite3.connect(self._path)) as database:
+            return [json.loads(line) for (line,) in database.execute("SELECT line FROM lines ORDER BY rowid")]
+
+
+class TestSqlite(SinkContract):
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> SqliteDestination:
+        return SqliteDestination(tmp_path / "changes.db")

@@ -1,0 +1,71 @@
+"""A sink that is not ours, in the real worker: ``pgsluice worker module:Class``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.group_under_test import configuration
+from tests.end_to_end.once import apply, replicate, succeed
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.waiting import wait_until
+
+SINK = "tests.sinks.sqlite_sink:SqliteSink"
+SLOW_SINK = '''
+import threading
+from tests.sinks.sqlite_sink import SqliteSink
+
+class SlowSink(SqliteSink):
+    """Needs longer for a batch than a lease lasts."""
+
+    def commit(self, receipts, stream_created):
+        threading.Event().wait(12)
+        return super().commit(receipts, stream_created)
+'''
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(path)) as database:
+        return [json.loads(line) for (line,) in database.execute("SELECT line FROM lines ORDER BY rowid")]
+
+
+def test_a_sink_named_by_its_class_gets_every_change_once_from_copy_and_stream(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes.db"
+    keys = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True})
+    keys |= {"sink-option": {"path": "overridden by the flag"}}
+    source_database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 3)")
+    succeed(replicate(keys))
+    source_database.execute("INSERT INTO a VALUES (4); UPDATE a SET id = 5 WHERE id = 1; DELETE FROM a WHERE id = 2")
+    succeed(replicate(keys))
+    succeed(apply(keys, SINK, "--sink-option", f"path={path}"))
+    operations = [line["operation"] for line in lines(path)]
+    assert operations == ["READ", "READ", "READ", "INSERT", "UPDATE", "DELETE"]
+
+
+@pytest.mark.long
+def test_a_slow_sink_keeps_its_lease_and_finishes_its_batch_when_asked_to_stop(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes.db"
+    (tmp_path / "slow_sink.py").write_text(SLOW_SINK)
+    keys = configuration(group, source_database, None, nats_server, **{"sink-option": {"path": str(path)}})
+    source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    succeed(replicate(keys))
+    source_database.execute("INSERT INTO a SELECT generate_series(1, 3)")
+    succeed(replicate(keys))
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    with PgsluiceProcess("worker", "slow_sink:SlowSink", config=keys, env=environment) as worker:
+        wait_until(lambda: path.exists() and lines(path), deadline_s=90, what="the first batch", interval_s=0.2)
+        source_database.execute("INSERT INTO a SELECT generate_series(4, 6)")
+        succeed(replicate(keys))
+        worker.terminate()
+        assert worker.wait() == 0, worker.log()
+    ids = [line["after"]["id"] for line in lines(path)]
+    assert ids in ([1, 2, 3], [1, 2, 3, 4, 5, 6])
