@@ -38,6 +38,7 @@ _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
 _STREAM_MANAGEMENT = "$JS.API.STREAM."
 _STREAM_NOT_FOUND = 10059
+_MESSAGE_NOT_FOUND = 10043
 _CREATED_METADATA = "pgsluice.created"
 _SUBJECTS_OVERLAP = 10065
 
@@ -260,6 +261,20 @@ class Stream:
         answer = await self._request(f"PURGE.{self.name}", {"seq": sequence + 1})
         if "error" in answer:
             raise stream_error(self.name, answer["error"])
+
+    async def delete_message(self, sequence: int) -> None:
+        """Removes one message; nothing happens when it is gone."""
+        answer = await self._request(f"MSG.DELETE.{self.name}", {"seq": sequence})
+        if "error" in answer and answer["error"].get("err_code") != _MESSAGE_NOT_FOUND:
+            raise stream_error(self.name, answer["error"])
+
+    async def configuration_of(self, name: str) -> dict[str, Any]:
+        """JetStream's configuration of the stream ``name``."""
+        answer = await self._request(f"INFO.{name}", {})
+        if "error" in answer:
+            raise stream_error(name, answer["error"])
+        configuration: dict[str, Any] = answer["config"]
+        return configuration
 
     async def delete(self) -> None:
         """Removes the stream and all its messages; nothing happens when there is none."""

@@ -61,6 +61,23 @@ class GroupNames:
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.{number}"
 
     @property
+    def dead_stream(self) -> str:
+        return f"pgsluice_{self.group}_dead"
+
+    @property
+    def dead_subjects(self) -> str:
+        """Every subject of the dead-letter stream."""
+        return f"pgsluice.{self.group}.dead.>"
+
+    def dead_subject(self, worker: str) -> str:
+        """Where the dead letters of one worker are."""
+        return f"pgsluice.{self.group}.dead.{worker}"
+
+    def replay_subject(self, worker: str) -> str:
+        """Where letters wait that the worker is asked to apply after all."""
+        return f"pgsluice.{self.group}.dead.{worker}.replay"
+
+    @property
     def bucket(self) -> str:
         return f"pgsluice_{self.group}"
 

@@ -1,0 +1,76 @@
+"""Which rows a worker does not apply: those with dead letters, from the first of them on. Pure.
+
+A row is known by its table at the source and by the values of its key there (of all its columns, in a table without a key), as
+they were before any rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from shared.changes import DELETE, NO_OLD_ROW, OLD_ROW, MessageChanges, TableChanges
+from shared.position import Position
+from shared.table import UNCHANGED, Table, Value
+
+TableName = tuple[str, str]
+RowKey = tuple[Value, ...]
+Row = tuple[TableName, RowKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """What the tasks of a batch leave out. Picklable.
+
+    ``rejected`` has the reasons of changes that are dead letters, or will be, for what they are. ``blocked`` says from which
+    position on the changes of a row go behind its first letter. ``room`` is how many letters more there may be.
+    """
+
+    rejected: Mapping[Position, str]
+    blocked: Mapping[TableName, Mapping[RowKey, Position]]
+    room: int
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rejected and not self.blocked
+
+
+NOTHING_EXCLUDED = Exclusions({}, {}, 0)
+
+
+def table_name(table: Table) -> TableName:
+    return table.schema, table.name
+
+
+def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
+    """The keys that each change touches: before and after, the same one twice where there is no difference."""
+    columns = changes.table.key or tuple(range(len(changes.table.columns)))
+    new = list(zip(*(changes.new[i] for i in columns), strict=True))
+    if changes.old is None or changes.old_kinds is None:
+        return ((key, key) for key in new)
+    old = list(zip(*(changes.old[i] for i in columns), strict=True))
+    return _both(changes, new, old)
+
+
+def _both(changes: TableChanges, new: Sequence[RowKey], old: Sequence[RowKey]) -> Iterator[tuple[RowKey, RowKey]]:
+    assert changes.old_kinds is not None
+    columns = changes.table.key or tuple(range(len(changes.table.columns)))
+    sent = tuple(changes.table.columns[i].identity_key for i in columns)
+    for row, kind in enumerate(changes.old_kinds):
+        if kind == NO_OLD_ROW:
+            yield new[row], new[row]
+            continue
+        is_whole = kind == OLD_ROW or all(sent)
+        before = old[row] if is_whole else new[row]
+        after = before if changes.operations[row] == DELETE else new[row]
+        yield before, tuple(b if a is UNCHANGED else a for a, b in zip(after, before, strict=True))
+
+
+def touched_rows(message: MessageChanges) -> Iterator[Row]:
+    """All rows that the message's changes touch; some more than once."""
+    for part in message.parts:
+        if isinstance(part, TableChanges):
+            name = table_name(part.table)
+            for before, after in row_keys(part):
+                yield name, before
+                yield name, after
