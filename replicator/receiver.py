@@ -4,7 +4,8 @@ Per change it does one ``read``, one test of a byte and one ``add``. It never st
 window, and then the server waits for us in TCP while ``replicator.feedback`` keeps the connection alive.
 
 A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
-the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again.
+the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
+buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets changes gather.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from shared.pgoutput.messages import Begin, Relation
 
 CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
-NAP_S = 0.001
-MESSAGE_AGE_S = 0.005  # how long a busy server's commits may gather in one message
+NAP_S = 0.008
+MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
 
 
 @dataclass(slots=True)
