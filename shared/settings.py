@@ -119,6 +119,7 @@ class WorkerSettings:
 
     ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger. ``spark`` holds
     Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
+    ``rules_file`` and ``routing_file`` are paths, "" without.
     """
 
     group: str
@@ -128,6 +129,8 @@ class WorkerSettings:
     until_sequence: str
     batch_messages: int
     batch_bytes: int
+    rules_file: str
+    routing_file: str
     spark: dict[str, str] = field(repr=False)
 
 
@@ -139,3 +142,16 @@ class PostgresSinkSettings:
     target: PostgresSettings
     sync_schema: bool
     disable_foreign_keys: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileSinkSettings:
+    """The file sink's own. ``format`` is "json" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in progress is
+    finished when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT too."""
+
+    directory: str
+    format: str
+    compression: str
+    rotate_bytes: int
+    rotate_age_s: float
+    transactions: bool

@@ -24,7 +24,7 @@ COMPANIONS = {
 }
 """What an option needs beside it."""
 
-REFUSED_FOR_NOW = {"track-ddl", "rules-config", "routing-config"}
+REFUSED_FOR_NOW = {"track-ddl"}
 
 SAMPLES = {
     Kind.TEXT: (("one", "one"), ("two", "two"), ("three", "three")),

@@ -101,6 +101,7 @@ class BucketPositions:
             "committed_at": applied.committed_at,
             "stream_created": applied.stream_created,
             "snapshot_sequence": applied.snapshot_sequence,
+            "rules": applied.rules,
             "writer": self._writer,
         }
 
@@ -112,6 +113,7 @@ class BucketPositions:
                 committed_at=int(entry.value["committed_at"]),
                 stream_created=str(entry.value["stream_created"]),
                 snapshot_sequence=int(entry.value.get("snapshot_sequence", 0)),
+                rules=str(entry.value.get("rules", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise TerminalError(

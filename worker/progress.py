@@ -72,6 +72,7 @@ class ProgressReport:
             "commit_lsn": format_lsn(applied.commit_lsn),
             "committed_at": _timestamp(applied.committed_at),
             "stream_created": applied.stream_created,
+            "rules": applied.rules,
             "batches": self._batches,
             "changes": self._changes,
             "started_at": self._started_at,

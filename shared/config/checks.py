@@ -25,8 +25,11 @@ def problems_between(values: Values, roles: Collection[Role], missing: Callable[
         yield from (missing(name) for name in ("dbname", "user") if not values.given(name))
     if Role.REPLICATOR in roles:
         yield from _mode_problems(values)
-    if Role.WORKER in roles:
-        yield from (_not_yet(values, name, "") for name in ("rules-config", "routing-config") if values.given(name))
+    if Role.FILE in roles and values.text("format") == "parquet" and values.switch("transactions"):
+        yield UsageError(
+            f"transactions ({values.places['transactions']}) has no meaning with format: parquet ({values.places['format']})",
+            "remove it: every row names its transaction in _xid and _position",
+        )
 
 
 def _invalid_names(values: Values) -> Iterator[UsageError]:
@@ -60,10 +63,7 @@ def _mode_problems(values: Values) -> Iterator[UsageError]:
             "remove it, or give copy-and-stream",
         )
     if values.switch("track-ddl"):
-        yield _not_yet(values, "track-ddl", "remove it and change both tables yourself, the target first")
-
-
-def _not_yet(values: Values, name: str, instead: str) -> UsageError:
-    return UsageError(
-        f"{name} ({values.places[name]}) is not available in this version", instead or "remove it; every change passes as it is"
-    )
+        yield UsageError(
+            f"track-ddl ({values.places['track-ddl']}) is not available in this version",
+            "remove it and change both tables yourself, the target first",
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from shared.config.values import Values
 from shared.settings import (
     CopySettings,
     DropSettings,
+    FileSinkSettings,
     LogSettings,
     NatsSettings,
     PostgresSettings,
@@ -71,6 +74,8 @@ def worker_settings(values: Values, sink: str) -> WorkerSettings:
         until_sequence=values.text("until-sequence"),
         batch_messages=values.number("batch-size"),
         batch_bytes=values.number("batch-bytes"),
+        rules_file=values.text("rules-config"),
+        routing_file=values.text("routing-config"),
         spark=values.pairs("spark"),
     )
 
@@ -80,6 +85,18 @@ def postgres_sink_settings(values: Values) -> PostgresSinkSettings:
         target=_postgres(values, "target-"),
         sync_schema=values.switch("target-sync-schema"),
         disable_foreign_keys=values.switch("target-disable-foreign-keys"),
+    )
+
+
+def file_sink_settings(values: Values) -> FileSinkSettings:
+    file_format = values.text("format")
+    return FileSinkSettings(
+        directory=os.path.abspath(os.path.expanduser(values.text("file-output-dir"))),
+        format=file_format,
+        compression=values.text("file-compression") or ("zstd" if file_format == "parquet" else "none"),
+        rotate_bytes=values.number("file-rotate-bytes"),
+        rotate_age_s=values.seconds("file-rotate-age"),
+        transactions=values.switch("transactions"),
     )
 
 

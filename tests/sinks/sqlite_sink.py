@@ -13,7 +13,7 @@ from shared.settings import WorkerSettings
 from worker.sinks.json_lines import encode_copied, encode_lines
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 
-TABLES = "CREATE TABLE IF NOT EXISTS lines (line); CREATE TABLE IF NOT EXISTS position (sequence, lsn, at, created, snapshot)"
+TABLES = "CREATE TABLE IF NOT EXISTS lines (line); CREATE TABLE IF NOT EXISTS position (sequence, lsn, at, created, copy, rules)"
 
 
 class LineWriter:
@@ -53,7 +53,7 @@ class SqliteSink:
                     self._database.executemany("INSERT INTO lines VALUES (?)", zip(lines, strict=True))
                     applied = applied.after(receipt, stream_created)
             self._database.execute("DELETE FROM position")
-            self._database.execute("INSERT INTO position VALUES (?, ?, ?, ?, ?)", astuple(applied))
+            self._database.execute("INSERT INTO position VALUES (?, ?, ?, ?, ?, ?)", astuple(applied))
         self._applied = applied
         return applied
 

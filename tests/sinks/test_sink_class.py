@@ -15,7 +15,7 @@ from tests.sinks.sqlite_sink import SqliteSink
 from worker.sinks.sink_class import default_name, is_sink_class, load_sink
 
 SETTINGS = WorkerSettings(
-    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, {}
+    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", {}
 )
 
 

@@ -17,7 +17,7 @@ from tests.state_bucket import ensure_bucket
 from worker.positions import BucketPositions
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
-FIRST, SECOND, THIRD = (Applied(n, 1000 * n, n, "2026-01-31T12:00:00Z", 10 * n) for n in (1, 2, 3))
+FIRST, SECOND, THIRD = (Applied(n, 1000 * n, n, "2026-01-31T12:00:00Z", 10 * n, f"rules{n}") for n in (1, 2, 3))
 
 NewPositions = Callable[[], BucketPositions]
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shared.changes import CopiedRows, MessageChanges
 
@@ -54,7 +54,8 @@ class Receipt:
 
     ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are those of the last transaction in it that
     commits; 0 when none does. ``changes`` counts source changes, before rules. ``copied``: the sequences are those of the
-    snapshot stream, and ``changes`` counts rows; all receipts of a batch agree in that.
+    snapshot stream, and ``changes`` counts rows; all receipts of a batch agree in that. ``rules`` is the hash of the rules and
+    routes that the batch went through, "" when there are none.
     """
 
     first_sequence: int
@@ -64,6 +65,7 @@ class Receipt:
     committed_at: int
     body: bytes
     copied: bool = False
+    rules: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class Applied:
 
     ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group that only
     copied has no such stream): a recreated stream counts anew and must not be mistaken for the old one.
-    ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes.
+    ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes. ``rules`` is that of
+    the newest batch's receipts.
     """
 
     sequence: int
@@ -80,6 +83,7 @@ class Applied:
     committed_at: int
     stream_created: str
     snapshot_sequence: int = 0
+    rules: str = ""
 
     def last_sequence(self, *, copied: bool) -> int:
         """The position in the snapshot stream, or in the stream of changes."""
@@ -87,9 +91,10 @@ class Applied:
 
     def after(self, receipt: Receipt, stream_created: str) -> Applied:
         """Where the worker is when what ``receipt`` covers is applied too."""
+        passed = replace(self, stream_created=stream_created, rules=receipt.rules)
         if receipt.copied:
-            return replace(self, stream_created=stream_created, snapshot_sequence=receipt.last_sequence)
-        moved = replace(self, stream_created=stream_created, sequence=receipt.last_sequence)
+            return replace(passed, snapshot_sequence=receipt.last_sequence)
+        moved = replace(passed, sequence=receipt.last_sequence)
         if not receipt.commit_lsn:
             return moved
         return replace(moved, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
@@ -138,4 +143,14 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Frees what ``open`` took. May be called without ``open``, and after an error."""
+        ...
+
+
+@runtime_checkable
+class TickingSink(Sink, Protocol):
+    """A sink that has something to do while no batch comes."""
+
+    def tick(self) -> None:
+        """Called about twice a second from another thread than ``commit``, also while that is under way: it must not wait. After a
+        TransientError it is called again; a TerminalError stops the worker."""
         ...

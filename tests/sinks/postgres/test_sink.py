@@ -45,6 +45,14 @@ def test_workers_and_groups_have_positions_of_their_own(target: Target) -> None:
     assert target.sink.open().sequence == 1
 
 
+def test_the_rules_that_a_batch_went_through_are_kept_with_its_position(target: Target) -> None:
+    receipts = [replace(receipt, rules="5f0c") for receipt in target.write([[insert(ORDERS, b"1", b"a")]])]
+    applied = target.sink.commit(receipts, STREAM_CREATED)
+    assert applied.rules == "5f0c"
+    assert target.new_sink().open() == applied
+    assert target.apply(insert(ORDERS, b"2", b"b")).rules == ""
+
+
 def test_a_batch_that_comes_twice_is_applied_once(target: Target) -> None:
     events = table("public.events", "note text", key=())
     receipts = target.write([[insert(events, b"a")]])

@@ -5,6 +5,7 @@ sequence             every message up to this one of the change stream is applie
 snapshot_sequence    the same of the snapshot stream
 commit_lsn, committed_at      of the newest source transaction applied
 stream_created       the stream that ``sequence`` counts in
+rules                hash of the rules and routes that the newest batch went through, '' without any
 batches, changes, copied_rows     what was applied in all, for people
 """
 
@@ -31,7 +32,7 @@ class AppliedRow:
     def __init__(self, group: str, worker: str) -> None:
         self._key = [group, worker]
         self._lock = sql.SQL(
-            "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence FROM {}"
+            "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence, rules FROM {}"
             " WHERE group_name = %s AND worker = %s FOR UPDATE"
         ).format(_TABLE)
         self._insert = sql.SQL(
@@ -41,7 +42,7 @@ class AppliedRow:
         ).format(_TABLE)
         self._update = sql.SQL(
             "UPDATE {} SET sequence = %s, commit_lsn = %s, committed_at = %s, stream_created = %s, snapshot_sequence = %s,"
-            " batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s, updated_at = now()"
+            " rules = %s, batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s, updated_at = now()"
             " WHERE group_name = %s AND worker = %s"
         ).format(_TABLE)
 
@@ -53,11 +54,11 @@ class AppliedRow:
         row = connection.execute(self._lock, self._key).fetchone()
         if row is None:
             return None
-        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence = row
+        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules = row
         since_epoch = (committed_at - _POSTGRES_EPOCH) // _MICROSECOND
-        return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence)
+        return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence, rules)
 
     def move(self, connection: Connection, applied: Applied, *, changes: int = 0, copied_rows: int = 0) -> None:
         committed_at = _POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
         position = [applied.sequence, format_lsn(applied.commit_lsn), committed_at, applied.stream_created]
-        connection.execute(self._update, [*position, applied.snapshot_sequence, changes, copied_rows, *self._key])
+        connection.execute(self._update, [*position, applied.snapshot_sequence, applied.rules, changes, copied_rows, *self._key])

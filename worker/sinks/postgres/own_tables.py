@@ -54,6 +54,7 @@ CREATE TABLE {} (
 _ADDED_COLUMNS = {
     "snapshot_sequence": "ALTER TABLE {} ADD COLUMN snapshot_sequence bigint NOT NULL DEFAULT 0",
     "copied_rows": "ALTER TABLE {} ADD COLUMN copied_rows bigint NOT NULL DEFAULT 0",
+    "rules": "ALTER TABLE {} ADD COLUMN rules text NOT NULL DEFAULT ''",
 }
 """Of ``applied``, which an earlier version may have made without them."""
 
