@@ -1,0 +1,70 @@
+"""Names and patterns of names, as rules files spell tables and columns.
+
+    orders        that name, in any schema when it is a table's
+    shop.orders   the table of that schema
+    shop.*        every table of that schema
+    order_*       ``*`` stands for any characters, none included
+    "odd.name"    a name with a dot, a ``*`` or a quote in it stands in double quotes, its quotes doubled
+
+Names are the catalog's spelling, case included.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+_IDENTIFIER = r'"(?:[^"]|"")+"|[^".]+'
+_QUALIFIED = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
+
+
+@dataclass(frozen=True, slots=True)
+class NamePattern:
+    """``text`` is as it was written."""
+
+    text: str
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it stands for one name only."""
+        return self.text.startswith('"') or "*" not in self.text
+
+    def matches(self, name: str) -> bool:
+        return name == _unquoted(self.text) if self.is_name else _compiled(self.text).fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """``schema`` is None when none was written: any schema then."""
+
+    text: str
+    schema: NamePattern | None
+    name: NamePattern
+
+    @classmethod
+    def parse(cls, text: str) -> TablePattern:
+        """Raises ValueError, with the end of a sentence that begins with the text."""
+        match = _QUALIFIED.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(
+                "is not a table (write 'table', 'schema.table', 'schema.*' or '*', a name with a dot in double quotes)"
+            )
+        return cls(text, None if match[1] is None else NamePattern(match[1]), NamePattern(match[2]))
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is meant for one table only."""
+        return self.name.is_name and (self.schema is None or self.schema.is_name)
+
+    def matches(self, schema: str, name: str) -> bool:
+        return self.name.matches(name) and (self.schema is None or self.schema.matches(schema))
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)

@@ -1,0 +1,119 @@
+"""What a rule is, and what comes of applying rules to changes.
+
+A rule is a *transform*, which replaces the values of some columns, or a *filter*, which says whether a row is wanted. Rules of a
+table apply in file order, and each sees what the ones before it made. They know three kinds of values, as everything here
+does: text, NULL, and UNCHANGED, which is a value that nobody here knows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from rules.name_pattern import NamePattern
+from shared.changes import DELETE, INSERT, UPDATE, TableChanges
+from shared.table import Column, Table, Value
+
+OPERATIONS = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
+ALL_OPERATIONS = frozenset(OPERATIONS.values())
+
+
+class RejectedRow(NamedTuple):
+    """A change that a rule could not process. ``rule`` names file, line, table and rule; ``reason`` holds no row value."""
+
+    change_index: int
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """``changes`` are the wanted rows, transformed, in the order they came (None when there are none). A row of ``rejected`` is
+    not among them; a row that is in neither was filtered out."""
+
+    changes: TableChanges | None
+    rejected: list[RejectedRow]
+
+
+class Transformed(NamedTuple):
+    """One value for each one given. ``failures`` says, by index, which could not be transformed and why; what stands in
+    ``values`` for these must not be used."""
+
+    values: Sequence[bytes]
+    failures: dict[int, str]
+
+
+class Transformation(Protocol):
+    """A pure function of a value. The same value always becomes the same, so that a row is found again by what it became."""
+
+    name: str
+
+    def check_column(self, column: Column) -> None:
+        """Raises ValueError, with the end of a sentence that begins with the column's name, when it cannot be transformed."""
+        ...
+
+    def apply(self, values: Sequence[bytes]) -> Transformed: ...
+
+
+class RowImages(Protocol):
+    """The old or the new rows of some changes, as far as they are known."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, index: int) -> list[Value]:
+        """One value for each row; UNCHANGED where it is not known."""
+        ...
+
+    def fail(self, row: int, reason: str) -> None:
+        """Says that the row holds a value that is not of its column's type."""
+        ...
+
+
+Test = Callable[[RowImages], bytes]
+"""One set of truth values (``rules.truth``) for each row."""
+
+
+class Condition(Protocol):
+    """What a filter asks of a row."""
+
+    @property
+    def column_names(self) -> frozenset[str]: ...
+
+    def bind(self, table: Table) -> Test:
+        """Raises ValueError, with a sentence, when a column is missing or its type does not fit."""
+        ...
+
+
+class UnknownDeletes(enum.Enum):
+    """What a filter does with a DELETE whose old row does not say whether the filter held: usually only its key is known.
+
+    PASS: it goes on, because the row may be there. DROP: it does not. SKIP: the filter does not look at deletes at all.
+    """
+
+    PASS = "pass"  # noqa: S105  no password
+    DROP = "drop"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """``keeps_unique``: its author promises that different values stay different, so it may change a key."""
+
+    place: str = field(compare=False)
+    operations: frozenset[int]
+    columns: NamePattern
+    transformation: Transformation
+    keeps_unique: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    place: str = field(compare=False)
+    operations: frozenset[int]
+    condition: Condition
+    unknown_deletes: UnknownDeletes
+
+
+Rule = Transform | Filter
