@@ -37,6 +37,7 @@ REPLICATOR = (Role.REPLICATOR,)
 WORKER = (Role.WORKER,)
 STDOUT = (Role.STDOUT,)
 POSTGRES = (Role.POSTGRES,)
+FILE = (Role.FILE,)
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -300,8 +301,8 @@ _WORKER = (
         maximum=1_000_000,
     ),
     Option("batch-bytes", Kind.SIZE, WORKER, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1),
-    Option("rules-config", Kind.TEXT, WORKER, "Rules file (not available yet)", "rules.yaml"),
-    Option("routing-config", Kind.TEXT, WORKER, "Routing file (not available yet)", "routing.yaml"),
+    Option("rules-config", Kind.FILE, WORKER, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml"),
+    Option("routing-config", Kind.FILE, WORKER, "Routing file: to which tables, columns and operations", "routing.yaml"),
     Option(
         "until-sequence",
         Kind.NUMBER,
@@ -322,7 +323,7 @@ _WORKER = (
 )
 
 _SINKS = (
-    Option("transactions", Kind.SWITCH, STDOUT, "Write a line for each BEGIN and COMMIT too", "true", "false"),
+    Option("transactions", Kind.SWITCH, (*STDOUT, *FILE), "Write a line for each BEGIN and COMMIT too", "true", "false"),
     *_connection("target-", "target", POSTGRES, POSTGRES),
     *_tls("target-", "target", POSTGRES),
     Option(
@@ -349,7 +350,41 @@ _SINKS = (
         "path=/var/lib/sink/changes.db",
         secret=True,
     ),
-    Option("file-output-dir", Kind.TEXT, (Role.FILE,), "Directory of the file sink's files", "/var/lib/pgsluice/out"),
+    Option(
+        "file-output-dir",
+        Kind.TEXT,
+        FILE,
+        "Directory of the file sink's files; made when missing",
+        "/var/lib/pgsluice/out",
+        required=FILE,
+    ),
+    Option(
+        "format",
+        Kind.TEXT,
+        FILE,
+        "What the files hold: JSON lines, or Parquet in one directory per table",
+        "parquet",
+        "json",
+        choices=("json", "parquet"),
+    ),
+    Option(
+        "file-compression",
+        Kind.TEXT,
+        FILE,
+        "Compression of the files (default: none for JSON lines, zstd for Parquet)",
+        "zstd",
+        choices=("none", "gzip", "zstd"),
+    ),
+    Option(
+        "file-rotate-bytes",
+        Kind.SIZE,
+        FILE,
+        "A file is finished when it holds so much; for Parquet: of rows before they are encoded",
+        "1GB",
+        "100MB",
+        minimum=1,
+    ),
+    Option("file-rotate-age", Kind.DURATION, FILE, "A file is finished so long after its first change", "15m", "1h", minimum=1),
     Option("webhook-url", Kind.TEXT, (Role.WEBHOOK,), "Where the webhook sink posts", "https://example.com/hook", secret=True),
 )
 

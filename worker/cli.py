@@ -52,6 +52,19 @@ def postgres(context: click.Context) -> None:
     run(settings, PostgresSink(settings, config.postgres_sink_settings(values)))
 
 
+@worker.command(short_help="Write the changes to files: JSON lines or Parquet.")
+@takes(Role.WORKER, Role.FILE)
+@click.pass_context
+def file(context: click.Context) -> None:
+    """Write the changes to files in a directory, in commit order and exactly once, as JSON lines or Parquet."""
+    values = load_values(context, Role.WORKER, Role.FILE)
+    settings = config.worker_settings(values, "file")
+    from worker.sinks.file import FileSink
+    from worker.worker import run
+
+    run(settings, FileSink(settings, config.file_sink_settings(values)))
+
+
 def _sink_class_command(sink_class: str) -> click.Command:
     @click.command(sink_class, help=f"Apply the changes to the sink that {sink_class} makes.")
     @takes(Role.WORKER, Role.CUSTOM)

@@ -33,7 +33,7 @@ from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
 from worker.progress import ProgressReport
 from worker.query import ChangeQuery
-from worker.sinks.sink import Applied, Sink
+from worker.sinks.sink import Applied, Sink, TickingSink
 from worker.source import SourceSettings
 
 POLL_INTERVAL_S = 0.5
@@ -79,6 +79,7 @@ class Worker:
         """Identifies the change stream; "" while there is none."""
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
+        self._tick_logged_at = -WAIT_LOG_INTERVAL_S
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """Signal handler: the batch in hand is finished, then ``run`` returns."""
@@ -232,10 +233,21 @@ class Worker:
                 self._finish_copy(self._query)
             except TransientError as error:
                 log.warning("the end of the copy could not be handled, trying again", reason=str(error))
+            self._tick()
         if self._lease_lost:
             raise TransientError(
                 f"another process took over worker '{self._settings.name}'", "give each worker of a group its own --name"
             )
+
+    def _tick(self) -> None:
+        if not isinstance(self._sink, TickingSink):
+            return
+        try:
+            self._sink.tick()
+        except TransientError as error:
+            if time.monotonic() - self._tick_logged_at > WAIT_LOG_INTERVAL_S:
+                self._tick_logged_at = time.monotonic()
+                log.warning("the sink failed between batches, trying again", reason=str(error))
 
     def _finish_copy(self, query: ChangeQuery) -> None:
         """Does nothing unless a copy ended."""

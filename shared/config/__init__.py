@@ -7,6 +7,7 @@ of the result. ``shared.options`` is the table behind it.
 from shared.config.load import load, notices
 from shared.config.produce import (
     drop_settings,
+    file_sink_settings,
     log_settings,
     postgres_sink_settings,
     replicator_settings,
@@ -19,6 +20,7 @@ __all__ = [
     "Notice",
     "Values",
     "drop_settings",
+    "file_sink_settings",
     "load",
     "log_settings",
     "notices",

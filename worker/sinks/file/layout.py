@@ -1,0 +1,92 @@
+"""What is in the output directory, and what each format makes of a file that is finished.
+
+    orders.file.0000000012.jsonl         finished: never touched again
+    orders.file.0000000013.jsonl.part    in progress: what counts is in the position file, the rest may be taken back
+    orders.file.position                 the position file
+    .orders.file.lock, .orders.file.scratch-…       our own
+
+``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from worker.sinks.file.durable import sync_directory
+
+PART = ".part"
+READY = ".ready"
+"""Beside a part that is given to readers in several steps: the last of them is under way."""
+
+
+class FileFormat(Protocol):
+    @property
+    def suffix(self) -> str:
+        """Names it in file names and in the position file."""
+        ...
+
+    def part(self, layout: Layout, number: int) -> Path:
+        """The file in progress of this number."""
+        ...
+
+    def finish(self, layout: Layout, number: int) -> None:
+        """Gives the part, which is complete and synced, to the readers, durably. May be called again for the same part, after
+        a crash at any moment of the first call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names of one worker's files in ``directory``."""
+
+    directory: Path
+    prefix: str
+
+    @property
+    def position(self) -> Path:
+        return self.directory / f"{self.prefix}.position"
+
+    def name(self, number: int, suffix: str) -> str:
+        return f"{self.prefix}.{number:010d}{suffix}"
+
+    def part_numbers(self, suffix: str) -> list[int]:
+        """Those of parts in progress and of parts that are to be finished."""
+        pattern = re.compile(re.escape(self.prefix) + r"\.(\d{10})" + re.escape(suffix) + rf"(?:{PART}|{READY})")
+        found = (pattern.fullmatch(name.removeprefix(".")) for name in os.listdir(self.directory))
+        return sorted(int(match[1]) for match in found if match)
+
+    def holds_files(self) -> bool:
+        """Whether the worker has ever written here."""
+        pattern = re.compile(r"\.?" + re.escape(self.prefix) + r"\.\d{10}\..+")
+        return any(pattern.fullmatch(name) for name in os.listdir(self.directory))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps out other processes of the same worker, which this waits for. A process that dies lets go."""
+        descriptor = os.open(self.directory / f".{self.prefix}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """JSON lines: a finished file is the part under its final name."""
+
+    suffix: str
+
+    def part(self, layout: Layout, number: int) -> Path:
+        return layout.directory / (layout.name(number, self.suffix) + PART)
+
+    def finish(self, layout: Layout, number: int) -> None:
+        self.part(layout, number).rename(layout.directory / layout.name(number, self.suffix))
+        sync_directory(layout.directory)
