@@ -10,131 +10,24 @@ Defaults are written as a user would write them, and read by the same functions.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 from shared.kinds import Kind
+from shared.option import (
+    EVERY,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    OPERATIONS,
+    POSTGRES,
+    REPLICATOR,
+    SOURCE,
+    WORKER,
+    Option,
+    Role,
+    connection_options,
+    tls_options,
+)
+from shared.sink_options import SINK_OPTIONS
 
-
-class Role(enum.Enum):
-    """Who reads an option. A command has one or more roles: ``worker postgres`` is WORKER and POSTGRES."""
-
-    REPLICATOR = "replicator"
-    STATUS = "status"
-    DROP = "drop"
-    WORKER = "worker"
-    STDOUT = "worker stdout"
-    POSTGRES = "worker postgres"
-    FILE = "worker file"
-    WEBHOOK = "worker webhook"
-    CUSTOM = "worker module:Class"
-
-
-EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP)
-SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP)
-REPLICATOR = (Role.REPLICATOR,)
-WORKER = (Role.WORKER,)
-STDOUT = (Role.STDOUT,)
-POSTGRES = (Role.POSTGRES,)
-FILE = (Role.FILE,)
-
-SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-OPERATIONS = ("insert", "update", "delete", "truncate")
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("text", "json")
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option.
-
-    ``required`` names the roles that cannot do without it. ``secret``: its value never appears in an error or in help.
-    ``minimum`` and ``maximum`` bound a number, a size in bytes or a duration in seconds. ``choices`` are the only texts (or
-    list items) allowed; ``words`` are texts allowed beside what the kind takes. ``content_of`` names the option whose value
-    is the content of this file. ``no_effect`` says why the option is accepted although nothing reads it.
-    """
-
-    name: str
-    kind: Kind
-    roles: tuple[Role, ...]
-    help: str
-    example: str
-    default: str = ""
-    required: tuple[Role, ...] = ()
-    secret: bool = False
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    content_of: str = ""
-    no_effect: str = ""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name
-
-    @property
-    def variable(self) -> str:
-        return "PGSLUICE_" + self.name.upper().replace("-", "_")
-
-    @property
-    def allowed(self) -> str:
-        """Bounds and choices as the end of a sentence; "" when the kind says it all."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        if self.maximum is not None:
-            return f"from {self.minimum:.0f} to {self.maximum:.0f}"
-        if self.minimum is not None:
-            return f"{self.minimum:.0f} or more"
-        return ""
-
-
-def _connection(prefix: str, whose: str, roles: tuple[Role, ...], required: tuple[Role, ...]) -> Iterable[Option]:
-    """How to reach one database, without TLS."""
-    yield Option(prefix + "host", Kind.TEXT, roles, f"Host of the {whose} database", "db.example.com", required=required)
-    yield Option(prefix + "port", Kind.NUMBER, roles, f"Port of the {whose} database", "5432", "5432", minimum=1, maximum=65535)
-    yield Option(prefix + "dbname", Kind.TEXT, roles, f"Name of the {whose} database", "shop", required=required)
-    yield Option(prefix + "user", Kind.TEXT, roles, f"User at the {whose} database", "pgsluice", required=required)
-    yield Option(
-        prefix + "password",
-        Kind.TEXT,
-        roles,
-        f"Password at the {whose} database. Better not as a flag: every user of the machine can read a command line",
-        "${" + f"PGSLUICE_{prefix.upper().replace('-', '_')}PASSWORD" + ":-}",
-        secret=True,
-    )
-    yield Option(
-        prefix + "password-file",
-        Kind.FILE,
-        roles,
-        f"File that holds the password at the {whose} database and nothing else",
-        f"/run/secrets/{prefix}password",
-        content_of=prefix + "password",
-    )
-
-
-def _tls(prefix: str, whose: str, roles: tuple[Role, ...]) -> Iterable[Option]:
-    """libpq's TLS parameters of one database."""
-    yield Option(
-        prefix + "sslmode",
-        Kind.TEXT,
-        roles,
-        f"TLS to the {whose} database, as libpq's sslmode (libpq's default: prefer)",
-        "verify-full",
-        choices=SSL_MODES,
-    )
-    yield Option(
-        prefix + "sslrootcert",
-        Kind.FILE,
-        roles,
-        f"Certificates that vouch for the {whose} database, or 'system' for the machine's",
-        "/etc/pgsluice/root.crt",
-        words=("system",),
-    )
-    yield Option(prefix + "sslcert", Kind.FILE, roles, f"Our certificate at the {whose} database", "/etc/pgsluice/client.crt")
-    yield Option(prefix + "sslkey", Kind.FILE, roles, "Private key of that certificate", "/etc/pgsluice/client.key")
-
+__all__ = ["BY_NAME", "OPTIONS", "Option", "Role", "options_of"]
 
 _GENERAL = (
     Option(
@@ -185,8 +78,8 @@ _NATS = (
 )
 
 _REPLICATOR = (
-    *_connection("", "source", SOURCE, (Role.REPLICATOR, Role.DROP)),
-    *_tls("", "source", SOURCE),
+    *connection_options("", "source", SOURCE, (Role.REPLICATOR, Role.DROP)),
+    *tls_options("", "source", SOURCE),
     Option("schema", Kind.TEXT, REPLICATOR, "Schema of the tables that are named without one", "public", "public"),
     Option(
         "tables",
@@ -322,72 +215,6 @@ _WORKER = (
     ),
 )
 
-_SINKS = (
-    Option("transactions", Kind.SWITCH, (*STDOUT, *FILE), "Write a line for each BEGIN and COMMIT too", "true", "false"),
-    *_connection("target-", "target", POSTGRES, POSTGRES),
-    *_tls("target-", "target", POSTGRES),
-    Option(
-        "target-sync-schema",
-        Kind.SWITCH,
-        POSTGRES,
-        "Create target tables that are missing (pg_flo copied the whole source schema with pg_dump, and not by default)",
-        "false",
-        "true",
-    ),
-    Option(
-        "target-disable-foreign-keys",
-        Kind.SWITCH,
-        POSTGRES,
-        "Apply with session_replication_role = replica, so that the target's foreign keys and triggers do not fire",
-        "true",
-        "false",
-    ),
-    Option(
-        "sink-option",
-        Kind.PAIRS,
-        (Role.CUSTOM,),
-        "An option for a sink of your own; repeatable. The variable takes a JSON object, the file a mapping",
-        "path=/var/lib/sink/changes.db",
-        secret=True,
-    ),
-    Option(
-        "file-output-dir",
-        Kind.TEXT,
-        FILE,
-        "Directory of the file sink's files; made when missing",
-        "/var/lib/pgsluice/out",
-        required=FILE,
-    ),
-    Option(
-        "format",
-        Kind.TEXT,
-        FILE,
-        "What the files hold: JSON lines, or Parquet in one directory per table",
-        "parquet",
-        "json",
-        choices=("json", "parquet"),
-    ),
-    Option(
-        "file-compression",
-        Kind.TEXT,
-        FILE,
-        "Compression of the files (default: none for JSON lines, zstd for Parquet)",
-        "zstd",
-        choices=("none", "gzip", "zstd"),
-    ),
-    Option(
-        "file-rotate-bytes",
-        Kind.SIZE,
-        FILE,
-        "A file is finished when it holds so much; for Parquet: of rows before they are encoded",
-        "1GB",
-        "100MB",
-        minimum=1,
-    ),
-    Option("file-rotate-age", Kind.DURATION, FILE, "A file is finished so long after its first change", "15m", "1h", minimum=1),
-    Option("webhook-url", Kind.TEXT, (Role.WEBHOOK,), "Where the webhook sink posts", "https://example.com/hook", secret=True),
-)
-
 _NO_SCHEMA_DUMP = "tables are created from what the stream says of them, without a connection to the source"
 _NO_RETRY_LIMIT = "connections are tried again for ever, with growing pauses"
 
@@ -415,7 +242,7 @@ _IGNORED = (
     _ignored("retry-max-wait", "8s", REPLICATOR, _NO_RETRY_LIMIT),
 )
 
-OPTIONS: tuple[Option, ...] = (*_GENERAL, *_NATS, *_REPLICATOR, *_STREAMS, *_WORKER, *_SINKS, *_IGNORED)
+OPTIONS: tuple[Option, ...] = (*_GENERAL, *_NATS, *_REPLICATOR, *_STREAMS, *_WORKER, *SINK_OPTIONS, *_IGNORED)
 
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
 
