@@ -25,7 +25,7 @@ from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from worker.positions import BucketPositions
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
-from worker.sinks.stdout import RECEIPT_BYTES, LineWriter, StdoutSink
+from worker.sinks.stdout import LineWriter, StdoutSink
 
 READER_DEADLINE_S = 30.0
 

@@ -18,9 +18,9 @@ from shared.errors import ConsumerGoneError, TerminalError
 from shared.settings import WorkerSettings
 from worker.positions import BucketPositions
 from worker.sinks.json_lines import encode_copied, encode_lines
+from worker.sinks.receipt_bodies import receipt_bodies
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 
-RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappear, small enough to hold several in memory
 STANDARD_OUTPUT = 1
 
 
@@ -31,25 +31,10 @@ class LineWriter:
     transactions: bool
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return _bodies((encode_lines(message, transactions=self.transactions), True) for message in messages)
+        return receipt_bodies((encode_lines(message, transactions=self.transactions), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return _bodies((encode_copied(rows), not rows.more_follow) for rows in copied)
-
-
-def _bodies(lines_of_messages: Iterable[tuple[list[bytes], bool]]) -> Iterator[bytes]:
-    """Each message's lines come with whether they are its last."""
-    lines: list[bytes] = []
-    size, is_covered = 0, False  # covered: every message taken so far is in a receipt
-    for message_lines, is_whole in lines_of_messages:
-        lines += message_lines
-        size += sum(map(len, message_lines))
-        is_covered = is_whole and size >= RECEIPT_BYTES
-        if is_covered:
-            yield b"".join(lines)
-            lines, size = [], 0
-    if not is_covered:
-        yield b"".join(lines)
+        return receipt_bodies((encode_copied(rows), not rows.more_follow) for rows in copied)
 
 
 class StdoutSink:
