@@ -30,8 +30,13 @@ class NamePattern:
         """Whether it stands for one name only."""
         return self.text.startswith('"') or "*" not in self.text
 
+    @property
+    def name(self) -> str:
+        """The one name, as the catalog has it, when ``is_name``."""
+        return self.text[1:-1].replace('""', '"') if self.text.startswith('"') else self.text
+
     def matches(self, name: str) -> bool:
-        return name == _unquoted(self.text) if self.is_name else _compiled(self.text).fullmatch(name) is not None
+        return name == self.name if self.is_name else _compiled(self.text).fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,6 @@ class TablePattern:
 
     def matches(self, schema: str, name: str) -> bool:
         return self.name.matches(name) and (self.schema is None or self.schema.matches(schema))
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace('""', '"') if text.startswith('"') else text
 
 
 @lru_cache(maxsize=1024)

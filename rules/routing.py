@@ -1,0 +1,209 @@
+"""Where rows go: which tables a source table becomes downstream, under which names, with which columns and operations.
+
+Routing comes after the rules, so a route speaks of the source's names. It looks at no value: a table that is only renamed
+keeps its lists of values as they are. A table without a route goes on unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from rules.name_pattern import TablePattern
+from shared.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
+from shared.errors import TerminalError
+from shared.table import Column, ReplicaIdentity, Table
+
+TRUNCATE = ord("T")
+EVERY_OPERATION = frozenset({INSERT, UPDATE, DELETE, TRUNCATE})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One destination of the tables that ``source`` names. ``schema`` and ``table`` are "" where the source's is kept.
+
+    ``renamed`` are pairs of column names, the source's and the destination's; ``dropped`` columns do not leave. ``operations``
+    are INSERT, UPDATE, DELETE and TRUNCATE; rows that a snapshot copied are INSERTs. A route for a pattern of tables renames and
+    drops the columns that a table has. ``place`` says where the route is written.
+    """
+
+    source: TablePattern
+    schema: str
+    table: str
+    renamed: tuple[tuple[str, str], ...]
+    dropped: frozenset[str]
+    operations: frozenset[int]
+    place: str = field(compare=False)
+
+    def destination_of(self, table: Table) -> tuple[str, str]:
+        """Schema and name."""
+        return self.schema or table.schema, self.table or table.name
+
+    def canonical(self) -> str:
+        """The same text for the same effect, wherever and however it was written."""
+        operations = "".join(sorted(map(chr, self.operations)))
+        return repr((self.source.text, self.schema, self.table, sorted(self.renamed), sorted(self.dropped), operations))
+
+    def problems(self, table: Table) -> Iterator[str]:
+        """Why ``table`` cannot take this route; nothing when it can."""
+        names = {column.name for column in table.columns}
+        for name in [*(source for source, _ in self.renamed), *sorted(self.dropped)]:
+            if name not in names and self.source.is_name:
+                yield f"{self.place}: table '{table.qualified_name}' has no column '{name}'"
+        kept = [column.name for column in table.columns if column.name not in self.dropped]
+        if not kept:
+            yield f"{self.place}: no column of table '{table.qualified_name}' is left"
+        renamed = dict(self.renamed)
+        destinations = [renamed.get(name, name) for name in kept]
+        for name in sorted({name for name in destinations if destinations.count(name) > 1}):
+            yield f"{self.place}: two columns of table '{table.qualified_name}' would be called '{name}'"
+        if self.operations & {UPDATE, DELETE}:
+            for name in (table.columns[i].name for i in table.key):
+                if name in self.dropped:
+                    yield (
+                        f"{self.place}: column '{name}' is part of the key of table '{table.qualified_name}' and cannot be"
+                        " dropped, unless the route takes INSERT alone"
+                    )
+
+
+class BoundRoute:
+    """A route as one version of a table takes it. ``destination`` is what the table becomes."""
+
+    def __init__(self, route: Route, table: Table) -> None:
+        """Raises TerminalError when the table cannot take the route."""
+        problems = list(route.problems(table))
+        if problems:
+            raise TerminalError("; ".join(problems), "correct the routing file, or the table, and start again")
+        kept = [i for i, column in enumerate(table.columns) if column.name not in route.dropped]
+        self.destination = _destination(route, table, kept)
+        self.keeps_every_column = len(kept) == len(table.columns)
+        self._kept = kept
+        self._operations = route.operations
+        self._row_operations = bytes(route.operations & {INSERT, UPDATE, DELETE})
+
+    def takes(self, operation: int) -> bool:
+        return operation in self._operations
+
+    def apply(self, changes: TableChanges) -> TableChanges | None:
+        """The changes under their new names; None when the route takes none of them. Lists of values are shared with
+        ``changes`` wherever rows are not chosen."""
+        if changes.operations.translate(None, self._row_operations):
+            rows = [row for row, operation in enumerate(changes.operations) if operation in self._operations]
+            if not rows:
+                return None
+            changes = changes.select(rows)
+        new, old = changes.new, changes.old
+        if not self.keeps_every_column:
+            new = [new[i] for i in self._kept]
+            old = None if old is None else [old[i] for i in self._kept]
+        return TableChanges(self.destination, changes.operations, changes.change_indexes, new, old, changes.old_kinds)
+
+
+def _destination(route: Route, table: Table, kept: Sequence[int]) -> Table:
+    renamed = dict(route.renamed)
+    columns = [replace(table.columns[i], name=renamed.get(table.columns[i].name, table.columns[i].name)) for i in kept]
+    identity = table.replica_identity
+    dropped = [column for i, column in enumerate(table.columns) if i not in set(kept)]
+    if any(column.primary_key_position is not None for column in dropped):
+        columns = [replace(column, primary_key_position=None) for column in columns]
+    if any(table.columns[i] in dropped for i in table.key):
+        columns = [_without_identity(column) for column in columns]
+        identity = ReplicaIdentity.NOTHING
+    schema, name = route.destination_of(table)
+    return replace(table, schema=schema, name=name, replica_identity=identity, columns=tuple(columns))
+
+
+def _without_identity(column: Column) -> Column:
+    """Of a table whose rows can no longer be told apart."""
+    return replace(column, primary_key_position=None, identity_key=False)
+
+
+class Routing:
+    """The routes of a file, in its order. Picklable; what it knows of tables stays behind."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._bound: dict[Table, tuple[BoundRoute, ...] | None] = {}
+
+    def __reduce__(self) -> tuple[type[Routing], tuple[tuple[Route, ...]]]:
+        return Routing, (self.routes,)
+
+    @property
+    def hash(self) -> str:
+        """Hex; the same for files with the same effect, "" without routes. Routes of different tables have no order."""
+        if not self.routes:
+            return ""
+        return hashlib.sha256("\n".join(sorted(route.canonical() for route in self.routes)).encode()).hexdigest()
+
+    def bind(self, table: Table) -> tuple[BoundRoute, ...] | None:
+        """The routes of ``table``; None when it goes on as it is. Raises TerminalError when it cannot take its route, or when it
+        would go where another table is routed to."""
+        if not self.routes:
+            return None
+        if table not in self._bound:
+            self._bound[table] = self._bind(table)
+        return self._bound[table]
+
+    def apply(self, changes: TableChanges) -> list[TableChanges]:
+        """What becomes of ``changes``, at each destination. Raises as ``bind`` does."""
+        bound = self.bind(changes.table)
+        if bound is None:
+            return [changes]
+        return [routed for route in bound if (routed := route.apply(changes)) is not None]
+
+    def truncate(self, truncation: Truncation) -> Truncation | None:
+        """The truncation of the tables' destinations; None when no route takes it. Raises as ``bind`` does."""
+        bound = [self.bind(table) for table in truncation.tables]
+        if not any(bound):
+            return truncation
+        tables: list[Table] = []
+        for table, routes in zip(truncation.tables, bound, strict=True):
+            tables += [table] if routes is None else [route.destination for route in routes if route.takes(TRUNCATE)]
+        return replace(truncation, tables=tuple(tables)) if tables else None
+
+    def problems(self, tables: Sequence[Table]) -> list[str]:
+        """Everything wrong with the routes, ``tables`` being all the tables there are."""
+        found = [problem for route in self.routes for table in self._taking(route, tables) for problem in route.problems(table)]
+        for route in self.routes:
+            matching = [table.qualified_name for table in tables if route.source.matches(table.schema, table.name)]
+            if not matching:
+                found.append(f"{route.place}: there is no table '{route.source.text}'")
+            elif route.source.is_name and len(matching) > 1:
+                found.append(f"{route.place}: '{route.source.text}' could be {' or '.join(matching)}; write the schema too")
+        takers: dict[tuple[str, str], str] = {}
+        for table in tables:
+            own = self._routes_of(table)
+            for schema, name in [route.destination_of(table) for route in own] or [(table.schema, table.name)]:
+                other = takers.setdefault((schema, name), table.qualified_name)
+                if other != table.qualified_name:
+                    found.append(f"tables '{other}' and '{table.qualified_name}' would both go to '{schema}.{name}'")
+        return found
+
+    def _taking(self, route: Route, tables: Iterable[Table]) -> list[Table]:
+        return [table for table in tables if route in self._routes_of(table)]
+
+    def _routes_of(self, table: Table) -> list[Route]:
+        """Those of the most exact name alone: a pattern speaks for the tables that nothing else names."""
+        matching = [route for route in self.routes if route.source.matches(table.schema, table.name)]
+        most_exact = max((_exactness(route.source) for route in matching), default=None)
+        return [route for route in matching if _exactness(route.source) == most_exact]
+
+    def _bind(self, table: Table) -> tuple[BoundRoute, ...] | None:
+        routes = self._routes_of(table)
+        if routes:
+            return tuple(BoundRoute(route, table) for route in routes)
+        for route in self.routes:
+            if route.table and (route.schema or table.schema, route.table) == (table.schema, table.name):
+                raise TerminalError(
+                    f"table '{table.qualified_name}' has no route, and {route.place} sends '{route.source.text}' there",
+                    f"give '{table.name}' a route too",
+                )
+        return None
+
+
+def _exactness(pattern: TablePattern) -> tuple[bool, bool]:
+    return pattern.is_name, pattern.schema is not None
+
+
+NO_ROUTES = Routing(())
