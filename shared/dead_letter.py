@@ -22,6 +22,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from struct import Struct
 from typing import Any
 
@@ -44,6 +45,11 @@ def copied_position(sequence: int, row: int) -> Position:
     return Position(LSN(0), sequence * _ROWS_PER_MESSAGE + row + 1)
 
 
+def now() -> str:
+    """The time of a letter, as RFC 3339."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """``sequence`` is the message that the change came in: of the snapshot stream when a ``snapshot`` is named, else of the
@@ -63,8 +69,8 @@ class DeadLetter:
     def is_copied(self) -> bool:
         return bool(self.snapshot)
 
-    def refused_again(self, reason: str, time: str) -> DeadLetter:
-        return replace(self, reason=reason, time=time, attempts=self.attempts + 1)
+    def refused_again(self, reason: str) -> DeadLetter:
+        return replace(self, reason=reason, time=now(), attempts=self.attempts + 1)
 
     def messages(self, max_payload: int, place: str = "") -> list[tuple[dict[str, str], bytes]]:
         """Headers and data of the NATS messages that hold it, in order. ``place`` tells the ids of a letter in one place of

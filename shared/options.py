@@ -197,6 +197,15 @@ _WORKER = (
     Option("rules-config", Kind.FILE, WORKER, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml"),
     Option("routing-config", Kind.FILE, WORKER, "Routing file: to which tables, columns and operations", "routing.yaml"),
     Option(
+        "max-dead-letters",
+        Kind.NUMBER,
+        WORKER,
+        "Most changes that may be set aside as dead letters; one more stops the worker. 0: stop at the first",
+        "1000",
+        "1000",
+        minimum=0,
+    ),
+    Option(
         "until-sequence",
         Kind.NUMBER,
         WORKER,

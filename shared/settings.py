@@ -131,6 +131,7 @@ class WorkerSettings:
     batch_bytes: int
     rules_file: str
     routing_file: str
+    max_dead_letters: int
     spark: dict[str, str] = field(repr=False)
 
 
@@ -154,4 +155,25 @@ class FileSinkSettings:
     compression: str
     rotate_bytes: int
     rotate_age_s: float
+    transactions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSinkSettings:
+    """The webhook sink's own. ``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
+
+    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send BEGIN and COMMIT too.
+    """
+
+    url: str = field(repr=False)
+    format: str
+    batch_size: int
+    batch_bytes: int
+    connections: int
+    timeout_s: float
+    secret: str = field(repr=False)
+    token: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    ca_file: str
+    allow_hosts: tuple[str, ...]
     transactions: bool

@@ -36,7 +36,7 @@ def stdout(context: click.Context) -> None:
     from worker.sinks.stdout import StdoutSink
     from worker.worker import run
 
-    run(settings, StdoutSink(settings, values.switch("transactions")))
+    run(settings, lambda worker: StdoutSink(worker, values.switch("transactions")))
 
 
 @worker.command(short_help="Apply the changes to a PostgreSQL database.")
@@ -49,7 +49,7 @@ def postgres(context: click.Context) -> None:
     from worker.sinks.postgres import PostgresSink
     from worker.worker import run
 
-    run(settings, PostgresSink(settings, config.postgres_sink_settings(values)))
+    run(settings, lambda worker: PostgresSink(worker, config.postgres_sink_settings(values)))
 
 
 @worker.command(short_help="Write the changes to files: JSON lines or Parquet.")
@@ -62,7 +62,20 @@ def file(context: click.Context) -> None:
     from worker.sinks.file import FileSink
     from worker.worker import run
 
-    run(settings, FileSink(settings, config.file_sink_settings(values)))
+    run(settings, lambda worker: FileSink(worker, config.file_sink_settings(values)))
+
+
+@worker.command(short_help="Post the changes to a webhook.")
+@takes(Role.WORKER, Role.WEBHOOK)
+@click.pass_context
+def webhook(context: click.Context) -> None:
+    """Post the changes as JSON to a URL, each key's in order."""
+    values = load_values(context, Role.WORKER, Role.WEBHOOK)
+    settings = config.worker_settings(values, "webhook")
+    from worker.sinks.webhook import WebhookSink
+    from worker.worker import run
+
+    run(settings, WebhookSink(settings, config.webhook_sink_settings(values)))
 
 
 def _sink_class_command(sink_class: str) -> click.Command:
@@ -74,6 +87,6 @@ def _sink_class_command(sink_class: str) -> click.Command:
         settings = config.worker_settings(values, default_name(sink_class))
         from worker.worker import run
 
-        run(settings, load_sink(sink_class, settings, values.pairs("sink-option")))
+        run(settings, lambda worker: load_sink(sink_class, worker, values.pairs("sink-option")))
 
     return custom

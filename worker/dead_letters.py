@@ -54,7 +54,8 @@ class Rejection:
 
 
 class RejectedChanges(Exception):  # noqa: N818  not a failure of ours: the worker goes on without them
-    """The destination refuses these changes, and would take the rest of the batch. Never leaves the worker."""
+    """The destination refuses these changes, and would take the rest of the batch. Without any it asks for another pass at once,
+    like TransientError without the pause. Never leaves the worker."""
 
     def __init__(self, rejections: Sequence[Rejection]) -> None:
         super().__init__(f"{len(rejections)} changes")

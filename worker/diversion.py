@@ -9,11 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from shared.changes import CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
 from shared.copy_text import decode_rows
-from shared.dead_letter import DeadLetter, copied_position
+from shared.dead_letter import DeadLetter, copied_position, now
 from shared.errors import TerminalError
 from shared.position import Position
 from worker.dead_letters import Rejection
@@ -116,9 +115,8 @@ class Diversion:
                 f"more than {self._room} more changes of worker '{self._worker}' would become dead letters",
                 "see 'pgsluice dead list' for the reasons; replay or discard them, or raise --max-dead-letters",
             )
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         reason = self._reasons[position]
-        self._letters.append(DeadLetter(self._worker, position, table, reason, now, sequence, snapshot, 1, body))
+        self._letters.append(DeadLetter(self._worker, position, table, reason, now(), sequence, snapshot, 1, body))
 
 
 def _behind(blocked: dict[RowKey, Position], touched: tuple[RowKey, RowKey], position: Position) -> str:

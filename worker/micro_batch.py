@@ -3,12 +3,13 @@
 A task is told which messages are its own. It fetches them with batched direct gets, decodes them and hands them to the sink's
 writer. What goes back are rows of RECEIPT_SCHEMA. Each says which part of the stream it covers, so that the driver proves that
 nothing is missing and nothing is there twice before it commits. A row without a body covers what a sink has no receipt for
-(chunks of a message that began in another partition); a row with an error says why the task stopped.
+(chunks of a message that began in another partition); a row with an error says why the task stopped. Any row may bring dead
+mail (``dead_mail``): changes that are not applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,10 @@ from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
 from worker.broker_connection import process_connection
 from worker.carried_error import decode_error, encode_error
+from worker.dead_letters import RejectedChanges, Rejection
+from worker.dead_mail import DeadMail
+from worker.diversion import Diversion
+from worker.exclusions import Exclusions
 from worker.ownership import Ownership
 from worker.sequence_range import SequenceRange, decode_ranges
 from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt
@@ -35,6 +40,7 @@ _FIELDS = (
     ("commit_lsn", pa.int64(), "bigint"),
     ("committed_at", pa.int64(), "bigint"),
     ("body", pa.binary(), "binary"),
+    ("dead_mail", pa.binary(), "binary"),
     ("error", pa.binary(), "binary"),
 )
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
@@ -47,8 +53,10 @@ class PartitionTask:
 
     nats: NatsSettings
     group: str
+    worker: str
     writer: PartitionWriter
     ownership: Ownership
+    exclusions: Exclusions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: rows of ``sequence_range.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
@@ -56,13 +64,15 @@ class PartitionTask:
             yield from self._write(messages)
 
     def _write(self, messages: SequenceRange) -> Iterator[pa.RecordBatch]:
-        share = _PartitionShare(messages, self.ownership)
+        share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker))
         try:
             for body in self._written(messages, share):
-                yield _row(*share.advance(), body, None)
-            yield _row(*share.finish(), None, None)
+                yield _row(*share.advance(), body, share.dead_mail().encode(), None)
+            yield _row(*share.finish(), None, share.dead_mail().encode(), None)
+        except RejectedChanges as rejected:
+            yield _row(messages.copied, 0, 0, 0, 0, 0, None, share.dead_mail(rejected.rejections).encode(), None)
         except PgsluiceError as error:
-            yield _row(messages.copied, 0, 0, 0, 0, 0, None, encode_error(error))
+            yield _row(messages.copied, 0, 0, 0, 0, 0, None, None, encode_error(error))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
@@ -75,10 +85,11 @@ class PartitionTask:
 class _PartitionShare:
     """Decodes a partition's messages, and knows which part of the stream the sink has taken since the last receipt."""
 
-    def __init__(self, messages: SequenceRange, ownership: Ownership) -> None:
+    def __init__(self, messages: SequenceRange, ownership: Ownership, diversion: Diversion) -> None:
         self.partition = Partition(messages.first_sequence, messages.last_sequence)
         self._copied = messages.copied
         self._ownership = ownership
+        self._diversion = diversion
         self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
         self._commit_lsn = 0
@@ -95,6 +106,10 @@ class _PartitionShare:
         self._taken = self.partition.last_sequence
         return self.advance()
 
+    def dead_mail(self, rejections: Sequence[Rejection] = ()) -> DeadMail:
+        """What was taken out since the call before."""
+        return DeadMail(tuple(self._diversion.take_letters()), tuple(rejections), tuple(self._diversion.take_truncated()))
+
     def changes(self, reader: StreamReader) -> Iterator[MessageChanges]:
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
             message = decode_changes(
@@ -105,7 +120,7 @@ class _PartitionShare:
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
-            yield self._ownership.without_copied(message)
+            yield self._diversion.remainder(self._ownership.without_copied(message), body.data)
 
     def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
@@ -115,12 +130,24 @@ class _PartitionShare:
             if self._ownership.counts(table, headers.snapshot):
                 self._changes += headers.rows
                 restarts = headers.is_begin and headers.attempt > 1
-                yield CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
+                copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
+                yield self._diversion.copied_remainder(copied)
 
 
 def _row(*values: Any) -> pa.RecordBatch:
     arrays = [pa.array([value], field.type) for value, field in zip(values, _ARROW_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def read_dead_mail(rows: Iterable[Any]) -> list[DeadMail]:
+    """What ``rows`` bring beside receipts. Raises the error that a task sent."""
+    mail = []
+    for row in rows:
+        if row.error is not None:
+            raise decode_error(bytes(row.error))
+        if row.dead_mail is not None:
+            mail.append(DeadMail.decode(bytes(row.dead_mail)))
+    return mail
 
 
 def read_receipts(rows: Iterable[Any], applied: Applied) -> Iterator[Receipt]:

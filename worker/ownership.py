@@ -62,9 +62,9 @@ class Ownership:
     def _remainder(self, part: TableChanges | Truncation, transactions: list[Transaction]) -> TableChanges | Truncation | None:
         if isinstance(part, Truncation):
             lsn = _commit_lsn(transactions, part.change_index)
-            tables = tuple(table for table in part.tables if lsn >= self._lsn(table))
+            tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
             return replace(part, tables=tables) if tables else None
-        border = self._lsn(part.table)
+        border = self.copied_before(part.table)
         held = {i for i, transaction in enumerate(transactions) if transaction.commit_lsn < border}
         if not held:
             return part
@@ -72,7 +72,8 @@ class Ownership:
         rows = [row for row, index in enumerate(part.change_indexes) if not any(index in changes for changes in ranges)]
         return part.select(rows) if rows else None
 
-    def _lsn(self, table: Table) -> int:
+    def copied_before(self, table: Table) -> int:
+        """Changes of ``table`` that commit before this LSN are the copy's."""
         copy = self.copies.get(table.oid)
         return 0 if copy is None else copy.lsn
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,10 @@ from pyspark.sql.streaming import StreamingQuery
 from shared import telemetry
 from shared.errors import PgsluiceError, TransientError
 from shared.spark_session import Spark
-from worker.micro_batch import RECEIPT_SCHEMA, PartitionTask, read_receipts
+from worker.dead_letter_office import DeadLetterOffice
+from worker.dead_letters import RejectedChanges, Rejection
+from worker.look_through import LookThrough
+from worker.micro_batch import RECEIPT_SCHEMA, PartitionTask, read_dead_mail, read_receipts
 from worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt, Sink
 from worker.source import SOURCE_NAME, SourceSettings, change_source
 
@@ -42,12 +46,14 @@ class ChangeQuery:
         applied: Applied,
         stream_created: Callable[[], str],
         task: Callable[[PartitionWriter], PartitionTask],
+        office: DeadLetterOffice,
         on_applied: BatchApplied,
     ) -> None:
-        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each batch."""
+        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt."""
         self._spark = spark
         self._sink = sink
         self._task = task
+        self._office = office
         self._applied = applied
         self._stream_created = stream_created
         self._on_applied = on_applied
@@ -83,10 +89,14 @@ class ChangeQuery:
 
     def finish_copy(self, timeout_s: float) -> bool:
         """Has the sink finish a copy that is applied; False when batches left no room for that in time. Raises PgsluiceError."""
+        return self.between_batches(self._sink.finish_copy, timeout_s)
+
+    def between_batches(self, work: Callable[[], None], timeout_s: float) -> bool:
+        """Calls ``work`` while no batch is in hand; False when batches left no room for that in time. Raises what it raises."""
         if not self._in_batch.acquire(timeout=timeout_s):
             return False
         try:
-            self._sink.finish_copy()
+            work()
             return True
         finally:
             self._in_batch.release()
@@ -113,10 +123,17 @@ class ChangeQuery:
     def _apply_until_done(self, ranges: DataFrame) -> None:
         pause = FIRST_RETRY_S
         spark_failures = 0
+        rejections: Sequence[Rejection] = ()
         while not self._stopping.is_set():
             try:
+                if rejections:
+                    self._look_through(ranges, rejections)
+                    rejections = ()
                 self._apply_once(ranges)
                 return
+            except RejectedChanges as rejected:
+                rejections = rejected.rejections
+                continue
             except TransientError as error:
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
             except (PySparkException, Py4JError) as error:
@@ -129,20 +146,35 @@ class ChangeQuery:
 
     def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()
-        written = ranges.mapInArrow(self._task(self._sink.writer()), RECEIPT_SCHEMA)
-        rows: Iterator[Any]
-        if self._sink.delivery is Delivery.STREAMED:
-            rows = written.toLocalIterator(prefetchPartitions=True)
-        else:
-            rows = iter(written.collect())
-        receipts = read_receipts(rows, self._applied)
+        receipts = read_receipts(self._written(ranges), self._applied)
         first = next(receipts, None)
         if first is None:  # Spark runs a first batch even when there is nothing to read yet
             log.debug("nothing to apply yet")
             return
         counter = _Counter(chain([first], receipts))
         self._applied = self._sink.commit(counter, self._stream_created())
+        self._office.settle()
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
+
+    def _written(self, ranges: DataFrame) -> Iterator[Any]:
+        """The rows of the tasks, whose dead letters are published by then. Raises RejectedChanges."""
+        written = ranges.mapInArrow(self._task(self._sink.writer()), RECEIPT_SCHEMA)
+        if self._sink.delivery is Delivery.STREAMED:
+            for row in written.toLocalIterator(prefetchPartitions=True):
+                self._office.take(read_dead_mail([row]))
+                yield row
+        else:
+            rows = written.collect()
+            self._office.take(read_dead_mail(rows))
+            yield from rows
+
+    def _look_through(self, ranges: DataFrame, rejections: Sequence[Rejection]) -> None:
+        """Makes dead letters of changes that the sink refused, and blocks their rows."""
+        self._office.reject(rejections)
+        rows = ranges.mapInArrow(self._task(LookThrough()), RECEIPT_SCHEMA).collect()
+        with contextlib.suppress(RejectedChanges):  # that rows are blocked now is what this was for
+            self._office.take(read_dead_mail(rows))
+        self._office.check_found()
 
 
 class _Counter:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from shared.spark_session import Spark
 from shared.state import StateBucket
 from worker.batch_planning import BatchLimit
 from worker.copy_end import CopyEnd
+from worker.dead_letter_office import DeadLetterOffice
 from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
@@ -33,7 +34,8 @@ from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
 from worker.progress import ProgressReport
 from worker.query import ChangeQuery
-from worker.sinks.sink import Applied, Sink, TickingSink
+from worker.replay import Replay, replay_name
+from worker.sinks.sink import Applied, PartitionWriter, Sink, TickingSink
 from worker.source import SourceSettings
 
 POLL_INTERVAL_S = 0.5
@@ -45,12 +47,15 @@ log = telemetry.logger(__name__)
 
 T = TypeVar("T")
 
+NewSink = Callable[[WorkerSettings], Sink]
+"""Makes a sink for a worker of that name."""
 
-def run(settings: WorkerSettings, sink: Sink) -> None:
+
+def run(settings: WorkerSettings, new_sink: NewSink) -> None:
     """Applies the stream until SIGTERM or SIGINT, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
     check_worker_name(settings.name)
     check_until(settings.until_sequence)
-    worker = Worker(settings, sink)
+    worker = Worker(settings, new_sink)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, worker.request_stop)
     try:
@@ -62,9 +67,10 @@ def run(settings: WorkerSettings, sink: Sink) -> None:
 class Worker:
     """One run of one worker."""
 
-    def __init__(self, settings: WorkerSettings, sink: Sink) -> None:
+    def __init__(self, settings: WorkerSettings, new_sink: NewSink) -> None:
         self._settings = settings
-        self._sink = sink
+        self._new_sink = new_sink
+        self._sink = new_sink(settings)
         self._names = GroupNames(settings.group)
         self._stop_requested = threading.Event()
         self._lease_lost = False
@@ -75,6 +81,8 @@ class Worker:
         self._lease: Lease | None = None
         self._progress: ProgressReport | None = None
         self._copy_end: CopyEnd | None = None
+        self._office: DeadLetterOffice | None = None
+        self._replay: Replay | None = None
         self._stream_created = ""
         """Identifies the change stream; "" while there is none."""
         self._query: ChangeQuery | None = None
@@ -97,6 +105,7 @@ class Worker:
         applied = self._sink.open()
         check_position(self._names, applied, streams.changes)
         check_snapshot_position(self._names, applied, streams.snapshot)
+        self._open_office(applied)
         self._copy_end = CopyEnd(bucket)
         if self._loop.run(self._copy_end.is_reached(applied)):
             self._sink.finish_copy()
@@ -196,15 +205,31 @@ class Worker:
                 continue
         return False
 
-    def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
+    def _open_office(self, applied: Applied) -> None:
+        """Reads the dead letters, and replays those that are asked for."""
         settings = self._settings
+        self._office = DeadLetterOffice(self._loop, self._connected, self._names, settings.name, settings.max_dead_letters)
+        self._office.load()
+        replay_settings = replace(settings, name=replay_name(settings.name))
+        self._replay = Replay(self._office, lambda: self._new_sink(replay_settings))
+        self._replay.run(applied)
+
+    def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
+        assert self._office is not None
+        settings, office = self._settings, self._office
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
+
+        def task(writer: PartitionWriter) -> PartitionTask:
+            owned = self._loop.run(ownership.current())
+            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, office.exclusions(owned))
+
         self._query = ChangeQuery(
             self._spark,
             self._sink,
             applied,
             self._find_stream_created,
-            task=lambda writer: PartitionTask(settings.nats, settings.group, writer, self._loop.run(ownership.current())),
+            task=task,
+            office=office,
             on_applied=self._note_batch,
         )
         source = SourceSettings(
@@ -228,11 +253,13 @@ class Worker:
                 if not ends_by_itself:
                     raise TransientError("the streaming query ended by itself", "start the worker again")
                 self._finish_copy(self._query)
+                self._replay_letters(self._query)
                 return
             try:
                 self._finish_copy(self._query)
+                self._replay_letters(self._query)
             except TransientError as error:
-                log.warning("the end of the copy could not be handled, trying again", reason=str(error))
+                log.warning("what comes between batches could not be done, trying again", reason=str(error))
             self._tick()
         if self._lease_lost:
             raise TransientError(
@@ -255,6 +282,14 @@ class Worker:
         applied = query.applied
         if self._loop.run(self._copy_end.is_reached(applied)) and query.finish_copy(POLL_INTERVAL_S):
             self._copy_end.note_handled(applied)
+
+    def _replay_letters(self, query: ChangeQuery) -> None:
+        """Does nothing while there are no dead letters."""
+        assert self._office is not None
+        assert self._replay is not None
+        replay = self._replay
+        if self._office.letters:
+            query.between_batches(lambda: replay.run(query.applied), POLL_INTERVAL_S)
 
     def _note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
         assert self._progress is not None

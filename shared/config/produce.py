@@ -16,6 +16,7 @@ from shared.settings import (
     ReplicatorSettings,
     StatusSettings,
     StreamSettings,
+    WebhookSinkSettings,
     WorkerSettings,
 )
 
@@ -76,6 +77,7 @@ def worker_settings(values: Values, sink: str) -> WorkerSettings:
         batch_bytes=values.number("batch-bytes"),
         rules_file=values.text("rules-config"),
         routing_file=values.text("routing-config"),
+        max_dead_letters=values.number("max-dead-letters"),
         spark=values.pairs("spark"),
     )
 
@@ -96,6 +98,23 @@ def file_sink_settings(values: Values) -> FileSinkSettings:
         compression=values.text("file-compression") or ("zstd" if file_format == "parquet" else "none"),
         rotate_bytes=values.number("file-rotate-bytes"),
         rotate_age_s=values.seconds("file-rotate-age"),
+        transactions=values.switch("transactions"),
+    )
+
+
+def webhook_sink_settings(values: Values) -> WebhookSinkSettings:
+    return WebhookSinkSettings(
+        url=values.text("webhook-url"),
+        format=values.text("webhook-format"),
+        batch_size=values.number("webhook-batch-size"),
+        batch_bytes=values.number("webhook-batch-bytes"),
+        connections=values.number("webhook-connections"),
+        timeout_s=values.seconds("webhook-timeout"),
+        secret=values.text("webhook-secret"),
+        token=values.text("webhook-token"),
+        headers=values.pairs("webhook-headers"),
+        ca_file=values.text("webhook-ca"),
+        allow_hosts=values.names("webhook-allow-hosts"),
         transactions=values.switch("transactions"),
     )
 
