@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     FILE = "FILE"
     LSN = "LSN"
     SERVERS = "URL,URL"
+    URL = "URL"
     PAIRS = "KEY=VALUE"
 
 
@@ -133,6 +134,19 @@ def _parse_server(url: str) -> str:
     return complete
 
 
+def parse_url(text: str) -> str:
+    """An HTTP URL. Its text is never part of an error: it can hold a secret."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and parts.username is None and not parts.fragment and not re.search(r"[^!-~]", text)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("is not an HTTP URL (https://host:port/path, in ASCII and without user, password and fragment)")
+    return text
+
+
 def parse_pairs(text: str) -> dict[str, str]:
     """A JSON object whose values are scalars."""
     try:
@@ -165,6 +179,7 @@ _SCALARS: Mapping[Kind, Callable[[str], Value]] = {
     Kind.FILE: parse_file,
     Kind.LSN: parse_lsn_text,
     Kind.SERVERS: parse_servers,
+    Kind.URL: parse_url,
     Kind.PAIRS: parse_pairs,
 }
 

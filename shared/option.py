@@ -30,6 +30,7 @@ WORKER = (Role.WORKER,)
 STDOUT = (Role.STDOUT,)
 POSTGRES = (Role.POSTGRES,)
 FILE = (Role.FILE,)
+WEBHOOK = (Role.WEBHOOK,)
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 OPERATIONS = ("insert", "update", "delete", "truncate")

@@ -162,7 +162,8 @@ class FileSinkSettings:
 class WebhookSinkSettings:
     """The webhook sink's own. ``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
 
-    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send BEGIN and COMMIT too.
+    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
+    commits too.
     """
 
     url: str = field(repr=False)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shared.kinds import Kind
-from shared.option import FILE, POSTGRES, STDOUT, Option, Role, connection_options, tls_options
+from shared.option import FILE, POSTGRES, STDOUT, WEBHOOK, Option, Role, connection_options, tls_options
 
 SINK_OPTIONS = (
-    Option("transactions", Kind.SWITCH, (*STDOUT, *FILE), "Write a line for each BEGIN and COMMIT too", "true", "false"),
+    Option(
+        "transactions", Kind.SWITCH, (*STDOUT, *FILE, *WEBHOOK), "Write a line for each BEGIN and COMMIT too", "true", "false"
+    ),
     *connection_options("target-", "target", POSTGRES, POSTGRES),
     *tls_options("target-", "target", POSTGRES),
     Option(
@@ -68,5 +70,91 @@ SINK_OPTIONS = (
         minimum=1,
     ),
     Option("file-rotate-age", Kind.DURATION, FILE, "A file is finished so long after its first change", "15m", "1h", minimum=1),
-    Option("webhook-url", Kind.TEXT, (Role.WEBHOOK,), "Where the webhook sink posts", "https://example.com/hook", secret=True),
+    Option(
+        "webhook-url",
+        Kind.URL,
+        WEBHOOK,
+        "Where the webhook sink posts",
+        "https://hooks.example.com/orders",
+        required=WEBHOOK,
+        secret=True,
+    ),
+    Option(
+        "webhook-format",
+        Kind.TEXT,
+        WEBHOOK,
+        "Body of a request: a JSON array of changes, a change on each line, or a single change",
+        "lines",
+        "array",
+        choices=("array", "lines", "single"),
+    ),
+    Option(
+        "webhook-batch-size", Kind.NUMBER, WEBHOOK, "Most changes in one request", "500", "1000", minimum=1, maximum=1_000_000
+    ),
+    Option("webhook-batch-bytes", Kind.SIZE, WEBHOOK, "Most bytes in one request, unless one change is larger", "256KiB", "1MiB"),
+    Option(
+        "webhook-connections",
+        Kind.NUMBER,
+        WEBHOOK,
+        "Requests under way at the same time; with 1, all changes arrive in commit order",
+        "16",
+        "8",
+        minimum=1,
+        maximum=256,
+    ),
+    Option("webhook-timeout", Kind.DURATION, WEBHOOK, "How long a request may take", "10s", "30s", minimum=1, maximum=3600),
+    Option(
+        "webhook-secret",
+        Kind.TEXT,
+        WEBHOOK,
+        "Secret (whsec_ and base64) that signs requests as Standard Webhooks; two with a space between while it is changed",
+        "${PGSLUICE_WEBHOOK_SECRET:-}",
+        secret=True,
+    ),
+    Option(
+        "webhook-secret-file",
+        Kind.FILE,
+        WEBHOOK,
+        "File that holds the secret and nothing else",
+        "/run/secrets/webhook-secret",
+        content_of="webhook-secret",
+    ),
+    Option(
+        "webhook-token",
+        Kind.TEXT,
+        WEBHOOK,
+        "Bearer token, sent as the header Authorization",
+        "${PGSLUICE_WEBHOOK_TOKEN:-}",
+        secret=True,
+    ),
+    Option(
+        "webhook-token-file",
+        Kind.FILE,
+        WEBHOOK,
+        "File that holds the token and nothing else",
+        "/run/secrets/webhook-token",
+        content_of="webhook-token",
+    ),
+    Option(
+        "webhook-headers",
+        Kind.PAIRS,
+        WEBHOOK,
+        "A header of every request; repeatable. The variable takes a JSON object, the file a mapping",
+        "X-Tenant=shop",
+        secret=True,
+    ),
+    Option(
+        "webhook-ca",
+        Kind.FILE,
+        WEBHOOK,
+        "Certificates that vouch for the receiver (default: those that the machine trusts)",
+        "/etc/pgsluice/webhook-ca.pem",
+    ),
+    Option(
+        "webhook-allow-hosts",
+        Kind.LIST,
+        WEBHOOK,
+        "Hosts that may be posted to: names, addresses, networks; none but public addresses when it is not given",
+        "hooks.example.com,10.1.0.0/16",
+    ),
 )

@@ -75,7 +75,7 @@ def webhook(context: click.Context) -> None:
     from worker.sinks.webhook import WebhookSink
     from worker.worker import run
 
-    run(settings, WebhookSink(settings, config.webhook_sink_settings(values)))
+    run(settings, lambda worker: WebhookSink(worker, config.webhook_sink_settings(values)))
 
 
 def _sink_class_command(sink_class: str) -> click.Command:

@@ -2,12 +2,15 @@
 
 Each write names the revision that this process read or wrote last, so of two processes that run one worker name only one can
 move the position; the other stops.
+
+The record can also hold *announced ends*: where a batch ended that was begun and perhaps not applied. A sink that cuts its output
+at the end of a batch announces it first, so that a successor, which may find more messages, can cut there again.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
@@ -23,6 +26,13 @@ from worker.sinks.sink import NOTHING_APPLIED, Applied
 CLOSE_TIMEOUT_S = 5.0
 
 
+class AnnouncedEnd(NamedTuple):
+    """``copied``: the sequence is of the snapshot stream, as ``Receipt.copied`` says."""
+
+    copied: bool
+    sequence: int
+
+
 class BucketPositions:
     """Blocking calls over a NATS connection of its own, made by ``load``. TransientError when NATS does not answer."""
 
@@ -36,6 +46,8 @@ class BucketPositions:
         self._loop: EventLoopThread | None = None
         self._client: Client | None = None
         self._bucket: StateBucket | None = None
+        self._stored = NOTHING_APPLIED
+        self._ends: tuple[AnnouncedEnd, ...] = ()
 
     def load(self) -> Applied:
         """The stored position, NOTHING_APPLIED when there is none. The bucket must exist."""
@@ -46,13 +58,29 @@ class BucketPositions:
         self._bucket = StateBucket(self._client, self._names)
         entry = self._loop.run(self._bucket.get(self._key))
         self._revision = entry.revision if entry else None
-        return self._decode(entry) if entry else NOTHING_APPLIED
+        self._stored, self._ends = self._decode(entry) if entry else (NOTHING_APPLIED, ())
+        return self._stored
+
+    def announced_ends(self, *, copied: bool) -> list[int]:
+        """The sequences in one of the streams that were announced and are not applied yet, ascending."""
+        return sorted(end.sequence for end in self._ends if end.copied is copied)
+
+    def announce_end(self, sequence: int, *, copied: bool) -> None:
+        """As ``store``, but the position stays. Nothing is written when that end is announced already."""
+        assert self._loop is not None, "load comes first"
+        end = AnnouncedEnd(copied, sequence)
+        if end not in self._ends:
+            ends = (*self._ends, end)
+            self._loop.run(self._store(self._stored, ends))
+            self._ends = ends
 
     def store(self, applied: Applied) -> None:
         """Durable when it returns. Raises TerminalError when another process moved the position since ``load``; after a
         TransientError it may or may not be stored, and may be stored again."""
         assert self._loop is not None, "load comes first"
-        self._loop.run(self._store(applied))
+        ends = tuple(end for end in self._ends if end.sequence > applied.last_sequence(copied=end.copied))
+        self._loop.run(self._store(applied, ends))
+        self._stored, self._ends = applied, ends
 
     def close(self) -> None:
         """Ends the connection; nothing happens when there is none."""
@@ -66,10 +94,10 @@ class BucketPositions:
         finally:
             loop.close()
 
-    async def _store(self, applied: Applied) -> None:
-        revision = await self._write(applied)
+    async def _store(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> None:
+        revision = await self._write(applied, ends)
         if revision is None and await self._adopt_own_write():
-            revision = await self._write(applied)
+            revision = await self._write(applied, ends)
         if revision is None:
             raise TerminalError(
                 f"another process moved the position of worker '{self._worker}' of group '{self._names.group}'",
@@ -77,10 +105,10 @@ class BucketPositions:
             )
         self._revision = revision
 
-    async def _write(self, applied: Applied) -> int | None:
+    async def _write(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> int | None:
         """The new revision; None when the position is not as this process left it."""
         assert self._bucket is not None, "load comes first"
-        value = self._encode(applied)
+        value = self._encode(applied, ends)
         if self._revision is None:
             return await self._bucket.create(self._key, value)
         return await self._bucket.update(self._key, value, self._revision)
@@ -94,7 +122,7 @@ class BucketPositions:
         self._revision = entry.revision
         return True
 
-    def _encode(self, applied: Applied) -> dict[str, Any]:
+    def _encode(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> dict[str, Any]:
         return {
             "sequence": applied.sequence,
             "commit_lsn": format_lsn(applied.commit_lsn),
@@ -102,12 +130,13 @@ class BucketPositions:
             "stream_created": applied.stream_created,
             "snapshot_sequence": applied.snapshot_sequence,
             "rules": applied.rules,
+            "announced": ends,
             "writer": self._writer,
         }
 
-    def _decode(self, entry: Entry) -> Applied:
+    def _decode(self, entry: Entry) -> tuple[Applied, tuple[AnnouncedEnd, ...]]:
         try:
-            return Applied(
+            applied = Applied(
                 sequence=int(entry.value["sequence"]),
                 commit_lsn=parse_lsn(entry.value["commit_lsn"]),
                 committed_at=int(entry.value["committed_at"]),
@@ -115,6 +144,8 @@ class BucketPositions:
                 snapshot_sequence=int(entry.value.get("snapshot_sequence", 0)),
                 rules=str(entry.value.get("rules", "")),
             )
+            ends = entry.value.get("announced", [])
+            return applied, tuple(AnnouncedEnd(bool(copied), int(sequence)) for copied, sequence in ends)
         except (KeyError, TypeError, ValueError) as error:
             raise TerminalError(
                 f"key {self._key} of the state bucket {self._names.bucket} is malformed ({type(error).__name__})",

@@ -12,6 +12,7 @@ from shared.config.produce import (
     postgres_sink_settings,
     replicator_settings,
     status_settings,
+    webhook_sink_settings,
     worker_settings,
 )
 from shared.config.values import Notice, Values
@@ -27,5 +28,6 @@ __all__ = [
     "postgres_sink_settings",
     "replicator_settings",
     "status_settings",
+    "webhook_sink_settings",
     "worker_settings",
 ]

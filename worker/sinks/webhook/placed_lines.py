@@ -1,0 +1,79 @@
+"""JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
+
+A place is where a line stands in the stream: the message's sequence, and a number that grows from line to line within the
+message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes were
+left out.
+
+A receipt's body is a row of sections, one for each message that has lines: a header (sequence, number of lines), then the
+lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+BARRIER = 0xFFFF
+"""The lane of a line that everything before it must precede, and everything behind it follow, on all lanes."""
+
+PARTS = 20
+"""Bits of a line's number that tell the lines of one change apart (a TRUNCATE has one for each table)."""
+
+_HEADER = struct.Struct("<qI")
+
+
+class PlacedLine(NamedTuple):
+    """``text`` is one JSON object and a line feed. ``lane`` is BARRIER or counts from 0."""
+
+    sequence: int
+    number: int
+    lane: int
+    text: bytes
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.sequence, self.number
+
+
+@dataclass(slots=True)
+class Section:
+    """The lines of one message in order, as columns."""
+
+    sequence: int
+    numbers: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    texts: Sequence[bytes] = field(default_factory=list)
+
+    def encode(self) -> list[bytes]:
+        """Pieces of a receipt's body; none when there are no lines."""
+        count = len(self.texts)
+        if not count:
+            return []
+        return [
+            _HEADER.pack(self.sequence, count),
+            struct.pack(f"<{count}H", *self.lanes),
+            struct.pack(f"<{count}Q", *self.numbers),
+            struct.pack(f"<{count}I", *map(len, self.texts)),
+            *self.texts,
+        ]
+
+
+def decode_sections(body: bytes) -> Iterator[PlacedLine]:
+    """The lines of a receipt's body in order."""
+    offset = 0
+    while offset < len(body):
+        sequence, count = _HEADER.unpack_from(body, offset)
+        offset += _HEADER.size
+        columns = []
+        for letter in "HQI":
+            column = struct.Struct(f"<{count}{letter}")
+            columns.append(column.unpack_from(body, offset))
+            offset += column.size
+        lanes, numbers, lengths = columns
+        ends = list(accumulate(lengths, initial=offset))
+        for number, lane, begin, end in zip(numbers, lanes, ends[:-1], ends[1:], strict=True):
+            yield PlacedLine(sequence, number, lane, body[begin:end])
+        offset = ends[-1]

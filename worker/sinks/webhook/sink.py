@@ -1,0 +1,115 @@
+"""The webhook sink in the driver. ``request`` says what is sent, ``courier`` how it is tried again.
+
+Tasks encode; the driver sends. A key's changes lie in several partitions, so whoever keeps their order must see all partitions in
+commit order, and that is the driver. Receipts are STREAMED to it, so a slow receiver makes the driver take them more slowly, and
+what is in memory is bounded: a few receipts, and for each lane the request under way, those that wait, and the one that fills.
+
+At least once: the position moves in the state bucket when every request of the batch is answered. A successor that takes the
+batch up again sends the same requests with the same keys, although it may find more messages behind it: before the requests
+that the end of a batch leaves half full are sent, that end is announced in the record of the position, and requests are cut there
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shared import telemetry
+from shared.settings import WebhookSinkSettings, WorkerSettings
+from worker.positions import BucketPositions
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+from worker.sinks.webhook.connection import ReceiverConnection, trusted_certificates
+from worker.sinks.webhook.courier import Courier, Pause, Stationery
+from worker.sinks.webhook.deliveries import Deliveries
+from worker.sinks.webhook.headers import fixed_headers
+from worker.sinks.webhook.lanes import Lanes
+from worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
+from worker.sinks.webhook.request import Format, RequestCutter, RequestLimit
+from worker.sinks.webhook.shipment import Shipment
+from worker.sinks.webhook.signature import Signer
+from worker.sinks.webhook.writer import LaneWriter
+
+log = telemetry.logger(__name__)
+
+
+class WebhookSink:
+    """Posts to one URL; the position is in the group's state bucket. Raises UsageError for settings that cannot be meant."""
+
+    delivery = Delivery.STREAMED
+
+    def __init__(self, settings: WorkerSettings, webhook: WebhookSinkSettings) -> None:
+        self._positions = BucketPositions(settings.nats, settings.group, settings.name)
+        self._webhook = webhook
+        self._receiver = Receiver.parse(webhook.url)
+        self._allowed = AllowedHosts.parse(webhook.allow_hosts)
+        form, signer = Format(webhook.format), Signer.parse(webhook.secret)
+        headers = fixed_headers(webhook.headers, webhook.token)
+        self._stationery = Stationery(settings.group, settings.name, self._receiver.origin, form, headers, signer)
+        self._limit = RequestLimit(1 if form is Format.SINGLE else webhook.batch_size, webhook.batch_bytes)
+        self._deliveries = Deliveries(webhook.connections)
+        self._lanes: Lanes | None = None
+        self._applied = NOTHING_APPLIED
+
+    def open(self) -> Applied:
+        """Looks the receiver up, but sends nothing to it."""
+        allowed_addresses(self._receiver, self._allowed)
+        if not self._receiver.is_tls:
+            log.warning("the webhook's receiver is reached without TLS: rows travel in the clear", receiver=self._receiver.origin)
+        self._applied = self._positions.load()
+        self._lanes = self._new_lanes()
+        return self._applied
+
+    def writer(self) -> LaneWriter:
+        return LaneWriter(self._webhook.connections, self._webhook.transactions)
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Raises RejectedChanges when the receiver refuses changes. What was delivered by then is not sent again when the batch
+        comes without them."""
+        assert self._lanes is not None, "open comes first"
+        applied = self._applied
+        shipment: Shipment | None = None
+        try:
+            for receipt in receipts:
+                shipment = shipment or self._new_shipment(copied=receipt.copied)
+                if receipt.last_sequence > self._applied.last_sequence(copied=receipt.copied):
+                    shipment.take(receipt)
+                applied = applied.after(receipt, stream_created)
+            assert shipment is not None, "a batch has at least one receipt"
+            shipment.finish(applied)
+        except BaseException:
+            self._lanes.give_up()
+            raise
+        self._positions.store(applied)
+        self._applied = applied
+        self._deliveries.forget()
+        return applied
+
+    def finish_copy(self) -> None:
+        """There is nothing to do: a row is delivered when its batch is committed."""
+
+    def close(self) -> None:
+        """May be called while ``commit`` waits for a receiver that does not answer: ``commit`` raises TransientError then."""
+        lanes, self._lanes = self._lanes, None
+        if lanes is not None:
+            lanes.close()
+        self._positions.close()
+
+    def _new_shipment(self, *, copied: bool) -> Shipment:
+        assert self._lanes is not None
+        cutter = RequestCutter(self._webhook.connections, self._limit)
+        return Shipment(self._lanes, self._deliveries, cutter, self._positions, copied=copied)
+
+    def _new_lanes(self) -> Lanes:
+        certificates = trusted_certificates(self._webhook.ca_file)
+        pause = Pause()
+        couriers = [
+            Courier(
+                lane,
+                ReceiverConnection(self._receiver, self._allowed, certificates, self._webhook.timeout_s),
+                self._stationery,
+                pause,
+                self._deliveries,
+            )
+            for lane in range(self._webhook.connections)
+        ]
+        return Lanes(couriers, pause)
