@@ -25,7 +25,7 @@ OLD_ROW = ord("O")
 
 @dataclass(slots=True)
 class TableChanges:
-    """Rows of one table, one list per column.
+    """Rows of one table, one list per column (``new`` may be ``PlainRows``, which makes them when asked).
 
     ``operations[r]`` is INSERT, UPDATE or DELETE. ``change_indexes[r]`` counts the changes of the message from 0 in commit
     order. ``new[c][r]`` is the new row's value (None throughout for a DELETE, to be ignored). ``old`` is None when no row has
@@ -36,8 +36,8 @@ class TableChanges:
     table: Table
     operations: bytearray = field(default_factory=bytearray)
     change_indexes: list[int] = field(default_factory=list)
-    new: list[list[Value]] = field(default_factory=list)
-    old: list[list[Value]] | None = None
+    new: Sequence[Sequence[Value]] = field(default_factory=list)
+    old: Sequence[Sequence[Value]] | None = None
     old_kinds: bytearray | None = None
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class TableChanges:
     def select(self, rows: Sequence[int]) -> TableChanges:
         """The same table with only these rows, in the order given."""
 
-        def chosen(columns: list[list[Value]]) -> list[list[Value]]:
+        def chosen(columns: Sequence[Sequence[Value]]) -> list[list[Value]]:
             return [[column[row] for row in rows] for column in columns]
 
         return TableChanges(

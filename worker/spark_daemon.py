@@ -11,6 +11,7 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
+import shared.pgoutput.plain_frames
 import worker.micro_batch
 import worker.sinks.postgres
 import worker.source  # noqa: F401

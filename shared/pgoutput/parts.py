@@ -20,7 +20,11 @@ from shared.changes import (
 from shared.errors import WireError
 from shared.pgoutput.decoder import NEW_ROW
 from shared.pgoutput.messages import Begin, Commit, Relation, RelationColumn, Truncate
+from shared.pgoutput.row_images import PADDING, read_run
+from shared.plain_rows import PlainRows
 from shared.table import Table, Value
+
+FEWEST_PLAIN_ROWS = 100  # below that, reading rows one by one is no slower than a hundred steps of NumPy
 
 _HEAD = Struct(">BIBH")
 
@@ -39,16 +43,32 @@ class TableRows:
     """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
 
     The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays behind while no row has an old
-    image; ``align_old`` makes it as long as ``new`` before the next one is appended.
+    image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the reader may
+    ``defer`` runs of frames while all of them have one shape; nothing is in ``new`` then.
     """
 
-    __slots__ = ("_change_indexes", "_old_kinds", "_operations", "_table", "new", "new_image", "old", "width")
+    __slots__ = (
+        "_change_indexes",
+        "_deferred",
+        "_deferred_head",
+        "_deferred_lengths",
+        "_old_kinds",
+        "_operations",
+        "_table",
+        "new",
+        "new_image",
+        "old",
+        "width",
+    )
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._operations = bytearray()
         self._change_indexes: list[int] = []
         self._old_kinds = bytearray()
+        self._deferred_head: bytes | None = None
+        self._deferred: list[bytes] = []
+        self._deferred_lengths: list[int] = []
         self.width = len(table.columns)
         self.new_image = Struct(">BH").pack(NEW_ROW, self.width)
         self.new: list[Value] = []
@@ -59,15 +79,32 @@ class TableRows:
         self._old_kinds += bytes(missing)
         self.old += [None] * (missing * self.width)
 
+    def defers(self, head: bytes) -> bool:
+        """Whether frames that begin with ``head`` may be deferred: there are no others."""
+        return self._deferred_head == head or not self._operations
+
+    def defer(self, frames: bytes, lengths: list[int]) -> None:
+        """Keeps one run of frames."""
+        self._deferred_head = frames[4:12]
+        self._deferred.append(frames)
+        self._deferred_lengths += lengths
+
+    def read_deferred(self) -> None:
+        """Reads what was deferred, if anything, into ``new``."""
+        if self._deferred_head is not None:
+            for frames in self._deferred:
+                read_run(frames + PADDING, 0, self._deferred_head, self.width, self.new)
+            self._deferred_head = None
+            self._deferred, self._deferred_lengths = [], []
+
     def add(self, shape: RowShape, first_change: int, count: int) -> None:
-        """Counts ``count`` rows whose values were appended."""
+        """Counts ``count`` rows whose values were appended, or frames deferred."""
         self._operations += shape.operation * count
         self._change_indexes += range(first_change, first_change + count)
         if shape.old_kind != NO_OLD_ROW:
             self._old_kinds += bytes((shape.old_kind,)) * count
 
     def changes(self) -> TableChanges:
-        width = self.width
         has_old = bool(self._old_kinds)
         if has_old:
             self.align_old()
@@ -75,10 +112,22 @@ class TableRows:
             table=self._table,
             operations=self._operations,
             change_indexes=self._change_indexes,
-            new=[self.new[column::width] for column in range(width)],
-            old=[self.old[column::width] for column in range(width)] if has_old else None,
+            new=self._plain_rows() or self._columns(),
+            old=[self.old[column :: self.width] for column in range(self.width)] if has_old else None,
             old_kinds=self._old_kinds if has_old else None,
         )
+
+    def _plain_rows(self) -> PlainRows | None:
+        """None when only few rows were deferred, or one of them is not plain."""
+        if len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
+            return None
+        from shared.pgoutput.plain_frames import plain_rows  # replicators read no rows, and need no NumPy
+
+        return plain_rows(b"".join(self._deferred), self._deferred_lengths, self.width)
+
+    def _columns(self) -> list[list[Value]]:
+        self.read_deferred()
+        return [self.new[column :: self.width] for column in range(self.width)]
 
 
 class RowShape(NamedTuple):

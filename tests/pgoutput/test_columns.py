@@ -249,7 +249,7 @@ HEAD = b"I" + pack(">I", 2) + b"N" + pack(">H", 1)
 
 MALFORMED_ROWS = {
     "a value that ends before its frame": (pack(">I", 15) + HEAD + b"t\0\0\0\1xy", "do not fill its frame"),
-    "a value that ends behind its frame": (pack(">I", 13) + HEAD + b"t\0\0\0\1x", "do not fill its frame"),
+    "a value that ends behind its frame": (pack(">I", 13) + HEAD + b"t\0\0\0\1x", "ends inside a frame"),
     "a value that ends behind the body": (pack(">I", 17) + HEAD + b"t\0\0\0\4x", "ends inside a frame"),
     "a value that ends far behind the body": (pack(">I", 14) + HEAD + b"t\xff\xff\xff\xffx", "do not fill its frame"),
     "a frame of nothing": (pack(">I", 0), "is empty"),

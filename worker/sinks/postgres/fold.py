@@ -16,6 +16,7 @@ from typing import Protocol
 
 from shared.changes import DELETE, INSERT, OLD_ROW, UPDATE, MessageChanges, TableChanges, Truncation
 from shared.errors import TerminalError
+from shared.plain_rows import PlainRows
 from shared.table import UNCHANGED, Table, Value
 from worker.sinks.postgres.copy_text import encode_columns, encode_rows
 from worker.sinks.postgres.keyed_fold import KeyedFold
@@ -142,6 +143,12 @@ def _only_inserts(changes: TableChanges) -> bool:
     return changes.operations.count(INSERT) == len(changes)
 
 
+def _copy_text(changes: TableChanges, start: int) -> bytes:
+    if start == 0 and isinstance(changes.new, PlainRows):
+        return changes.new.text
+    return encode_columns([column[start:] for column in changes.new] if start else changes.new)
+
+
 class InsertRun:
     """Rows that nothing but inserts touched so far. They are kept encoded, a fifth of what they take as objects."""
 
@@ -151,7 +158,7 @@ class InsertRun:
         self._rows = 0
 
     def add(self, changes: TableChanges, start: int) -> int:
-        self._texts.append(encode_columns([column[start:] for column in changes.new] if start else changes.new))
+        self._texts.append(_copy_text(changes, start))
         self._rows += len(changes) - start
         return len(changes)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from shared.changes import DELETE, INSERT, NO_OLD_ROW, OLD_ROW, TableChanges
 from shared.errors import TerminalError
+from shared.plain_rows import PlainRows
 from shared.table import UNCHANGED, Table, Value
 from worker.sinks.postgres.copy_text import encode_rows
 from worker.sinks.postgres.piece import Piece, PieceKind
@@ -89,6 +90,8 @@ class KeyedFold:
 
     def _has_unchanged(self, changes: TableChanges) -> bool:
         """Joining is the fastest way to ask: it fails on anything but bytes, and ``filter`` takes the NULLs out."""
+        if isinstance(changes.new, PlainRows):
+            return False
         try:
             for i in self._toasted:
                 b"".join(filter(None, changes.new[i]))  # type: ignore[arg-type]
