@@ -130,7 +130,7 @@ class BucketPositions:
             "stream_created": applied.stream_created,
             "snapshot_sequence": applied.snapshot_sequence,
             "rules": applied.rules,
-            "announced": ends,
+            "announced": [list(end) for end in ends],
             "writer": self._writer,
         }
 
