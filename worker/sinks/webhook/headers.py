@@ -21,10 +21,11 @@ def fixed_headers(given: Mapping[str, str], token: str) -> dict[str, str]:
             raise UsageError(f"webhook-headers: the header {name!r} is malformed", "write NAME=VALUE, in printable ASCII")
         if name.lower() in _OURS or name.lower().startswith("webhook-"):
             raise UsageError(f"webhook-headers: the header {name} is made by the worker itself", "remove it")
-    headers = {"User-Agent": USER_AGENT} | dict(given)
+    names = {name.lower() for name in given}
+    headers = dict(given) if "user-agent" in names else {"User-Agent": USER_AGENT} | dict(given)
     if not token:
         return headers
-    if any(name.lower() == "authorization" for name in given):
+    if "authorization" in names:
         raise UsageError("webhook-token and a header Authorization in webhook-headers are both given", "give one of them")
     if not _VALUE.fullmatch(token):
         raise UsageError("webhook-token holds what a header cannot carry", "give the token alone, in printable ASCII")
