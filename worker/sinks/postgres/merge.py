@@ -1,9 +1,12 @@
 """Merges the pieces of a batch into the target's tables, inside the caller's transaction.
 
 Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
-those that refer to them; then deletions, the other way round. A row that takes over a unique value of a deleted one needs the
-opposite, so a round that fails that way is tried again with its deletions first. (So does a row whose key equals a deleted
-one's without being the same text; where keys can do that, their deletions always go first.)
+those that refer to them; then deletions, the other way round. Constraints that can be deferred are, until all is merged: they
+alone serve tables that refer to each other in a circle.
+
+A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again with its
+deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
+deletions always go first.)
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import psycopg
+from psycopg import sql
 
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.failure import PieceError
 from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
+from worker.sinks.postgres.row_merge import RowMerge
+from worker.sinks.postgres.sequences import restart_sequences
 from worker.sinks.postgres.staging import SessionStages, Stage, copy_into, stage_identifier
-from worker.sinks.postgres.statements import truncate_statement
-from worker.sinks.postgres.target_table import TargetTable
+from worker.sinks.postgres.statements import identity_change_query, truncate_statement
+from worker.sinks.postgres.target_table import TargetTable, identity_error
 
 _WRITE_ORDER = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
 _JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
@@ -33,52 +39,84 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Merges through ``connection``. ``targets`` and ``stages`` hold everything that the batch's pieces need. ``missing``
-    counts changes that met no row, by table: not an error, the target may have been started without the row."""
+    counts changes that met no row, by table: not an error, the target may have been started without the row. ``row_merge`` takes
+    rounds that the target refuses as a whole; without it they raise."""
 
     connection: Connection
     targets: dict[Table, TargetTable]
     stages: SessionStages
+    row_merge: RowMerge | None = None
     missing: Counter[str] = field(default_factory=Counter)
 
     def apply(self, shares: Sequence[Share]) -> None:
-        """Raises PieceError."""
+        """Raises PieceError, or TerminalError for what a target table cannot do."""
         pieces = [piece for share in shares for piece in share.pieces]
         joined = [piece for piece in pieces if piece.kind in _JOINED]
         if joined and all(isinstance(piece.content, bytes) for piece in joined):
             # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
             self.connection.execute(_NO_SCANS)
+        self.connection.execute("SET CONSTRAINTS ALL DEFERRED")
         for share in shares:
             self._clear(share.clearings)
             for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
                 self._merge_round(list(round_pieces))
+        self._check_deferred(pieces)
+
+    def _check_deferred(self, pieces: Sequence[Piece]) -> None:
+        """What is wrong would come up at the commit otherwise, when it is too late to tell the table."""
+        try:
+            self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except psycopg.Error as error:
+            named = [piece.table for piece in pieces if piece.table.name == error.diag.table_name]
+            raise PieceError((named or [piece.table for piece in pieces])[0], error) from None
 
     def _clear(self, clearings: Sequence[Clearing]) -> None:
+        """TRUNCATE is refused where a deferred check waits, and for a table that others refer to, even if none of their rows
+        does. DELETE is the same then, but for the time it takes."""
         if not clearings:
             return
         tables = [self.targets[clearing.table] for clearing in clearings]
-        statement = truncate_statement(tables, restart_identity=any(clearing.restart_identity for clearing in clearings))
+        restart_identity = any(clearing.restart_identity for clearing in clearings)
         try:
-            self.connection.execute(statement)
+            try:
+                with self.connection.transaction():
+                    self.connection.execute(truncate_statement(tables, restart_identity=restart_identity))
+            except (psycopg.errors.ObjectInUse, psycopg.errors.FeatureNotSupported):
+                order = self._referenced_first(clearing.table for clearing in clearings)
+                for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
+                    self._delete_all(target, restart_identity=restart_identity)
         except psycopg.Error as error:
             raise PieceError(clearings[0].table, error) from None
+
+    def _delete_all(self, target: TargetTable, *, restart_identity: bool) -> None:
+        self.connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
+        if restart_identity:
+            restart_sequences(self.connection, target.oid)
 
     def _merge_round(self, pieces: list[Piece]) -> None:
         order = self._referenced_first({piece.table for piece in pieces})
         pieces.sort(key=lambda piece: (order[piece.table], _WRITE_ORDER.index(piece.kind) if piece.kind in _WRITE_ORDER else 0))
         writes = [piece for piece in pieces if piece.kind is not PieceKind.DELETE]
         deletes = [piece for piece in reversed(pieces) if piece.kind is PieceKind.DELETE]
-        if not writes or not deletes:
-            self._apply_all(writes or deletes)
-            return
         early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
         late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
+        in_order, deletes_first = early + writes + late, deletes + writes
+        if self.row_merge is None:
+            self._apply_round(in_order, deletes_first)
+        elif not self.row_merge.takes(lambda: self._apply_round(in_order, deletes_first)):
+            self.row_merge.apply(in_order, self._merge)
+
+    def _apply_round(self, in_order: Sequence[Piece], deletes_first: Sequence[Piece]) -> None:
+        if in_order == deletes_first:
+            self._apply_all(in_order)
+            return
         try:
             with self.connection.transaction():
-                self._apply_all(early + writes + late)
+                self._apply_all(in_order)
         except PieceError as error:
             if not isinstance(error.cause, psycopg.errors.UniqueViolation):
                 raise
-            self._apply_all(deletes + writes)
+            self._apply_all(deletes_first)
 
     def _referenced_first(self, tables: Iterable[Table]) -> dict[Table, int]:
         """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
@@ -122,6 +160,9 @@ class Merge:
 
     def _run(self, stage: Stage, kind: PieceKind) -> int:
         """The number of rows that the last statement touched."""
+        check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
+        if check is not None and self.connection.execute(check).rowcount:
+            raise identity_error(stage.target)
         touched = 0
         for statement in stage.statements(kind):
             touched = self.connection.execute(statement).rowcount

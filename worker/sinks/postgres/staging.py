@@ -62,13 +62,25 @@ def stage_identifier(name: str) -> sql.Identifier:
     return sql.Identifier(TARGET_SCHEMA, name)
 
 
-def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind) -> None:
-    """Makes the table ``name``. It is autovacuum's business to leave it alone: it is gone in a moment."""
+_LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text")
+"""What ``last_positions`` adds."""
+
+
+def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, apart: bool = False) -> None:
+    """Makes the table ``name``, for rows with labels when they are told ``apart``. It is autovacuum's business to leave it alone:
+    it is gone in a moment."""
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
             stage_identifier(name), stage_query(target, kind)
         )
     )
+    if apart:
+        connection.execute(_LABELS.format(stage_identifier(name)))
+
+
+def index_rows(connection: Connection, name: str) -> None:
+    """For the merge, which may look for rows by their number many times."""
+    connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(stage_identifier(name)))
 
 
 def copy_into(connection: Connection, stage: sql.Composable, text: bytes, *, new: bool) -> None:
@@ -104,23 +116,25 @@ def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: i
 class Stage:
     """A table that holds rows of one shape, and the statements that merge them, rendered once."""
 
-    def __init__(self, identifier: sql.Identifier, target: TargetTable) -> None:
+    def __init__(self, identifier: sql.Composable, target: TargetTable) -> None:
         self.identifier = identifier
         self.deleted_bytes = 0
-        self._target = target
+        self.target = target
         self._rendered: dict[PieceKind, list[bytes]] = {}
 
     def statements(self, kind: PieceKind) -> list[bytes]:
         """``merge_statements`` of ``kind``."""
         if kind not in self._rendered:
-            self._rendered[kind] = [statement.as_bytes() for statement in merge_statements(self._target, kind, self.identifier)]
+            self._rendered[kind] = [statement.as_bytes() for statement in merge_statements(self.target, kind, self.identifier)]
         return self._rendered[kind]
 
 
 class SessionStages:
-    """The temporary tables of one session; the least recently used goes first when there are too many."""
+    """The temporary tables of one session; the least recently used goes first when there are too many. ``apart``: they are for
+    rows with labels; set it while there are none."""
 
     def __init__(self, connection: Connection) -> None:
+        self.apart = False
         self._connection = connection
         self._stages: OrderedDict[tuple[TargetTable, PieceKind], Stage] = OrderedDict()
         self._numbers = itertools.count(1)
@@ -132,6 +146,8 @@ class SessionStages:
             return
         identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
         self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, kind)))
+        if self.apart:
+            self._connection.execute(_LABELS.format(identifier))
         self._stages[target, kind] = Stage(identifier, target)
 
     def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:

@@ -72,6 +72,30 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
             return [_in_order(target, stage)]
 
 
+def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> Statement | None:
+    """Finds a row of ``stage`` that would change the value of a column in ``target.fixed``, which no statement can; None when
+    there cannot be one."""
+    key = target.table.key
+    match kind:
+        case PieceKind.INSERT | PieceKind.DELETE:
+            return None
+        case PieceKind.MOVE:
+            pairs = [(_staged("k", n), _staged("c", i)) for n, i in enumerate(key) if i in target.fixed]
+            source = sql.SQL("{} AS staged").format(stage)
+        case PieceKind.IN_ORDER:
+            pairs = [(_staged("o", i), _staged("c", i)) for i in sorted(target.fixed)]
+            source = sql.SQL("(SELECT * FROM {} WHERE op = 'U') AS staged").format(stage)
+        case PieceKind.UPSERT | PieceKind.PATCH:
+            pairs = [
+                (sql.SQL("target.{}").format(_name(target, i)), _sent(target, kind, i)) for i in target.fixed.difference(key)
+            ]
+            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.identifier, _on_key(target, "c"))
+    if not pairs:
+        return None
+    changed = sql.SQL(" OR ").join(sql.SQL("{} IS DISTINCT FROM {}").format(*pair) for pair in pairs)
+    return sql.SQL("SELECT FROM {} WHERE {} LIMIT 1").format(source, changed)
+
+
 def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
     tables = _COMMA.join(target.identifier for target in targets)
     return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
@@ -111,7 +135,16 @@ def _on_key(target: TargetTable, prefix: str) -> Statement:
     """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
     key = target.table.key
     staged = [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(key)]
-    return _AND.join(sql.SQL("target.{} = {}").format(_name(target, i), value) for i, value in zip(key, staged, strict=True))
+    return _AND.join(
+        sql.SQL("target.{} {} {}").format(_name(target, i), _equals(target, i), value)
+        for i, value in zip(key, staged, strict=True)
+    )
+
+
+def _equals(target: TargetTable, column: int) -> sql.SQL:
+    """Types of extensions have an ``=`` that only their schema in the search path would find."""
+    operator = target.equality[column]
+    return sql.SQL(f"OPERATOR({operator})" if operator else "=")
 
 
 def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) -> Statement:
@@ -121,17 +154,21 @@ def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) ->
 def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *, set_key: bool) -> Statement:
     """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read."""
     sets = [
-        sql.SQL("{} = CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
-            _name(target, i),
-            sql.SQL(str(i)),
-            _staged("c", i),
-            _name(target, i),
-        )
+        sql.SQL("{} = {}").format(_name(target, i), _sent(target, PieceKind.PATCH, i))
         for i in target.written
         if i not in target.fixed and (set_key or i not in target.table.key)
     ]
     return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
         target.identifier, _COMMA.join(sets), stage, condition
+    )
+
+
+def _sent(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
+    """The value that the row is to have: what was sent, else what it has."""
+    if kind is PieceKind.UPSERT:
+        return _staged("c", column)
+    return sql.SQL("CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
+        sql.SQL(str(column)), _staged("c", column), _name(target, column)
     )
 
 
