@@ -134,7 +134,7 @@ def _format_second(seconds: int) -> str:
 def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes]) -> None:
     """Appends to ``lines[i]`` for each change index i in ``changes``."""
     table = changes.table
-    befores = _old_rows(changes)
+    befores = old_rows(changes)
     afters, unchanged = _new_rows(changes, befores)
     keys = _keys(changes, befores, afters)
     positions, xids, committed_at = stamps.positions, stamps.xids, stamps.committed_at
@@ -156,7 +156,7 @@ def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes])
         lines[index] += dumps(line, option=end_line)
 
 
-def _old_rows(changes: TableChanges) -> Sequence[Row | None]:
+def old_rows(changes: TableChanges) -> Sequence[Row | None]:
     """Per row its old image as far as it was sent, None when it was not."""
     if changes.old is None or changes.old_kinds is None:
         return [None] * len(changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,35 @@ class TestLines(SinkContract):
     @pytest.fixture(params=["none", "gzip", "zstd"])
     def destination(self, tmp_path: Path, request: pytest.FixtureRequest) -> LineDestination:
         return LineDestination(tmp_path / "out", request.param)
+
+
+class ParquetDestination:
+    """Finished files, which is all there is: every batch fills one."""
+
+    is_exactly_once = True
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def new_sink(self) -> FileSink:
+        return output.new_sink(self._directory, file_format="parquet", compression="zstd", rotate_bytes=1)
+
+    def delivered(self) -> list[int]:
+        rows = output.parquet_rows(self._directory, "public.events")
+        begun_anew = [index for index, row in enumerate(rows) if row["_operation"] == "RESTART"]
+        counting = rows[begun_anew[-1] + 1 :] if begun_anew else rows
+        return [row["id"] for row in counting]
+
+    def accounts(self) -> dict[int, str]:
+        notes: dict[int, str] = {}
+        for row in output.parquet_rows(self._directory, "public.accounts"):
+            notes.pop(json.loads(row["_before"])["id"] if row["_before"] else row["id"], None)
+            if row["_operation"] != "DELETE":
+                notes[row["id"]] = row["note"]
+        return notes
+
+
+class TestParquet(SinkContract):
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> ParquetDestination:
+        return ParquetDestination(tmp_path / "out")

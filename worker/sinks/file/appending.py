@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-
 from pathlib import Path
 from types import TracebackType
 from typing import Self

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from shared.settings import FileSinkSettings
+from worker.sinks.file import parquet
 from worker.sinks.file.compression import Compression
 from worker.sinks.file.layout import FileFormat, LineFormat
 from worker.sinks.file.line_writer import LineWriter
+from worker.sinks.file.row_writer import RowWriter
 from worker.sinks.file.scratch import ScratchWriter
 from worker.sinks.sink import PartitionWriter
 
 LINES = ".jsonl"
+PARQUET = "parquet"
 
 
 def formats_by_suffix(settings: FileSinkSettings) -> dict[str, FileFormat]:
     """All formats: a worker may find files in progress of one it was started with before."""
     lines = [LineFormat(LINES + compression.suffix) for compression in Compression]
-    return {file_format.suffix: file_format for file_format in lines}
+    formats: list[FileFormat] = [*lines, parquet.ParquetFormat(settings.compression)]
+    return {file_format.suffix: file_format for file_format in formats}
 
 
 def suffix_of(settings: FileSinkSettings) -> str:
-    return LINES + Compression(settings.compression).suffix
+    return parquet.SUFFIX if settings.format == PARQUET else LINES + Compression(settings.compression).suffix
 
 
 def new_writer(settings: FileSinkSettings, scratch: ScratchWriter) -> PartitionWriter:
+    if settings.format == PARQUET:
+        return RowWriter(scratch)
     return LineWriter(scratch, Compression(settings.compression), settings.transactions)

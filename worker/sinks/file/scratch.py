@@ -1,7 +1,7 @@
 """The scratch directory: where tasks leave their output for the driver, hidden beside the files.
 
-A directory belongs to one open sink, which holds a lock on it while it lives; so a successor knows which are litter. Nothing in it
-is durable, and nothing of it outlives the commit of its batch.
+A directory belongs to one open sink, which holds a lock on it while it lives; so a successor knows which are litter. Nothing in
+it is durable, and nothing of it outlives the commit of its batch.
 """
 
 from __future__ import annotations

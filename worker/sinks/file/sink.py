@@ -65,8 +65,8 @@ class FileSink:
         return new_writer(self._settings, ScratchWriter(self._scratch.path))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Receipts of what is applied already are passed over. Raises TransientError when there is no room: what was written of the
-        batch is taken back at once."""
+        """Receipts of what is applied already are passed over. Raises TransientError when there is no room: what was written of
+        the batch is taken back at once."""
         with self._mutex, self._changing("writing a batch"):
             position = self._current()
             applied = position.applied
@@ -125,8 +125,7 @@ class FileSink:
 
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
-        """Keeps other processes out; after an error takes back what was not committed, so that its room is free while others wait for
-        room."""
+        """Keeps other processes out; after an error takes back what was not committed, so that its room is free meanwhile."""
         with file_errors(self._layout.directory, doing), self._layout.locked():
             try:
                 yield

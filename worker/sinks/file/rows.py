@@ -1,0 +1,194 @@
+"""Changes as Arrow rows, one record batch for each table: what the Parquet files hold.
+
+Before the columns of the table come those of the change, which begin with an underscore:
+
+    _operation       INSERT, UPDATE, DELETE, TRUNCATE; READ for a copied row, RESTART when the table is copied anew
+    _position        where the change stands, as in JSON lines; null for READ and RESTART, as are the next four
+    _commit_lsn, _ordinal     the same as two numbers that order all changes
+    _xid, _committed_at     of its transaction
+    _snapshot        of a copied row
+    _unchanged       the columns that are null because the server did not send them
+    _before          an UPDATE's old row, as much of it as was sent, as a JSON object
+    _as_text         values that are null because their column's type has no place for them, as a JSON object
+
+An INSERT or UPDATE has the new row, a DELETE as much of the old one as was sent. The rows of a table are in commit order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from shared.changes import DELETE, INSERT, OLD_KEY, OLD_ROW, UPDATE, CopiedRows, MessageChanges, TableChanges
+from shared.errors import TerminalError
+from shared.lsn import format_lsn
+from shared.table import UNCHANGED, Table, Unchanged, Value
+from worker.copied_rows import as_changes
+from worker.sinks.file.typed_columns import arrow_type, typed_column
+from worker.sinks.json_lines import old_rows
+
+POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+
+SCHEMA_NAME = b"pgsluice.schema"
+TABLE_NAME = b"pgsluice.table"
+"""Keys of a schema's metadata: whose rows they are."""
+
+_OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
+_CHANGE_FIELDS = (
+    pa.field("_operation", pa.string()),
+    pa.field("_position", pa.string()),
+    pa.field("_commit_lsn", pa.int64()),
+    pa.field("_ordinal", pa.int64()),
+    pa.field("_xid", pa.int64()),
+    pa.field("_committed_at", pa.timestamp("us", "UTC")),
+    pa.field("_snapshot", pa.string()),
+    pa.field("_unchanged", pa.list_(pa.string())),
+    pa.field("_before", pa.string()),
+    pa.field("_as_text", pa.string()),
+)
+_CHANGE_NAMES = {field.name for field in _CHANGE_FIELDS}
+
+Images = list[Sequence[bytes | None]]
+"""One list per column, without UNCHANGED."""
+
+
+@lru_cache(maxsize=1024)
+def rows_schema(table: Table) -> pa.Schema:
+    """Raises TerminalError when the table has a column with one of our names."""
+    taken = sorted(_CHANGE_NAMES.intersection(column.name for column in table.columns))
+    if taken:
+        raise TerminalError(
+            f"{table.qualified_name} has a column '{taken[0]}', which is a column of every Parquet file",
+            "rename it on the way, with column_mappings in the routing file, or use format: json",
+        )
+    fields = [*_CHANGE_FIELDS, *(pa.field(column.name, arrow_type(column)) for column in table.columns)]
+    return pa.schema(fields, metadata={SCHEMA_NAME: table.schema.encode(), TABLE_NAME: table.name.encode()})
+
+
+def rows_of_message(message: MessageChanges) -> Iterator[pa.RecordBatch]:
+    """For each table its rows in commit order. Raises WireError for a value that is not what its type says."""
+    stamps = _Stamps(message)
+    for part in message.parts:
+        if isinstance(part, TableChanges):
+            operations = [_OPERATIONS[operation] for operation in part.operations]
+            yield _rows(part, operations, stamps.columns(part.change_indexes), None)
+        else:
+            for table in part.tables:
+                yield _lone_row(table, "TRUNCATE", stamps.columns([part.change_index]), None)
+
+
+def rows_of_copy(copied: CopiedRows) -> pa.RecordBatch:
+    if copied.restarts:
+        return _lone_row(copied.table, "RESTART", _no_stamps(1), copied.snapshot)
+    changes = as_changes(copied)
+    return _rows(changes, ["READ"] * len(changes), _no_stamps(len(changes)), copied.snapshot)
+
+
+class _Stamps:
+    """What the rows of a message say about their transactions."""
+
+    def __init__(self, message: MessageChanges) -> None:
+        self._of_changes: list[tuple[str, int, int, int, int]] = []
+        for transaction in message.transactions:
+            lsn, xid, commit_lsn = format_lsn(transaction.commit_lsn), transaction.xid, transaction.commit_lsn
+            committed_at, first = transaction.committed_at + POSTGRES_EPOCH_US, transaction.first_ordinal
+            self._of_changes += [
+                (f"{lsn}:{ordinal}", commit_lsn, ordinal, xid, committed_at)
+                for ordinal in range(first, first + transaction.end_change - transaction.first_change)
+            ]
+
+    def columns(self, change_indexes: Sequence[int]) -> list[pa.Array]:
+        """``_position`` to ``_committed_at``."""
+        stamps = zip(*map(self._of_changes.__getitem__, change_indexes), strict=True)
+        return [pa.array(column, field.type) for column, field in zip(stamps, _CHANGE_FIELDS[1:6], strict=True)]
+
+
+def _no_stamps(count: int) -> list[pa.Array]:
+    return [pa.nulls(count, field.type) for field in _CHANGE_FIELDS[1:6]]
+
+
+def _lone_row(table: Table, operation: str, stamps: list[pa.Array], snapshot: str | None) -> pa.RecordBatch:
+    """A row without values."""
+    schema = rows_schema(table)
+    known = [pa.array([operation]), *stamps, pa.array([snapshot], pa.string())]
+    return pa.RecordBatch.from_arrays([*known, *(pa.nulls(1, field.type) for field in list(schema)[len(known) :])], schema=schema)
+
+
+def _rows(changes: TableChanges, operations: list[str], stamps: list[pa.Array], snapshot: str | None) -> pa.RecordBatch:
+    table, count = changes.table, len(changes)
+    schema = rows_schema(table)
+    images, unchanged = _images(changes)
+    columns, texts = [], dict[int, dict[str, str]]()
+    for column, values in zip(table.columns, images, strict=True):
+        typed, misfits = typed_column(column, values, table.qualified_name)
+        columns.append(typed)
+        for row, text in misfits.items():
+            texts.setdefault(row, {})[column.name] = text
+    arrays = [
+        pa.array(operations, pa.string()),
+        *stamps,
+        pa.repeat(snapshot, count) if snapshot is not None else pa.nulls(count, pa.string()),
+        _sparse(unchanged, count, pa.list_(pa.string())),
+        _sparse(_befores(changes), count, pa.string()),
+        _sparse({row: orjson.dumps(values).decode() for row, values in texts.items()}, count, pa.string()),
+        *columns,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _sparse(values: dict[int, Any], count: int, kind: pa.DataType) -> pa.Array:
+    """A column that is null but for a few rows."""
+    return pa.array([values.get(row) for row in range(count)], kind) if values else pa.nulls(count, kind)
+
+
+def _befores(changes: TableChanges) -> dict[int, str]:
+    if changes.old is None or UPDATE not in changes.operations:
+        return {}
+    return {
+        row: orjson.dumps(before).decode()
+        for row, before in enumerate(old_rows(changes))
+        if before is not None and changes.operations[row] == UPDATE
+    }
+
+
+def _images(changes: TableChanges) -> tuple[Images, dict[int, list[str]]]:
+    """The row that stands for each change, and the names of the columns that are missing in it, of rows where any is."""
+    columns: Sequence[Sequence[Value]] = changes.new
+    if changes.old is not None and DELETE in changes.operations:
+        columns = [
+            [old if operation == DELETE else new for operation, old, new in zip(changes.operations, *pair, strict=True)]
+            for pair in zip(changes.old, changes.new, strict=True)
+        ]
+    unchanged: dict[int, list[str]] = {}
+    images: Images = []
+    for index, values in enumerate(columns):
+        if Unchanged in set(map(type, values)):
+            values = _filled(changes, index, values, unchanged)
+        images.append(values)  # type: ignore[arg-type]
+    return images, unchanged
+
+
+def _filled(changes: TableChanges, index: int, values: Sequence[Value], unchanged: dict[int, list[str]]) -> list[Value]:
+    """``values`` with UNCHANGED replaced by what the old row holds, or else by NULL and a note in ``unchanged``."""
+    filled = list(values)
+    for row, value in enumerate(values):
+        if value is not UNCHANGED:
+            continue
+        filled[row] = _old_value(changes, index, row)
+        if filled[row] is UNCHANGED:
+            filled[row] = None
+            unchanged.setdefault(row, []).append(changes.table.columns[index].name)
+    return filled
+
+
+def _old_value(changes: TableChanges, index: int, row: int) -> Value:
+    """UNCHANGED when the old row does not say."""
+    if changes.old is None or changes.old_kinds is None or changes.operations[row] != UPDATE:
+        return UNCHANGED
+    kind = changes.old_kinds[row]
+    is_known = kind == OLD_ROW or (kind == OLD_KEY and changes.table.columns[index].identity_key)
+    return changes.old[index][row] if is_known else UNCHANGED
