@@ -55,20 +55,21 @@ class Merge:
         if joined and all(isinstance(piece.content, bytes) for piece in joined):
             # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
             self.connection.execute(_NO_SCANS)
-        self.connection.execute("SET CONSTRAINTS ALL DEFERRED")
+        # A check that waits cannot tell which row it refuses.
+        self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
         for share in shares:
             self._clear(share.clearings)
             for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
                 self._merge_round(list(round_pieces))
-        self._check_deferred(pieces)
+        self._check_deferred(list(self.targets))
 
-    def _check_deferred(self, pieces: Sequence[Piece]) -> None:
+    def _check_deferred(self, tables: Sequence[Table]) -> None:
         """What is wrong would come up at the commit otherwise, when it is too late to tell the table."""
         try:
             self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
-            named = [piece.table for piece in pieces if piece.table.name == error.diag.table_name]
-            raise PieceError((named or [piece.table for piece in pieces])[0], error) from None
+            named = [table for table in tables if table.name == error.diag.table_name]
+            raise PieceError((named or tables)[0], error, has_rows=False) from None
 
     def _clear(self, clearings: Sequence[Clearing]) -> None:
         """TRUNCATE is refused where a deferred check waits, and for a table that others refer to, even if none of their rows
@@ -86,7 +87,7 @@ class Merge:
                 for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
                     self._delete_all(target, restart_identity=restart_identity)
         except psycopg.Error as error:
-            raise PieceError(clearings[0].table, error) from None
+            raise PieceError(clearings[0].table, error, has_rows=False) from None
 
     def _delete_all(self, target: TargetTable, *, restart_identity: bool) -> None:
         self.connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
