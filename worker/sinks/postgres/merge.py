@@ -69,7 +69,7 @@ class Merge:
             self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
             named = [table for table in tables if table.name == error.diag.table_name]
-            raise PieceError((named or tables)[0], error, has_rows=False) from None
+            raise PieceError((named or tables)[0], error) from None
 
     def _clear(self, clearings: Sequence[Clearing]) -> None:
         """TRUNCATE is refused where a deferred check waits, and for a table that others refer to, even if none of their rows
