@@ -64,12 +64,10 @@ def test_a_worker_that_waits_for_its_receiver_stops_when_asked_and_goes_on_later
         succeed(replicate(keys))
         source_database.execute("INSERT INTO a VALUES (1)")
         succeed(replicate(keys))
-        receiver.answer = lambda request: Answer(503)
+        receiver.answers, receiver.answer = [Answer(503)], lambda request: Failure.HANG
         log = stop_while_waiting(keys, receiver)
         assert "a request was not accepted, trying again" in log
         assert "Traceback" not in log
-        receiver.answer = lambda request: Failure.HANG
-        stop_while_waiting(keys, receiver)
         receiver.answer = lambda request: Answer()
         succeed(apply(keys, "webhook"))
         assert [each["after"] for each in receiver.objects()] == [{"id": 1}]

@@ -154,3 +154,13 @@ class TickingSink(Sink, Protocol):
         """Called about twice a second from another thread than ``commit``, also while that is under way: it must not wait. After a
         TransientError it is called again; a TerminalError stops the worker."""
         ...
+
+
+@runtime_checkable
+class PatientSink(Sink, Protocol):
+    """A sink whose ``commit`` waits for its destination as long as it takes."""
+
+    def break_off(self) -> None:
+        """Called from another thread than ``commit``, when the worker must end and ``commit`` is still under way: that raises
+        TransientError soon. Nothing but ``close`` follows."""
+        ...

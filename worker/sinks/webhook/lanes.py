@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from shared.errors import TransientError
 from worker.sinks.webhook.courier import Courier, Pause
 from worker.sinks.webhook.placed_lines import PlacedLine
 
@@ -34,12 +33,7 @@ class Lanes:
         requests = self._requests[lane]
         while len(requests) > WAITING_REQUESTS:
             self._take_result(requests)
-        try:
-            requests.append(self._threads[lane].submit(self._deliver, lane, lines))
-        except RuntimeError:  # closed from another thread in this moment
-            raise TransientError(
-                "the webhook sink was closed in the middle of a batch", "it begins again with that batch"
-            ) from None
+        requests.append(self._threads[lane].submit(self._deliver, lane, lines))
 
     def wait_until_idle(self) -> None:
         for requests in self._requests:
@@ -55,11 +49,14 @@ class Lanes:
         self._first_error = None
         self._pause.halted.clear()
 
-    def close(self) -> None:
-        """From any thread. Requests under way are broken off."""
+    def break_off(self) -> None:
+        """From any thread, and for good: requests under way fail now, and no other is sent."""
         self._pause.halted.set()
         for courier in self._couriers:
             courier.abort()
+
+    def close(self) -> None:
+        self.break_off()
         for thread in self._threads:
             thread.shutdown(wait=True)
         for courier in self._couriers:

@@ -87,8 +87,12 @@ class WebhookSink:
     def finish_copy(self) -> None:
         """There is nothing to do: a row is delivered when its batch is committed."""
 
+    def break_off(self) -> None:
+        lanes = self._lanes
+        if lanes is not None:
+            lanes.break_off()
+
     def close(self) -> None:
-        """May be called while ``commit`` waits for a receiver that does not answer: ``commit`` raises TransientError then."""
         lanes, self._lanes = self._lanes, None
         if lanes is not None:
             lanes.close()
