@@ -22,7 +22,7 @@ from worker.dead_letter_office import DeadLetterOffice
 from worker.dead_letters import RejectedChanges, Rejection
 from worker.look_through import LookThrough
 from worker.micro_batch import RECEIPT_SCHEMA, PartitionTask, read_dead_mail, read_receipts
-from worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt, Sink
+from worker.sinks.sink import Applied, Delivery, PartitionWriter, PatientSink, Receipt, Sink
 from worker.source import SOURCE_NAME, SourceSettings, change_source
 
 FIRST_RETRY_S = 0.2
@@ -110,6 +110,8 @@ class ChangeQuery:
             self._in_batch.release()
         else:
             log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
+            if isinstance(self._sink, PatientSink):
+                self._sink.break_off()  # Spark waits for the batch, however long it takes
         self._query.stop()
 
     def _apply(self, ranges: DataFrame, batch_id: int) -> None:
