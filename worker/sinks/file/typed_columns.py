@@ -26,10 +26,11 @@ from shared.table import Column
 
 LARGEST_PRECISION = 38  # of decimal128, and the largest that Spark and most databases know
 
-_NUMERIC = 1700
+_BOOL = 16
 _BYTEA = 17
+_NUMERIC = 1700
 _ARROW_TYPES: dict[int, pa.DataType] = {
-    16: pa.bool_(),
+    _BOOL: pa.bool_(),
     _BYTEA: pa.binary(),
     20: pa.int64(),
     21: pa.int16(),
@@ -42,6 +43,8 @@ _ARROW_TYPES: dict[int, pa.DataType] = {
     1184: pa.timestamp("us", "UTC"),
 }
 """By type OID (pg_type.dat)."""
+
+_BOOLEANS = {b"t": True, b"f": False, None: None}
 
 _DAY = r"\d{4}-\d{2}-\d{2}"
 _TIME = r" \d{2}:\d{2}:\d{2}(\.\d{1,6})?"
@@ -74,6 +77,8 @@ def typed_column(column: Column, values: Sequence[bytes | None], table_name: str
     """The column, and by row the texts of values that have no place in it. Raises WireError for one that is not of its type."""
     kind = arrow_type(column)
     try:
+        if column.type_oid == _BOOL:
+            return pa.array([_BOOLEANS[value] for value in values], kind), {}
         if column.type_oid == _BYTEA:
             return pa.array([None if value is None else unhexlify(value[2:]) for value in values], kind), {}
         text = pa.array(values, pa.binary()).cast(pa.string())
@@ -83,7 +88,7 @@ def typed_column(column: Column, values: Sequence[bytes | None], table_name: str
             if kind == pa.string() or column.type_oid not in _FITTING:
                 raise
             return _fitting(text, kind, _FITTING[column.type_oid])
-    except (pa.ArrowInvalid, ValueError):
+    except (pa.ArrowInvalid, KeyError, ValueError):
         raise WireError(f"a value of {table_name}.{column.name} is not of its type {column.type_name}") from None
 
 
