@@ -7,7 +7,7 @@ number is for the column's type to say. Anchors, aliases and merge keys (``<<``)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -134,7 +134,7 @@ class Mapping:
     def required_text(self, key: str, example: str) -> str | None:
         """As ``text``, but absence is a problem."""
         text = self.text(key)
-        if text is None and (key not in self._entries or _is_null(self._entries[key][1])):
+        if text is None and (key not in self._entries or self.is_empty(key)):
             self.problem(f"{key} is missing (write one, like '{key}: {example}')", key)
         return text
 
@@ -201,12 +201,16 @@ class Mapping:
                 self._problems.add(_line(item), item_where, "is not a mapping of keys to values")
         return found
 
+    def is_empty(self, key: str) -> bool:
+        """Whether the key is there without a value."""
+        return key in self._entries and _is_null(self._entries[key][1])
+
     def is_list(self, key: str) -> bool:
         return key in self._entries and isinstance(self._entries[key][1], yaml.SequenceNode)
 
-    def keys(self) -> Iterator[str]:
+    def keys(self) -> list[str]:
         """In file order."""
-        yield from self._entries
+        return list(self._entries)
 
     def line_of(self, key: str) -> int:
         return _line(self._entries[key][0])

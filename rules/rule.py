@@ -7,7 +7,6 @@ does: text, NULL, and UNCHANGED, which is a value that nobody here knows.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -48,7 +47,10 @@ class Transformed(NamedTuple):
 class Transformation(Protocol):
     """A pure function of a value. The same value always becomes the same, so that a row is found again by what it became."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As rules files call it."""
+        ...
 
     def check_column(self, column: Column) -> None:
         """Raises ValueError, with the end of a sentence that begins with the column's name, when it cannot be transformed."""
@@ -62,7 +64,7 @@ class RowImages(Protocol):
 
     def __len__(self) -> int: ...
 
-    def column(self, index: int) -> list[Value]:
+    def column(self, index: int) -> Sequence[Value]:
         """One value for each row; UNCHANGED where it is not known."""
         ...
 
@@ -86,17 +88,6 @@ class Condition(Protocol):
         ...
 
 
-class UnknownDeletes(enum.Enum):
-    """What a filter does with a DELETE whose old row does not say whether the filter held: usually only its key is known.
-
-    PASS: it goes on, because the row may be there. DROP: it does not. SKIP: the filter does not look at deletes at all.
-    """
-
-    PASS = "pass"  # noqa: S105  no password
-    DROP = "drop"
-    SKIP = "skip"
-
-
 @dataclass(frozen=True, slots=True)
 class Transform:
     """``keeps_unique``: its author promises that different values stay different, so it may change a key."""
@@ -110,10 +101,13 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
+    """``drops_unknown_deletes``: a DELETE whose old row does not tell whether the filter held is dropped. Else it goes on, for
+    the row may be there."""
+
     place: str = field(compare=False)
     operations: frozenset[int]
     condition: Condition
-    unknown_deletes: UnknownDeletes
+    drops_unknown_deletes: bool
 
 
 Rule = Transform | Filter

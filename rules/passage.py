@@ -1,0 +1,170 @@
+"""Rows on their way through the rules of their table.
+
+A transform changes both images of a row. A filter is asked of both images, and its answers are kept until all rules are done,
+for the row's fate (``rules.fate``) is that of all filters together; a row that is lost whatever comes is dropped at once. A row
+that a rule cannot process is rejected: it goes no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+
+from rules.fate import Fate, fates
+from rules.known_rows import KnownRows, NewRows, OldRows, all_present
+from rules.orderings import BLANK_PADDED_OID
+from rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformation, Transformed
+from rules.transition import Transition
+from rules.truth import FALSE, TRUE, conjunction, where
+from shared.changes import DELETE, INSERT, TableChanges
+from shared.table import Value
+
+_TRUE = bytes((TRUE,))
+_IS_GOING_ON = bytes(fate != Fate.DROP for fate in range(256))
+_ONLY_IF_TRUE = bytes(truths if truths == TRUE else FALSE for truths in range(256))
+
+
+class Passage:
+    """``changes`` are not changed; what is left of them comes from ``finish``."""
+
+    def __init__(self, changes: TableChanges) -> None:
+        self._changes = changes
+        self._rejected: list[RejectedRow] = []
+        self._filters: list[Filter] = []
+        self._old_truths = self._new_truths = b""
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def transform(self, rule: Transform, columns: Sequence[int]) -> None:
+        """Applies ``rule`` to the columns at these indexes."""
+        changes = self._changes
+        rows: Sequence[int] | None = None
+        if changes.operations.translate(None, bytes(rule.operations)):
+            rows = [row for row, operation in enumerate(changes.operations) if operation in rule.operations]
+            if not rows:
+                return
+        new, old = list(changes.new), None if changes.old is None else list(changes.old)
+        failures: dict[int, str] = {}
+        for index in columns:
+            column = changes.table.columns[index]
+            for image in (new,) if old is None else (new, old):
+                image[index], failed = _transformed(image[index], rule.transformation, rows, column.type_oid == BLANK_PADDED_OID)
+                failures.update((row, f"column '{column.name}': {reason}") for row, reason in failed.items())
+        self._changes = replace(changes, new=new, old=old)
+        self._reject(failures, rule.place)
+
+    def filter(self, rule: Filter, test: Test) -> None:
+        operations = self._changes.operations
+        asked = bytes(operations.translate(_asked(rule.operations)))
+        if 255 not in asked:
+            return
+        if not self._filters:
+            self._old_truths = self._new_truths = _TRUE * len(operations)
+        self._filters.append(rule)
+        failures: dict[int, str] = {}
+        if operations.count(DELETE) < len(operations):
+            self._new_truths = conjunction(self._new_truths, _answers(NewRows(self._changes), test, asked, failures))
+        if operations.count(INSERT) < len(operations):
+            answers = _answers(OldRows(self._changes), test, asked, failures)
+            if rule.drops_unknown_deletes:
+                answers = where(bytes(operations.translate(_asked({DELETE}))), answers.translate(_ONLY_IF_TRUE), answers)
+            self._old_truths = conjunction(self._old_truths, answers)
+        self._reject(failures, rule.place, self._fates().translate(_IS_GOING_ON))
+
+    def finish(self) -> RuleOutcome:
+        if self._filters and len(self._changes):
+            row_fates = self._fates()
+            if row_fates.count(Fate.KEEP) < len(row_fates):
+                self._change_operations(row_fates)
+        return RuleOutcome(self._changes if len(self._changes) else None, self._rejected)
+
+    def _change_operations(self, row_fates: bytes) -> None:
+        transition = Transition(self._changes)
+        for row, fate in enumerate(row_fates):
+            if fate != Fate.KEEP:
+                transition.apply(row, Fate(fate))
+        self._changes = transition.changes
+        self._reject(transition.failures, " and ".join(rule.place for rule in self._filters))
+
+    def _fates(self) -> bytes:
+        return fates(self._changes.operations, self._old_truths, self._new_truths)
+
+    def _reject(self, failures: Mapping[int, str], place: str, going_on: bytes | None = None) -> None:
+        """Rejects the rows that failed, as far as they are ``going_on`` (None: all rows are), and drops those that are not."""
+        kept = bytearray(b"\1" * len(self._changes) if going_on is None else going_on)
+        for row, reason in sorted(failures.items()):
+            if kept[row]:
+                kept[row] = 0
+                self._rejected.append(RejectedRow(self._changes.change_indexes[row], place, reason))
+        if 0 in kept:
+            self._changes = _compressed(self._changes, kept)
+            self._old_truths = bytes(compress(self._old_truths, kept))
+            self._new_truths = bytes(compress(self._new_truths, kept))
+
+
+def _answers(images: KnownRows, test: Test, asked: bytes, failures: dict[int, str]) -> bytes:
+    """TRUE for the rows that are not asked. Adds to ``failures``."""
+    answers = test(images)
+    if 0 in asked:
+        answers = where(asked, answers, _TRUE * len(asked))
+    failures.update((row, reason) for row, reason in images.failures.items() if asked[row])
+    return answers
+
+
+def _asked(operations: Iterable[int]) -> bytes:
+    """For ``bytes.translate``: 255 for these operations, 0 for others."""
+    table = bytearray(256)
+    for operation in operations:
+        table[operation] = 255
+    return bytes(table)
+
+
+def _compressed(changes: TableChanges, kept: bytearray) -> TableChanges:
+    return TableChanges(
+        changes.table,
+        bytearray(compress(changes.operations, kept)),
+        list(compress(changes.change_indexes, kept)),
+        [list(compress(column, kept)) for column in changes.new],
+        None if changes.old is None else [list(compress(column, kept)) for column in changes.old],
+        None if changes.old_kinds is None else bytearray(compress(changes.old_kinds, kept)),
+    )
+
+
+def _transformed(
+    values: Sequence[Value], transformation: Transformation, rows: Sequence[int] | None, is_padded: bool
+) -> tuple[Sequence[Value], dict[int, str]]:
+    """The column with its texts transformed, in ``rows`` only (None: all); and, by row, which could not be and why.
+    ``is_padded``: blanks at the end of a value are not part of it."""
+    if rows is None and not is_padded and all_present(values):
+        done = _applied(transformation, values)  # type: ignore[arg-type]
+        return list(done.values), done.failures
+    places = [row for row in (range(len(values)) if rows is None else rows) if isinstance(values[row], bytes)]
+    texts: list[bytes] = [values[row] for row in places]  # type: ignore[misc]
+    done = _applied(transformation, [text.rstrip(b" ") for text in texts] if is_padded else texts)
+    column = list(values)
+    for row, value in zip(places, done.values, strict=True):
+        column[row] = value
+    return column, {places[index]: reason for index, reason in done.failures.items()}
+
+
+def _applied(transformation: Transformation, values: Sequence[bytes]) -> Transformed:
+    try:
+        return transformation.apply(values)
+    except ValueError:
+        return _applied_one_by_one(transformation, values)
+
+
+def _applied_one_by_one(transformation: Transformation, values: Sequence[bytes]) -> Transformed:
+    results: list[bytes] = []
+    failures: dict[int, str] = {}
+    for index, value in enumerate(values):
+        try:
+            single = transformation.apply([value])
+            results += single.values
+            failures.update((index, reason) for reason in single.failures.values())
+        except ValueError:
+            results.append(b"")
+            failures[index] = "the value is not UTF-8"
+    return Transformed(results, failures)

@@ -1,0 +1,229 @@
+"""The rules file: pg_flo's format and more, read strictly (``rules.document``).
+
+    tables:
+      users:                              # or shop.users, shop.*, "*", order_*
+        - type: transform
+          column: email                   # or *email*: every column that matches
+          parameters: {type: mask, mask_char: "*", keep_domain: true}
+          operations: [INSERT, UPDATE, DELETE]
+        - type: filter
+          column: age
+          parameters: {operator: gte, value: 18}
+        - type: filter
+          any:
+            - {column: country, operator: eq, value: DE}
+            - not: {column: tags, operator: contains, value: internal}
+
+README.md, "Rules", says what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rules.comparison import Comparison
+from rules.composition import All, Any, Not
+from rules.contains import Contains
+from rules.document import Mapping, open_document
+from rules.mask import Mask
+from rules.name_pattern import NamePattern, TablePattern
+from rules.orderings import OPERATORS
+from rules.regex_replace import TIME_LIMIT_MS, regex_replace
+from rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, Transformation
+from rules.ruleset import RuleSet, TableRules
+from shared.changes import DELETE
+
+_TYPES = ("transform", "filter")
+_COMPOSITIONS = ("all", "any", "not")
+_CONTAINS = "contains"
+_RULE_KEYS = ("type", "column", "parameters", "operations", "allow_empty_deletes")
+_SHARED_PARAMETERS = ("allow_empty_deletes",)
+_CONDITION_KEYS = ("operator", "value", "ignore_case", "order")
+_MASK_KEYS = ("type", "mask_char", "keep_first", "keep_last", "keep_domain", "keeps_unique")
+_REGEX_KEYS = ("type", "pattern", "replace", "time_limit_ms", "keeps_unique")
+
+
+@dataclass(frozen=True, slots=True)
+class RulesFile:
+    """A file without problems."""
+
+    path: str
+    entries: tuple[TableRules, ...]
+    digest: str
+
+    def ruleset(self) -> RuleSet:
+        return RuleSet(self.path, self.digest, self.entries)
+
+
+def load_rules(path: str) -> RulesFile:
+    """Raises UsageError when the file cannot be read, or with all that is wrong in it: "file:line: table 't', rule 2: …"."""
+    root, problems = open_document(path, "rules file")
+    root.finish(("tables",))
+    tables = root.mapping("tables")
+    if tables is None and "tables" not in root:
+        root.problem("tables is missing (write 'tables:' and below it each table with its list of rules)")
+    entries = tuple(map(partial(_entry, path, tables), tables.keys())) if tables is not None else ()
+    problems.check()
+    return RulesFile(path, entries, (tables or root).digest())
+
+
+def _entry(path: str, tables: Mapping, name: str) -> TableRules:
+    where = f"table '{name}'"
+    try:
+        pattern = TablePattern.parse(name)
+    except ValueError as error:
+        tables.problem(f"{where} {error}", name)
+        pattern = TablePattern.parse("*")
+    rules = [_rule(path, rule) for rule in tables.mappings(name, f"{where}, rule") or ()]
+    return TableRules(f"{path}:{tables.line_of(name)}: {where}", pattern, tuple(rule for rule in rules if rule is not None))
+
+
+def _rule(path: str, rule: Mapping) -> Rule | None:
+    """None when the rule has problems, which are noted then."""
+    place = f"{path}:{rule.line}: {rule.where}"
+    kind = rule.choice("type", _TYPES)
+    operations = _operations(rule)
+    parameters = rule.mapping("parameters")
+    if kind == "filter":
+        return _filter(place, rule, parameters, operations)
+    if kind == "transform":
+        rule.finish(_RULE_KEYS)
+        return _transform(place, rule, parameters, operations)
+    return None
+
+
+def _operations(rule: Mapping) -> frozenset[int]:
+    names = rule.texts("operations")
+    if names is None:
+        return ALL_OPERATIONS
+    unknown = [name for name in names if name.upper() not in OPERATIONS]
+    if unknown or not names:
+        listed = ", ".join(f"'{name}'" for name in unknown) or "none"
+        rule.problem(
+            f"operations are INSERT, UPDATE and DELETE (all of them when the key is left out), not {listed}", "operations"
+        )
+    return frozenset(OPERATIONS[name.upper()] for name in names if name.upper() in OPERATIONS)
+
+
+def _empty_deletes(rule: Mapping, parameters: Mapping | None) -> bool | None:
+    """``allow_empty_deletes``, which may stand in the rule or among its parameters."""
+    own = rule.switch("allow_empty_deletes")
+    among = parameters.switch("allow_empty_deletes") if parameters is not None else None
+    if own is not None and among is not None and own is not among:
+        rule.problem("allow_empty_deletes says one thing here and another among the parameters", "allow_empty_deletes")
+    return own if own is not None else among
+
+
+def _transform(place: str, rule: Mapping, parameters: Mapping | None, operations: frozenset[int]) -> Transform | None:
+    _empty_deletes(rule, parameters)  # pg_flo's files have it; a transform of an old row without the column has nothing to do
+    column = rule.required_text("column", "email")
+    if parameters is None:
+        if "parameters" not in rule:
+            rule.problem("parameters is missing (write one, like 'parameters: {type: mask, mask_char: \"*\"}')")
+        return None
+    transformation: Transformation | None = None
+    match parameters.choice("type", ("regex", "mask")):
+        case "mask":
+            transformation = _mask(parameters)
+        case "regex":
+            transformation = _regex(parameters)
+    keeps_unique = parameters.switch("keeps_unique") is True
+    if column is None or transformation is None:
+        return None
+    return Transform(place, operations, NamePattern(column), transformation, keeps_unique)
+
+
+def _mask(parameters: Mapping) -> Mask | None:
+    parameters.finish((*_MASK_KEYS, *_SHARED_PARAMETERS))
+    mask_char = parameters.text("mask_char") if "mask_char" in parameters else "*"
+    if not mask_char:
+        parameters.problem('mask_char is empty (write a character, in quotes: mask_char: "*")', "mask_char")
+        return None
+    return Mask(
+        mask_char,
+        parameters.number("keep_first", 1),
+        parameters.number("keep_last", 1),
+        parameters.switch("keep_domain") is True,
+    )
+
+
+def _regex(parameters: Mapping) -> Transformation | None:
+    parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
+    pattern = parameters.required_text("pattern", r'"[0-9]+"')
+    replace = parameters.required_text("replace", '"#"')
+    time_limit_ms = parameters.number("time_limit_ms", TIME_LIMIT_MS, at_least=1)
+    if pattern is None or replace is None:
+        return None
+    try:
+        return regex_replace(pattern, replace, time_limit_ms)
+    except ValueError as error:
+        parameters.problem(str(error), "pattern")
+        return None
+
+
+def _filter(place: str, rule: Mapping, parameters: Mapping | None, operations: frozenset[int]) -> Filter | None:
+    empty_deletes = _empty_deletes(rule, parameters)
+    if any(key in rule for key in _COMPOSITIONS):
+        rule.finish((*(key for key in _RULE_KEYS if key != "column"), *_COMPOSITIONS))
+        if parameters is not None:
+            parameters.finish(_SHARED_PARAMETERS)
+        condition = _composition(rule)
+    else:
+        rule.finish(_RULE_KEYS)
+        column = rule.required_text("column", "age")
+        if parameters is None:
+            if "parameters" not in rule:
+                rule.problem(
+                    "parameters is missing (write one, like 'parameters: {operator: gte, value: 18}', or all, any or not)"
+                )
+            return None
+        parameters.finish((*_CONDITION_KEYS, *_SHARED_PARAMETERS))
+        condition = _comparison(parameters, column)
+    if condition is None:
+        return None
+    if empty_deletes:
+        operations -= {DELETE}
+    return Filter(place, operations, condition, drops_unknown_deletes=empty_deletes is False)
+
+
+def _condition(mapping: Mapping) -> Condition | None:
+    if any(key in mapping for key in _COMPOSITIONS):
+        mapping.finish(_COMPOSITIONS)
+        return _composition(mapping)
+    mapping.finish(("column", *_CONDITION_KEYS))
+    return _comparison(mapping, mapping.required_text("column", "age"))
+
+
+def _composition(mapping: Mapping) -> Condition | None:
+    given = [key for key in _COMPOSITIONS if key in mapping]
+    if len(given) > 1:
+        mapping.problem(f"{' and '.join(given)} cannot stand side by side (put one inside the other)", given[1])
+    if given[0] == "not":
+        inner = mapping.mapping("not")
+        if inner is None and mapping.is_empty("not"):
+            mapping.problem("not needs a condition, like 'not: {column: age, operator: lt, value: 18}'", "not")
+        negated = _condition(inner) if inner is not None else None
+        return Not(negated) if negated is not None else None
+    make: Callable[[tuple[Condition, ...]], Condition] = All if given[0] == "all" else Any
+    found = mapping.mappings(given[0])
+    if found == [] or (found is None and mapping.is_empty(given[0])):
+        mapping.problem(f"{given[0]} needs at least one condition, like '- {{column: age, operator: gte, value: 18}}'", given[0])
+    conditions = [_condition(inner) for inner in found or ()]
+    whole = tuple(condition for condition in conditions if condition is not None)
+    return make(whole) if whole and len(whole) == len(conditions) else None
+
+
+def _comparison(mapping: Mapping, column: str | None) -> Condition | None:
+    operator = mapping.choice("operator", (*OPERATORS, _CONTAINS))
+    value = mapping.required_text("value", "18")
+    ignore_case = mapping.switch("ignore_case") is True
+    labels = mapping.texts("order")
+    if column is None or operator is None or value is None:
+        return None
+    if operator != _CONTAINS:
+        return Comparison(column, operator, value, ignore_case, None if labels is None else tuple(labels))
+    if labels is not None:
+        mapping.problem("order says how labels compare, and contains does not compare", "order")
+    return Contains(column, value, ignore_case)

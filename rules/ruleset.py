@@ -1,0 +1,189 @@
+"""The rules of a file, and the rules of one table.
+
+    RuleSet      made once from a file, sent to every task: pure data
+    BoundRules   what it means for one version of one table: columns found, values read by their types
+
+All entries of a file that name or match a table count for it, in file order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rules.columns import column_index
+from rules.name_pattern import TablePattern
+from rules.passage import Passage
+from rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Test, Transform
+from shared.changes import TableChanges
+from shared.errors import TerminalError
+from shared.table import ReplicaIdentity, Table
+
+_REMEDY = "correct the rules file and start again"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """One entry of the file. ``place`` is file, line and table."""
+
+    place: str
+    pattern: TablePattern
+    rules: tuple[Rule, ...]
+
+
+BoundTransform = tuple[Transform, tuple[int, ...]]
+"""With the columns' indexes, at least one."""
+BoundFilter = tuple[Filter, Test]
+
+
+class BoundRules:
+    """The rules of one version of a table. Keeps nothing between calls."""
+
+    def __init__(self, steps: Sequence[BoundTransform | BoundFilter]) -> None:
+        self._steps = tuple(steps)
+
+    def apply(self, changes: TableChanges) -> RuleOutcome:
+        """``changes``, which must be of the table, are left as they are; what comes out may share lists with them."""
+        passage = Passage(changes)
+        for rule, bound in self._steps:
+            if not len(passage):
+                break
+            if isinstance(rule, Transform):
+                passage.transform(rule, bound)  # type: ignore[arg-type]
+            else:
+                passage.filter(rule, bound)  # type: ignore[arg-type]
+        return passage.finish()
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Picklable. ``hash`` is the hexadecimal SHA-256 of what the file says."""
+
+    path: str
+    hash: str
+    entries: tuple[TableRules, ...] = field(compare=False)
+
+    def bind(self, table: Table) -> BoundRules | None:
+        """The rules of this version of the table, found once for each; None when none touches it.
+
+        Raises TerminalError when a rule names a column that is not there, or does not fit a column's type, or changes a key.
+        """
+        return _bind(self, table)
+
+    def check(self, tables: Sequence[Table]) -> list[str]:
+        """What is wrong with the rules, when these are all tables there are: the sentences that ``bind`` would raise, tables and
+        columns that match nothing, names that are ambiguous."""
+        problems: list[str] = []
+        for entry in self.entries:
+            matched = [table for table in tables if entry.pattern.matches(table.schema, table.name)]
+            names = sorted({table.qualified_name for table in matched})
+            if not names:
+                problems.append(f"{entry.place}: no table is called that")
+            elif entry.pattern.is_name and len(names) > 1:
+                problems.append(f"{entry.place}: several tables are called that ({', '.join(names)}): write the schema too")
+            for table in matched:
+                problems += _misfits(entry, table)
+            problems += _idle(entry, matched)
+        return list(dict.fromkeys(problems))
+
+    def warnings(self, tables: Sequence[Table]) -> list[str]:
+        """What is not wrong but may surprise: what a table's replica identity keeps the rules from knowing."""
+        return list(
+            dict.fromkeys(
+                warning
+                for entry in self.entries
+                for table in tables
+                if entry.pattern.matches(table.schema, table.name)
+                for warning in _identity_warnings(entry, table)
+            )
+        )
+
+
+NO_RULES = RuleSet("", "", ())
+"""Touches no table."""
+
+
+@lru_cache(maxsize=1024)
+def _bind(rules: RuleSet, table: Table) -> BoundRules | None:
+    entries = [entry for entry in rules.entries if entry.pattern.matches(table.schema, table.name)]
+    misfits = [misfit for entry in entries for misfit in _misfits(entry, table)]
+    if misfits:
+        raise TerminalError("; ".join(misfits), _REMEDY)
+    steps = [step for entry in entries for rule in entry.rules if (step := _bound(entry, rule, table)) is not None]
+    return BoundRules(steps) if steps else None
+
+
+def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
+    """A sentence for each rule of the entry that does not fit the table."""
+    for rule in entry.rules:
+        try:
+            _bound(entry, rule, table)
+        except ValueError as error:
+            yield f"{rule.place}: table '{table.qualified_name}': {error}"
+
+
+def _bound(entry: TableRules, rule: Rule, table: Table) -> BoundTransform | BoundFilter | None:
+    """None for a transform that has no column in this table. Raises ValueError with a sentence."""
+    if isinstance(rule, Filter):
+        return rule, rule.condition.bind(table)
+    if entry.pattern.is_name and rule.columns.is_name:
+        column_index(table, rule.columns.name)
+    indexes = [index for index, column in enumerate(table.columns) if rule.columns.matches(column.name)]
+    if entry.pattern.is_name and not indexes:
+        raise ValueError(f"no column matches '{rule.columns.text}'")
+    _check_columns(rule, table, indexes)
+    return (rule, tuple(indexes)) if indexes else None
+
+
+def _check_columns(rule: Transform, table: Table, indexes: Sequence[int]) -> None:
+    problems = []
+    keys = {index for index, column in enumerate(table.columns) if _identifies(table, index)}
+    for index in indexes:
+        column = table.columns[index]
+        try:
+            rule.transformation.check_column(column)
+        except ValueError as error:
+            problems.append(f"column '{column.name}' {error}")
+        if index in keys and not rule.keeps_unique:
+            problems.append(
+                f"column '{column.name}' is part of the key, and two rows could become one"
+                " (if the rule keeps different values different, say 'keeps_unique: true')"
+            )
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def _identifies(table: Table, index: int) -> bool:
+    full = table.replica_identity is ReplicaIdentity.FULL
+    return index in table.key or (table.columns[index].identity_key and not full)
+
+
+def _idle(entry: TableRules, tables: Sequence[Table]) -> Iterator[str]:
+    """A sentence for each transform that changes no column of any of its tables."""
+    if entry.pattern.is_name or not tables:
+        return
+    for rule in entry.rules:
+        if isinstance(rule, Transform) and not any(
+            rule.columns.matches(column.name) for table in tables for column in table.columns
+        ):
+            yield f"{rule.place}: no table has a column '{rule.columns.text}'"
+
+
+def _identity_warnings(entry: TableRules, table: Table) -> Iterator[str]:
+    full = table.replica_identity is ReplicaIdentity.FULL
+    sent = {column.name for column in table.columns if column.identity_key}
+    for rule in entry.rules:
+        identity = f"{rule.place}: table '{table.qualified_name}' has REPLICA IDENTITY {table.replica_identity.name}"
+        if isinstance(rule, Filter):
+            unknown = ", ".join(sorted(rule.condition.column_names - sent))
+            if unknown and not full:
+                yield (
+                    f"{identity}, so an old row's {unknown} is not known: deletes of rows that do not pass go on, and an update"
+                    " of a row that does not pass is sent as a delete, whether the row passed before or not"
+                )
+        elif full and rule.operations != ALL_OPERATIONS and any(rule.columns.matches(column.name) for column in table.columns):
+            yield (
+                f"{identity}, and the rule leaves out some operations: rows of these, the old ones too, keep"
+                f" '{rule.columns.text}' as it is"
+            )
