@@ -1,10 +1,10 @@
 """A micro-batch on both sides of the Spark border: what a task does with messages, and what the driver makes of the answers.
 
-A task is told which messages are its own. It fetches them with batched direct gets, decodes them and hands them to the sink's
-writer. What goes back are rows of RECEIPT_SCHEMA. Each says which part of the stream it covers, so that the driver proves that
-nothing is missing and nothing is there twice before it commits. A row without a body covers what a sink has no receipt for
-(chunks of a message that began in another partition); a row with an error says why the task stopped. Any row may bring dead
-mail (``dead_mail``): changes that are not applied.
+A task is told which messages are its own. It fetches them with batched direct gets, decodes them, applies rules and routes, and
+hands them to the sink's writer. What goes back are rows of RECEIPT_SCHEMA. Each says which part of the stream it covers, so that
+the driver proves that nothing is missing and nothing is there twice before it commits. A row without a body covers what a sink
+has no receipt for (chunks of a message that began in another partition); a row with an error says why the task stopped. Any row
+may bring dead mail (``dead_mail``): changes that are not applied.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from rules.rule import RejectedRow
+from rules.transformation import Transformation
 from shared.changes import CopiedRows, MessageChanges
-from shared.errors import PgsluiceError, TerminalError
+from shared.dead_letter import copied_position
+from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.pgoutput import decode_changes
 from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
@@ -57,6 +60,7 @@ class PartitionTask:
     writer: PartitionWriter
     ownership: Ownership
     exclusions: Exclusions
+    transformation: Transformation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: rows of ``sequence_range.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
@@ -64,7 +68,7 @@ class PartitionTask:
             yield from self._write(messages)
 
     def _write(self, messages: SequenceRange) -> Iterator[pa.RecordBatch]:
-        share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker))
+        share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker), self.transformation)
         try:
             for body in self._written(messages, share):
                 yield _row(*share.advance(), body, share.dead_mail().encode(), None)
@@ -83,13 +87,17 @@ class PartitionTask:
 
 
 class _PartitionShare:
-    """Decodes a partition's messages, and knows which part of the stream the sink has taken since the last receipt."""
+    """Decodes and transforms a partition's messages, and knows which part of the stream the sink has taken since the last
+    receipt. Rules see what the source sent: the change stream's part of it, without what was taken out."""
 
-    def __init__(self, messages: SequenceRange, ownership: Ownership, diversion: Diversion) -> None:
+    def __init__(
+        self, messages: SequenceRange, ownership: Ownership, diversion: Diversion, transformation: Transformation
+    ) -> None:
         self.partition = Partition(messages.first_sequence, messages.last_sequence)
         self._copied = messages.copied
         self._ownership = ownership
         self._diversion = diversion
+        self._transformation = transformation
         self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
         self._commit_lsn = 0
@@ -120,7 +128,16 @@ class _PartitionShare:
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
-            yield self._diversion.remainder(self._ownership.without_copied(message), body.data)
+            yield self._transformed(self._ownership.without_copied(message), body.data)
+
+    def _transformed(self, message: MessageChanges, body: bytes) -> MessageChanges:
+        """What goes to the sink. Changes that a rule rejects are taken out, and with them the later ones of their rows, which may
+        have been fit: so the rest goes through the rules once more."""
+        while True:
+            transformed, rejected = self._transformation.apply(self._diversion.remainder(message, body))
+            if not rejected:
+                return transformed
+            self._diversion.reject(Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected)
 
     def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
@@ -131,7 +148,26 @@ class _PartitionShare:
                 self._changes += headers.rows
                 restarts = headers.is_begin and headers.attempt > 1
                 copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
-                yield self._diversion.copied_remainder(copied)
+                yield from self._transformed_rows(copied)
+
+    def _transformed_rows(self, copied: CopiedRows) -> list[CopiedRows]:
+        """The same of copied rows, which may go to several tables."""
+        transformed, rejected = self._transformation.apply_copied(copied)
+        self._diversion.reject(
+            Rejection(copied_position(copied.sequence, row.change_index), rule_refusal(row)) for row in rejected
+        )
+        remainder = self._diversion.copied_remainder(copied)
+        if remainder is copied:
+            return transformed
+        transformed, rejected = self._transformation.apply_copied(remainder)
+        if rejected:
+            raise TransientError(f"{rule_refusal(rejected[0])}, which was not so a moment ago", "the machine may be too busy")
+        return transformed
+
+
+def rule_refusal(row: RejectedRow) -> str:
+    """The reason of a rejection."""
+    return f"{row.rule}: {row.reason}"
 
 
 def _row(*values: Any) -> pa.RecordBatch:
@@ -150,8 +186,9 @@ def read_dead_mail(rows: Iterable[Any]) -> list[DeadMail]:
     return mail
 
 
-def read_receipts(rows: Iterable[Any], applied: Applied) -> Iterator[Receipt]:
+def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "") -> Iterator[Receipt]:
     """The receipts in ``rows`` (of RECEIPT_SCHEMA, in partition order), which must go on in one of the streams after ``applied``.
+    ``rules`` is the hash of the transformation that the tasks were given.
 
     Raises the error that a task sent, or TerminalError when the rows leave a gap or overlap. Rows without a body extend
     the receipt before them, or the one after when they come first.
@@ -178,8 +215,9 @@ def read_receipts(rows: Iterable[Any], applied: Applied) -> Iterator[Receipt]:
             yield pending
             begin = pending.last_sequence + 1
         body = bytes(row.body)
+        counted = row.changes + changes
         pending = Receipt(
-            begin, row.last_sequence, row.changes + changes, row.commit_lsn, row.committed_at, body, copied=row.copied
+            begin, row.last_sequence, counted, row.commit_lsn, row.committed_at, body, copied=row.copied, rules=rules
         )
         changes = 0
     if pending is not None:

@@ -47,13 +47,16 @@ class ChangeQuery:
         stream_created: Callable[[], str],
         task: Callable[[PartitionWriter], PartitionTask],
         office: DeadLetterOffice,
+        rules: str,
         on_applied: BatchApplied,
     ) -> None:
-        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt."""
+        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt. ``rules``
+        is the hash of the transformation that every task is given."""
         self._spark = spark
         self._sink = sink
         self._task = task
         self._office = office
+        self._rules = rules
         self._applied = applied
         self._stream_created = stream_created
         self._on_applied = on_applied
@@ -148,7 +151,7 @@ class ChangeQuery:
 
     def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()
-        receipts = read_receipts(self._written(ranges), self._applied)
+        receipts = read_receipts(self._written(ranges), self._applied, self._rules)
         first = next(receipts, None)
         if first is None:  # Spark runs a first batch even when there is nothing to read yet
             log.debug("nothing to apply yet")

@@ -1,8 +1,8 @@
 """Replaying dead letters: the worker applies those that it was asked to apply, between two batches.
 
-They go through a sink of their own, which writes to the same destination under the name ``<worker>.replay``. Its position counts in
-the dead-letter stream. So a sink that is exactly once is that here too: the letters and that position become durable together, and
-letters that a crash left in the stream behind it are known to be applied.
+They go through a sink of their own, which writes to the same destination under the name ``<worker>.replay``. Its position counts
+in the dead-letter stream. So a sink that is exactly once is that here too: the letters and that position become durable together,
+and letters that a crash left in the stream behind it are known to be applied.
 
 What is refused again goes back to the dead letters with its new reason, and the later letters of the same row with it.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from rules.transformation import Transformation
 from shared import telemetry
 from shared.changes import MessageChanges
 from shared.dead_letter import DeadLetter
@@ -19,6 +20,7 @@ from shared.errors import TransientError
 from worker.dead_letter_office import DeadLetterOffice, changes_of
 from worker.dead_letters import RejectedChanges, Rejection
 from worker.exclusions import Row, touched_rows
+from worker.micro_batch import rule_refusal
 from worker.sinks.sink import Applied, Partition, Receipt, Sink
 
 ATTEMPTS = 3  # then the next look at the queue tries again
@@ -32,10 +34,12 @@ def replay_name(worker: str) -> str:
 
 
 class Replay:
-    """``new_sink`` makes a sink under ``replay_name``, not open."""
+    """``new_sink`` makes a sink under ``replay_name``, not open. Letters hold what the source sent, so they go through the rules
+    and routes that are in force now."""
 
-    def __init__(self, office: DeadLetterOffice, new_sink: Callable[[], Sink]) -> None:
+    def __init__(self, office: DeadLetterOffice, transformation: Transformation, new_sink: Callable[[], Sink]) -> None:
         self._office = office
+        self._transformation = transformation
         self._new_sink = new_sink
 
     def run(self, applied: Applied) -> None:
@@ -60,7 +64,8 @@ class Replay:
         failures = 0
         while letters:
             try:
-                sink.commit(_receipts(sink, [self._message(stored) for stored in letters]), self._office.stream_created)
+                messages = self._transformed([self._message(stored) for stored in letters])
+                sink.commit(_receipts(sink, messages, self._transformation.hash), self._office.stream_created)
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
                 continue
@@ -72,6 +77,17 @@ class Replay:
             self._office.remove(letters)
             log.info("dead letters were replayed", letters=len(letters))
             return
+
+    def _transformed(self, messages: Sequence[MessageChanges]) -> list[MessageChanges]:
+        """Raises RejectedChanges for those that a rule rejects."""
+        transformed, rejections = [], []
+        for message in messages:
+            changes, rejected = self._transformation.apply(message)
+            transformed.append(changes)
+            rejections += [Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected]
+        if rejections:
+            raise RejectedChanges(rejections)
+        return transformed
 
     def _message(self, stored: StoredLetter) -> MessageChanges:
         return changes_of(stored.letter, stored.last_sequence)
@@ -101,8 +117,8 @@ def _is_passed(letter: DeadLetter, applied: Applied) -> bool:
     return letter.sequence <= applied.last_sequence(copied=letter.is_copied)
 
 
-def _receipts(sink: Sink, messages: Sequence[MessageChanges]) -> Iterator[Receipt]:
-    """Those of the letters' changes, which are one partition."""
+def _receipts(sink: Sink, messages: Sequence[MessageChanges], rules: str) -> Iterator[Receipt]:
+    """Those of the letters' changes, which are one partition. ``rules`` is the hash of those they went through."""
     taken: list[MessageChanges] = []
 
     def take() -> Iterator[MessageChanges]:
@@ -113,5 +129,5 @@ def _receipts(sink: Sink, messages: Sequence[MessageChanges]) -> Iterator[Receip
     for body in sink.writer().write(Partition(messages[0].first_sequence, messages[-1].sequence), take()):
         last = taken[-1].transactions[-1]
         changes = sum(message.change_count for message in taken)
-        yield Receipt(taken[0].first_sequence, taken[-1].sequence, changes, last.commit_lsn, last.committed_at, body)
+        yield Receipt(taken[0].first_sequence, taken[-1].sequence, changes, last.commit_lsn, last.committed_at, body, rules=rules)
         taken.clear()

@@ -17,6 +17,8 @@ from typing import TypeVar
 
 from nats.aio.client import Client
 
+from rules.transformation import Transformation
+from rules.transformation_files import load_transformation
 from shared import telemetry
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
@@ -32,8 +34,8 @@ from worker.event_loop import EventLoopThread
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
-from worker.progress import ProgressReport
-from worker.query import ChangeQuery
+from worker.progress import ProgressReport, check_report
+from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from worker.replay import Replay, replay_name
 from worker.sinks.sink import Applied, PartitionWriter, Sink, TickingSink
 from worker.source import SourceSettings
@@ -55,7 +57,7 @@ def run(settings: WorkerSettings, new_sink: NewSink) -> None:
     """Applies the stream until SIGTERM or SIGINT, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
     check_worker_name(settings.name)
     check_until(settings.until_sequence)
-    worker = Worker(settings, new_sink)
+    worker = Worker(settings, new_sink, load_transformation(settings.rules_file, settings.routing_file))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, worker.request_stop)
     try:
@@ -67,8 +69,9 @@ def run(settings: WorkerSettings, new_sink: NewSink) -> None:
 class Worker:
     """One run of one worker."""
 
-    def __init__(self, settings: WorkerSettings, new_sink: NewSink) -> None:
+    def __init__(self, settings: WorkerSettings, new_sink: NewSink, transformation: Transformation) -> None:
         self._settings = settings
+        self._transformation = transformation
         self._new_sink = new_sink
         self._sink = new_sink(settings)
         self._names = GroupNames(settings.group)
@@ -102,7 +105,10 @@ class Worker:
         bucket = StateBucket(self._client, self._names)
         if not self._acquire_lease(bucket):
             return
-        applied = self._sink.open()
+        applied = self._open_sink()
+        if applied is None:
+            return
+        self._loop.run(check_report(bucket, self._settings.name, applied))
         check_position(self._names, applied, streams.changes)
         check_snapshot_position(self._names, applied, streams.snapshot)
         self._open_office(applied)
@@ -110,7 +116,7 @@ class Worker:
         if self._loop.run(self._copy_end.is_reached(applied)):
             self._sink.finish_copy()
             self._copy_end.note_handled(applied)
-        self._progress = ProgressReport(bucket, self._settings.name, applied)
+        self._progress = ProgressReport(bucket, self._settings.name, replace(applied, rules=self._transformation.hash))
         self._loop.run(self._progress.start())
         target = self._find_target()
         if self._stop_requested.is_set():
@@ -183,6 +189,18 @@ class Worker:
         waiting.cancel()
         return False
 
+    def _open_sink(self) -> Applied | None:
+        """None when asked to stop while the sink is away."""
+        pause = FIRST_RETRY_S
+        while not self._stop_requested.is_set():
+            try:
+                return self._sink.open()
+            except TransientError as error:
+                log.warning("the sink cannot be opened, trying again", reason=str(error), pause_s=pause)
+            self._stop_requested.wait(pause)
+            pause = min(2 * pause, LONGEST_RETRY_S)
+        return None
+
     def _lose_lease(self) -> None:
         self._lease_lost = True
         self._stop_requested.set()
@@ -211,17 +229,18 @@ class Worker:
         self._office = DeadLetterOffice(self._loop, self._connected, self._names, settings.name, settings.max_dead_letters)
         self._office.load()
         replay_settings = replace(settings, name=replay_name(settings.name))
-        self._replay = Replay(self._office, lambda: self._new_sink(replay_settings))
+        self._replay = Replay(self._office, self._transformation, lambda: self._new_sink(replay_settings))
         self._replay.run(applied)
 
     def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
         assert self._office is not None
-        settings, office = self._settings, self._office
+        settings, office, transformation = self._settings, self._office, self._transformation
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
 
         def task(writer: PartitionWriter) -> PartitionTask:
             owned = self._loop.run(ownership.current())
-            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, office.exclusions(owned))
+            excluded = office.exclusions(owned)
+            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, excluded, transformation)
 
         self._query = ChangeQuery(
             self._spark,
@@ -230,6 +249,7 @@ class Worker:
             self._find_stream_created,
             task=task,
             office=office,
+            rules=transformation.hash,
             on_applied=self._note_batch,
         )
         source = SourceSettings(

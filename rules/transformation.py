@@ -1,0 +1,92 @@
+"""Rules, then routes: what becomes of a message on its way from the decoder to a sink, as one object that tasks are given."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from rules.routing import NO_ROUTES, Routing
+from rules.rule import RejectedRow
+from rules.ruleset import BoundRules, RuleSet
+from shared.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
+from shared.copy_text import decode_rows, encode_columns
+from shared.table import Table
+
+NO_RULES = RuleSet("", "", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """Pure and picklable. Positions stay what they were: a message keeps its transactions, a change its index."""
+
+    rules: RuleSet = NO_RULES
+    routing: Routing = NO_ROUTES
+
+    @property
+    def hash(self) -> str:
+        """Hex; the same for the same rules and routes, "" when there are none."""
+        hashes = (self.rules.hash, self.routing.hash)
+        return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if any(hashes) else ""
+
+    def apply(self, message: MessageChanges) -> tuple[MessageChanges, list[RejectedRow]]:
+        """The message as it goes on, and the rows that a rule could not process, which are not in it.
+
+        Raises TerminalError when a table no longer has what a rule or route names.
+        """
+        rejected: list[RejectedRow] = []
+        parts: list[TableChanges | Truncation] = []
+        for part in message.parts:
+            if isinstance(part, Truncation):
+                truncation = self.routing.truncate(part)
+                parts += [] if truncation is None else [truncation]
+                continue
+            kept = self._apply_rules(part, rejected)
+            if kept is not None:
+                parts += self.routing.apply(kept)
+        return replace(message, parts=parts), rejected
+
+    def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
+        """The same for copied rows, which are INSERTs to rules and routes: what goes to each destination. ``change_index`` of a
+        rejected row counts the rows of ``copied``. Text that nobody has to look into passes as it is."""
+        rejected: list[RejectedRow] = []
+        if copied.rows and self._looks_into(copied.table):
+            columns = decode_rows(bytes(copied.data), len(copied.table.columns))
+            rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, list(range(copied.rows)), columns)
+            kept = self._apply_rules(rows, rejected)
+            routed = [] if kept is None else self.routing.apply(kept)
+            going = [_encoded(copied, changes) for changes in routed]
+        else:
+            routes = self.routing.bind(copied.table)
+            going = (
+                [copied]
+                if routes is None
+                else [replace(copied, table=route.destination) for route in routes if route.takes(INSERT)]
+            )
+        return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
+
+    def problems(self, tables: list[Table]) -> list[str]:
+        """Everything wrong with rules and routes, ``tables`` being all the tables there are."""
+        return [*self.rules.check(tables), *self.routing.problems(tables)]
+
+    def _looks_into(self, table: Table) -> bool:
+        routes = self.routing.bind(table) or ()
+        return self._rules_of(table) is not None or not all(route.keeps_every_column for route in routes)
+
+    def _rules_of(self, table: Table) -> BoundRules | None:
+        return self.rules.bind(table) if self.rules.entries else None
+
+    def _apply_rules(self, changes: TableChanges, rejected: list[RejectedRow]) -> TableChanges | None:
+        bound = self._rules_of(changes.table)
+        if bound is None:
+            return changes
+        outcome = bound.apply(changes)
+        rejected += outcome.rejected
+        return outcome.changes
+
+
+def _encoded(copied: CopiedRows, rows: TableChanges) -> CopiedRows:
+    data = memoryview(encode_columns(rows.new, len(rows)))
+    return replace(copied, table=rows.table, rows=len(rows), data=data)
+
+
+UNTRANSFORMED = Transformation()
