@@ -15,6 +15,7 @@ from shared.settings import LogSettings, NatsSettings, PostgresSinkSettings, Wor
 from tests.changes_builder import Change, Truncate, message
 from tests.servers import Database
 from tests.sinks.batch import STREAM_CREATED, write
+from worker.dead_letters import RejectedChanges
 from worker.sinks.postgres import PostgresSink
 from worker.sinks.postgres.writer import INLINE_BYTES
 from worker.sinks.sink import Applied, Receipt
@@ -30,7 +31,9 @@ class Target:
     def __init__(self, database: Database, inline_bytes: int) -> None:
         self.database = database
         self.inline_bytes = inline_bytes
-        self.settings = PostgresSinkSettings(database.settings, sync_schema=True, disable_foreign_keys=False)
+        self.settings = PostgresSinkSettings(
+            database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+        )
         self.sequence = 0
         self._sinks: list[PostgresSink] = []
         self._connection = database.connect()
@@ -62,10 +65,19 @@ class Target:
 
     def apply(self, *changes: Change | Truncate) -> Applied:
         """A batch of one transaction."""
-        return self.sink.commit(self.write([changes]), STREAM_CREATED)
+        return self.apply_partitions([changes])
 
     def apply_partitions(self, *partitions: Sequence[Changes]) -> Applied:
-        return self.sink.commit(self.write(*partitions), STREAM_CREATED)
+        return self.commit([self.messages(*partition) for partition in partitions])
+
+    def commit(self, batch: Sequence[Sequence[MessageChanges]]) -> Applied:
+        """Writes the batch as often as the sink asks for it; raises RejectedChanges when it names changes."""
+        while True:
+            try:
+                return self.sink.commit(write(self.sink, batch), STREAM_CREATED)
+            except RejectedChanges as rejected:
+                if rejected.rejections:
+                    raise
 
     def execute(self, statement: str) -> None:
         self._connection.execute(statement.encode())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 
 from shared.errors import TerminalError, TransientError
+from shared.lsn import LSN
+from shared.position import Position
 from tests.changes_builder import insert, table, update
-from tests.sinks.batch import STREAM_CREATED, write
 from tests.sinks.postgres.conftest import Target
+from worker.dead_letters import RejectedChanges
 from worker.sinks.postgres.failure import target_error
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -27,30 +31,32 @@ SECRET = b"s3cret-value"
         ),
     ],
 )
-def test_rows_that_the_target_cannot_hold_stop_the_worker_and_move_nothing(target: Target, columns: str, named: str) -> None:
+def test_rows_that_the_target_cannot_hold_are_rejected_and_move_nothing(target: Target, columns: str, named: str) -> None:
     target.execute(f"CREATE TABLE orders ({columns})")
     messages = target.messages([insert(ORDERS, b"123456789", SECRET)])
-    with pytest.raises(
-        TerminalError, match=f"messages 1 to 1 into table 'public.orders': .*{named}.*nothing of the batch"
-    ) as caught:
-        target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
-    assert SECRET.decode() not in str(caught.value)
-    assert "123456789" not in str(caught.value)
+    with pytest.raises(RejectedChanges) as caught:
+        target.commit([messages])
+    (rejection,) = caught.value.rejections
+    assert rejection.position == Position(LSN(1000), 1)
+    assert re.search(named, rejection.reason)
+    assert SECRET.decode() not in rejection.reason
+    assert "123456789" not in rejection.reason
     assert target.rows("SELECT sequence FROM pgsluice.applied") == [(0,)]
     target.execute("DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
-    assert target.sink.commit(write(target.sink, [messages]), STREAM_CREATED).sequence == 1
+    assert target.commit([messages]).sequence == 1
 
 
 def test_a_null_where_the_target_has_none_names_the_column(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text NOT NULL)")
-    with pytest.raises(TerminalError, match="not null violation, SQLSTATE 23502, column 'note'"):
+    with pytest.raises(RejectedChanges) as caught:
         target.apply(insert(ORDERS, b"1", None))
+    assert "not null violation, SQLSTATE 23502, column 'note'" in caught.value.rejections[0].reason
 
 
 def test_an_error_in_a_later_piece_undoes_the_earlier_ones(target: Target) -> None:
     narrow = table("public.narrow", "id bigint", "note text")
     target.execute("CREATE TABLE narrow (id bigint PRIMARY KEY, note text CHECK (length(note) < 3))")
-    with pytest.raises(TerminalError, match=r"public\.narrow"):
+    with pytest.raises(RejectedChanges):
         target.apply_partitions([[insert(ORDERS, b"1", b"a")]], [[insert(narrow, b"1", b"long")]])
     assert target.table("public", "orders") == []
 

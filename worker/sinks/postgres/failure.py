@@ -5,6 +5,7 @@
     40…, 55P03, 55006              deadlock, serialization, lock    TransientError
     53…, 58…, 25006                out of something, read-only      TransientError
     42501                          permission                       TerminalError: grant it
+    22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known of which (``row_search``)
     everything else                the data or the schema           TerminalError: change the target
 
 A server's message, DETAIL and CONTEXT may hold values; only names and the SQLSTATE are used.
@@ -21,16 +22,26 @@ from shared.table import Table
 
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
+_ROW_CLASSES = ("22", "23", "44")
+_ROW_STATES = {"54000", "P0001"}
+"""An index entry that is too large; what a trigger raises."""
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class PieceError(Exception):
-    """The target refused a statement for ``table``; ``cause`` is the server's error. Never leaves the sink."""
+    """The target refused a statement for ``table``; ``cause`` is the server's error. ``has_rows``: the statement applies rows,
+    each of which could be tried alone. Never leaves the sink."""
 
-    def __init__(self, table: Table, cause: psycopg.Error) -> None:
+    def __init__(self, table: Table, cause: psycopg.Error, *, has_rows: bool = True) -> None:
         super().__init__(table.qualified_name)
         self.table = table
         self.cause = cause
+        self._has_rows = has_rows
+
+    @property
+    def concerns_rows(self) -> bool:
+        """Whether other rows of the statement could be applied."""
+        return self._has_rows and concerns_rows(self.cause)
 
 
 def is_transient(error: psycopg.Error) -> bool:
@@ -39,6 +50,17 @@ def is_transient(error: psycopg.Error) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError)
     return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+
+
+def concerns_rows(error: psycopg.Error) -> bool:
+    """Whether the values of single rows may be the cause, so that other rows of the same statement could be applied."""
+    state = error.sqlstate or ""
+    return state[:2] in _ROW_CLASSES or state in _ROW_STATES
+
+
+def reason(error: psycopg.Error, table: Table) -> str:
+    """Why a row of ``table`` was refused."""
+    return f"the target refused it: {_condition(error)}{_place(error, table)}"
 
 
 _CHANGE_THE_TABLE = (

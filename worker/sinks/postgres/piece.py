@@ -71,10 +71,12 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one receipt brings: tables to clear, then pieces in the order of their rounds."""
+    """What one receipt brings: tables to clear, then pieces in the order of their rounds. ``is_refused``: the target did not take
+    all rows, so there is nothing; they have to be looked at one by one."""
 
     clearings: tuple[Clearing, ...]
     pieces: tuple[Piece, ...]
+    is_refused: bool = False
 
     def stages(self) -> list[str]:
         """Names of the tables that rows were staged in."""
@@ -98,7 +100,9 @@ class Share:
                 content = len(piece.content)
                 texts.append(piece.content)
             pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
-        header = orjson.dumps({"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces})
+        header = orjson.dumps(
+            {"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
+        )
         return b"".join([_U32.pack(len(header)), header, *texts])
 
     @classmethod
@@ -111,11 +115,12 @@ class Share:
             tables = [Table.decode(table) for table in header["tables"]]
             clearings = tuple(Clearing(tables[table], bool(restart)) for table, restart in header["clearings"])
             pieces, end = _decode_pieces(tables, header["pieces"], body, start)
+            is_refused = bool(header["refused"])
         except (struct.error, orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
         if end != len(body):
             raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header says {end}")
-        return cls(clearings, pieces)
+        return cls(clearings, pieces, is_refused)
 
 
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:

@@ -55,6 +55,13 @@ class DriverSession:
                 if not isinstance(piece.content, StagedRows):
                     self.stages.prepare(self.targets[piece.table], piece.kind)
 
+    def tell_apart(self, *, apart: bool) -> None:
+        """Whether the next pieces' rows have labels. Then every table is looked at again: a row must not be refused for what its
+        table was like earlier."""
+        if apart or self.stages.apart:
+            self.forget()
+        self.stages.apart = apart
+
     def forget(self) -> None:
         """The next ``prepare`` looks at every table again."""
         self.targets.clear()

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from shared import telemetry
-from shared.errors import PgsluiceError, TerminalError, TransientError
+from shared.errors import PgsluiceError, SinkBehindError, TerminalError, TransientError
 from shared.settings import PostgresSinkSettings, WorkerSettings
 from shared.table import Table
+from worker.dead_letters import RejectedChanges
 from worker.sinks.postgres.applied import AppliedRow
 from worker.sinks.postgres.connection import Connection, connect
 from worker.sinks.postgres.copied_messages import CopiedMessages
@@ -21,10 +22,13 @@ from worker.sinks.postgres.own_tables import ensure_tables
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share
 from worker.sinks.postgres.restart import empty_table
+from worker.sinks.postgres.row_merge import RowMerge
 from worker.sinks.postgres.session import DriverSession
 from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
 from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+
+APART_BATCHES = 10
 
 _log = telemetry.logger(__name__)
 
@@ -73,6 +77,8 @@ class PostgresSink:
         """Where the last transaction led, while its end is not known: the connection broke."""
         self._one_by_one = False
         """Whether the next batch is written change by change, because a constraint refused it in folded form."""
+        self._apart_batches = 0
+        """How many more batches are written with labelled rows, because the target refused some: others may follow."""
         self._litter = False
         """Whether staging tables of this worker may be left."""
 
@@ -80,12 +86,13 @@ class PostgresSink:
         """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
         position, and drops staging tables that nobody will merge."""
         self.close()
-        connection = connect(self._settings.target, "pgsluice worker")
+        connection = connect(self._settings, "pgsluice worker")
         try:
             ensure_tables(connection)
             self._row.ensure(connection)
             self._session = self._new_session(connection)
             with connection.transaction():
+                connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
                 self._applied = self._row.lock(connection) or NOTHING_APPLIED
             drop_stages(connection, leftover_stages(connection, self._names, None))
         except psycopg.Error as error:
@@ -95,11 +102,11 @@ class PostgresSink:
         return self._applied
 
     def writer(self) -> PostgresWriter:
-        return replace(self._writer, one_by_one=self._one_by_one)
+        return replace(self._writer, one_by_one=self._one_by_one, apart=self._apart_batches > 0)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """One transaction; receipts that are applied already are passed over. After TransientError the partitions have to be
-        written anew: what was staged may be gone."""
+        """One transaction; receipts that are applied already are passed over. After TransientError and RejectedChanges the
+        partitions have to be written anew: what was staged may be gone, or looked at in another way."""
         received = list(receipts)
         try:
             session = self._connected()
@@ -115,6 +122,8 @@ class PostgresSink:
                 self._finish_changes(session, rest, position)
         except (psycopg.Error, PieceError) as error:
             cause, table = (error.cause, error.table) if isinstance(error, PieceError) else (error, None)
+            if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
+                self.close()  # what was a primary is none any more: connecting anew finds the one that is
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise target_error(cause, table, doing) from None
         self._applied, self._in_doubt = position, None
@@ -136,7 +145,7 @@ class PostgresSink:
     def _connected(self) -> DriverSession:
         """The session, a new one after a broken connection; by then it is clear what became of the last transaction."""
         if self._session is None or self._session.connection.closed:
-            self._session = self._new_session(connect(self._settings.target, "pgsluice worker"))
+            self._session = self._new_session(connect(self._settings, "pgsluice worker"))
         if self._in_doubt is not None:
             with self._session.connection.transaction():
                 if self._row.lock(self._session.connection) == self._in_doubt:
@@ -149,12 +158,21 @@ class PostgresSink:
 
     def _check_position(self, connection: Connection) -> None:
         """Locks the position, which must be where this sink left it."""
-        if self._row.lock(connection) != self._applied:
-            raise TerminalError(
-                f"the position of worker '{self._names.worker}' of group '{self._names.group}' in pgsluice.applied was moved by"
-                " somebody else",
-                "another worker of this name writes to this target; stop it, or give one of them another name",
+        found = self._row.lock(connection)
+        if found == self._applied:
+            return
+        position = f"the position of worker '{self._names.worker}' of group '{self._names.group}' in pgsluice.applied"
+        if found is None:
+            raise TerminalError(f"{position} is gone", "restore the row, or the target as a whole, and start again")
+        if found.is_behind(self._applied):
+            raise SinkBehindError(
+                f"{position} is behind what this worker applied: the target is in a state that it had before",
+                "after a failover or a restore, start again: the worker goes on from there",
             )
+        raise TerminalError(
+            f"{position} was moved by somebody else",
+            "another worker of this name writes to this target; stop it, or give one of them another name",
+        )
 
     def _rest_of(self, receipts: Sequence[Receipt], stream_created: str) -> list[Receipt]:
         """Those that are not applied."""
@@ -187,11 +205,15 @@ class PostgresSink:
     def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
         session.build_keys()
         shares = [Share.decode(receipt.body) for receipt in receipts]
+        if any(share.is_refused for share in shares):
+            self._litter, self._apart_batches = True, APART_BATCHES
+            raise RejectedChanges(())
         changes = sum(receipt.changes for receipt in receipts)
         batch = _Batch(shares, receipts[0].first_sequence, position, changes)
         self._litter = self._litter or bool(batch.stages)
         self._apply(session, batch)
         self._one_by_one = False
+        self._apart_batches = max(0, self._apart_batches - 1)
 
     def _apply(self, session: DriverSession, batch: _Batch) -> None:
         """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
@@ -207,7 +229,7 @@ class PostgresSink:
             except PieceError as again:
                 raise self._refusal(again, batch) from None
 
-    def _refusal(self, error: PieceError, batch: _Batch) -> PgsluiceError:
+    def _refusal(self, error: PieceError, batch: _Batch) -> PgsluiceError | RejectedChanges:
         """Folding skips states that the source went through; a unique constraint or a foreign key may have needed them."""
         skipped = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ForeignKeyViolation)
         if skipped and not self._one_by_one:
@@ -216,16 +238,24 @@ class PostgresSink:
                 f"a constraint of table '{error.table.qualified_name}' refuses the outcome of {batch}",
                 "they are applied one by one",
             )
+        if error.concerns_rows and not self._apart_batches:
+            self._apart_batches = APART_BATCHES
+            return RejectedChanges(())
         return target_error(error.cause, error.table, f"applying {batch}")
 
     def _transact(self, session: DriverSession, batch: _Batch) -> None:
+        session.tell_apart(apart=self._apart_batches > 0)
         session.prepare(batch.tables, batch.shares)
         connection = session.connection
         with connection.transaction():
             self._check_position(connection)
             check_staged(connection, batch.stages)
-            merge = Merge(connection, session.targets, session.stages)
+            row_merge = RowMerge(connection, session.targets, session.stages) if self._apart_batches else None
+            merge = Merge(connection, session.targets, session.stages, row_merge)
             merge.apply(batch.shares)
+            if row_merge is not None and row_merge.rejections:
+                self._apart_batches = APART_BATCHES
+                raise RejectedChanges(row_merge.rejections)
             drop_stages(connection, batch.stages)
             self._row.move(connection, batch.position, changes=batch.changes)
             self._in_doubt = batch.position

@@ -31,7 +31,7 @@ class TaskSession:
 
     def connection(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._settings.target, "pgsluice task")
+            self._connection = connect(self._settings, "pgsluice task")
             # What a crash of the target takes of a task's work is noticed and done again; waiting for the disk buys nothing.
             self._connection.execute("SET synchronous_commit = off")
             if self._settings.disable_foreign_keys:
@@ -45,6 +45,10 @@ class TaskSession:
                 self.connection(), table, self._pending_keys, sync_schema=self._settings.sync_schema, copied=copied
             )
         return self._tables[table]
+
+    def forget(self) -> None:
+        """Every table is looked at again."""
+        self._tables.clear()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -15,16 +15,21 @@ import psycopg
 from shared.changes import CopiedRows, MessageChanges
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
+from worker.dead_letters import RejectedChanges, Rejection
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.copy_load import load
 from worker.sinks.postgres.failure import PieceError, copy_error, target_error
 from worker.sinks.postgres.fold import PartitionFold
+from worker.sinks.postgres.last_positions import LastPositions
 from worker.sinks.postgres.pending_keys import PendingKeys
-from worker.sinks.postgres.piece import Piece, StagedRows
-from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, stage_identifier
+from worker.sinks.postgres.piece import Piece, Share, StagedRows
+from worker.sinks.postgres.row_search import copy_apart
+from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, index_rows, stage_identifier
 from worker.sinks.postgres.task_session import TaskSession, in_task_session
 from worker.sinks.sink import Partition
+
+REFUSED = Share((), (), is_refused=True)
 
 INLINE_BYTES = 256 * 1024
 """Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
@@ -42,22 +47,27 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
     """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may carry,
-    small pieces aside. ``one_by_one`` is that of ``PartitionFold``."""
+    small pieces aside. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled (``last_positions``), so that
+    those that the target refuses can be named."""
 
     settings: PostgresSinkSettings
     names: StageNames
     inline_bytes: int
     one_by_one: bool = False
+    apart: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        """Yields one receipt, an encoded ``Share``. What it staged is committed by then."""
-        fold = PartitionFold(one_by_one=self.one_by_one)
-        for message in messages:
-            fold.add(message)
-        share = fold.share()
+        """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
+        are told ``apart``."""
+        share = self._fold(messages)
         large = self._large(share.pieces)
         if large:
-            share = replace(share, pieces=self._stage(partition, share.pieces, large))
+            try:
+                share = replace(share, pieces=self._stage(partition, share.pieces, large))
+            except PieceError as error:
+                if self.apart or not error.concerns_rows:
+                    raise target_error(error.cause, error.table, f"staging {_messages(partition)}") from None
+                share = REFUSED
         yield share.encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
@@ -70,6 +80,18 @@ class PostgresWriter:
             sequences |= {rows.sequence: None for rows in group if rows.data}
             restarted += [rows.table for rows in group if rows.restarts]
         yield CopiedShare(tuple(sequences), tuple(restarted)).encode()
+
+    def _fold(self, messages: Iterable[MessageChanges]) -> Share:
+        fold = PartitionFold(one_by_one=self.one_by_one)
+        if not self.apart:
+            for message in messages:
+                fold.add(message)
+            return fold.share()
+        positions = LastPositions()
+        for message in messages:
+            fold.add(message)
+            positions.add(message)
+        return positions.label(fold.share())
 
     def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> None:
         messages = CopiedMessages(self.names.group, self.names.worker)
@@ -91,10 +113,7 @@ class PostgresWriter:
         return large
 
     def _stage(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[Piece, ...]:
-        try:
-            return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
-        except PieceError as error:
-            raise target_error(error.cause, error.table, f"staging {_messages(partition)}") from None
+        return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
 
     def _in_session(self, work: Callable[[TaskSession], T]) -> T:
         return in_task_session(self.settings, PendingKeys(self.names.group, self.names.worker), work)
@@ -102,7 +121,10 @@ class PostgresWriter:
     def _stage_all(
         self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
     ) -> tuple[Piece, ...]:
-        """One transaction. Raises PieceError."""
+        """One transaction. Raises PieceError, or RejectedChanges with all rows that could not be staged."""
+        rejections: list[Rejection] = []
+        if self.apart:
+            session.forget()  # a row must not be refused for what its table was like earlier
         names = iter(self.names.of_attempt(partition.first_sequence))
         staged = list(pieces)
         table = pieces[min(large)].table
@@ -113,16 +135,22 @@ class PostgresWriter:
             with session.connection().transaction():
                 for i in sorted(large):
                     table = pieces[i].table
-                    staged[i] = self._stage_piece(session, pieces[i], next(names))
+                    staged[i] = self._stage_piece(session, pieces[i], next(names), rejections)
+                if rejections:
+                    raise RejectedChanges(rejections)
         except psycopg.Error as error:
             raise PieceError(table, error) from None
         return tuple(staged)
 
-    def _stage_piece(self, session: TaskSession, piece: Piece, name: str) -> Piece:
+    def _stage_piece(self, session: TaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
         assert isinstance(piece.content, bytes)
-        connection = session.connection()
-        create_stage(connection, name, session.target_table(piece.table), piece.kind)
-        copy_into(connection, stage_identifier(name), piece.content, new=True)
+        connection, target = session.connection(), session.target_table(piece.table)
+        create_stage(connection, name, target, piece.kind, apart=self.apart)
+        if self.apart:
+            rejections += copy_apart(connection, stage_identifier(name), target, piece.content)
+            index_rows(connection, name)
+        else:
+            copy_into(connection, stage_identifier(name), piece.content, new=True)
         return replace(piece, content=StagedRows(name))
 
 

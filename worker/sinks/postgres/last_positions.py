@@ -1,0 +1,79 @@
+"""Which source change a folded row comes from: the last one of its key in the partition.
+
+Needed only while rows are looked for that the target refuses: then each row that is staged carries its number in its piece and
+the position of its last change, in two more columns. When the last change of a row is taken out and what remains is still
+refused, the next pass takes out the one before it, until the row is as the target last could take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shared.changes import DELETE, NO_OLD_ROW, MessageChanges, TableChanges
+from shared.position import Position
+from shared.table import UNCHANGED, Table, Value
+from worker.sinks.postgres.copy_text import encode_columns
+from worker.sinks.postgres.piece import Piece, PieceKind, Share
+
+_TableName = tuple[str, str]
+
+
+class LastPositions:
+    """Takes the messages that a partition's fold takes. Rows are known by the COPY text of their key."""
+
+    def __init__(self) -> None:
+        self._rows: dict[_TableName, dict[bytes, Position]] = {}
+
+    def add(self, message: MessageChanges) -> None:
+        positions = [t.position(index) for t in message.transactions for index in range(t.first_change, t.end_change)]
+        for part in message.parts:
+            if isinstance(part, TableChanges):
+                self._add_part(part, positions)
+
+    def label(self, share: Share) -> Share:
+        """``share``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""
+        return replace(share, pieces=tuple(self._labelled(piece) for piece in share.pieces))
+
+    def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
+        rows = self._rows.setdefault((part.table.schema, part.table.name), {})
+        new = _key_texts(part.table, _whole(part))
+        old = new if part.old is None else _key_texts(part.table, part.old)
+        for row, (operation, index) in enumerate(zip(part.operations, part.change_indexes, strict=True)):
+            position = positions[index]
+            if operation != DELETE:
+                rows[new[row]] = position
+            if part.old_kinds is not None and part.old_kinds[row] != NO_OLD_ROW:
+                rows[old[row]] = position
+
+    def _labelled(self, piece: Piece) -> Piece:
+        assert isinstance(piece.content, bytes)
+        rows = self._rows[piece.table.schema, piece.table.name]
+        lines = piece.content.split(b"\n")[:-1]
+        labelled = [b"%b\t%d\t%b\n" % (line, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)]
+        return replace(piece, content=b"".join(labelled))
+
+
+def _key_texts(table: Table, columns: Sequence[Sequence[Value]]) -> list[bytes]:
+    return encode_columns([columns[i] for i in table.key] if table.key else columns).split(b"\n")
+
+
+def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:
+    """The new columns; of a table without a key, those that were not sent are the old ones."""
+    if part.table.key or part.old is None:
+        return part.new
+    return [
+        [before if after is UNCHANGED else after for after, before in zip(new, old, strict=True)]
+        for new, old in zip(part.new, part.old, strict=True)
+    ]
+
+
+def _key_of(piece: Piece, line: bytes) -> bytes:
+    """The text of the key in a staged row, whose columns ``PieceKind`` lists."""
+    if piece.kind is PieceKind.DELETE:
+        return line
+    fields = line.split(b"\t")
+    if piece.kind is PieceKind.IN_ORDER:
+        width = len(piece.table.columns)
+        return b"\t".join(fields[2 + width :] if fields[1] == b"D" else fields[2 : 2 + width])
+    return b"\t".join(fields[i] for i in piece.table.key) if piece.table.key else line
