@@ -266,7 +266,7 @@ def _border_line(operation: str, transaction: Transaction) -> bytes:
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _typed_columns(table: Table, columns: list[list[Value]]) -> list[list[Any]]:
+def _typed_columns(table: Table, columns: Sequence[Sequence[Value]]) -> list[list[Any]]:
     """``columns`` with what stands in the JSON for each value; NULL and UNCHANGED stay themselves."""
     typed = []
     for column, values in zip(table.columns, columns, strict=True):
