@@ -4,6 +4,8 @@ Spark starts it as ``python -m worker.spark_daemon`` in the place of ``pyspark.d
 imports pandas, pyarrow and the sink's libraries for itself: more than a second of its first batch.
 """
 
+import gc
+
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.sql.pandas.serializers
@@ -17,4 +19,5 @@ import worker.sinks.postgres
 import worker.source  # noqa: F401
 
 if __name__ == "__main__":
+    gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     daemon.manager()
