@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules.routing import NO_ROUTES, Routing
@@ -47,11 +48,12 @@ class Transformation:
 
     def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
         """The same for copied rows, which are INSERTs to rules and routes: what goes to each destination. ``change_index`` of a
-        rejected row counts the rows of ``copied``. Text that nobody has to look into passes as it is."""
+        rejected row counts the rows of the message. Text that nobody has to look into passes as it is."""
         rejected: list[RejectedRow] = []
         if copied.rows and self._looks_into(copied.table):
             columns = decode_rows(bytes(copied.data), len(copied.table.columns))
-            rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, list(range(copied.rows)), columns)
+            numbers = list(map(copied.row_number, range(copied.rows)))
+            rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
             kept = self._apply_rules(rows, rejected)
             routed = [] if kept is None else self.routing.apply(kept)
             going = [_encoded(copied, changes) for changes in routed]
@@ -64,9 +66,13 @@ class Transformation:
             )
         return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
 
-    def problems(self, tables: list[Table]) -> list[str]:
+    def problems(self, tables: Sequence[Table]) -> list[str]:
         """Everything wrong with rules and routes, ``tables`` being all the tables there are."""
         return [*self.rules.check(tables), *self.routing.problems(tables)]
+
+    def warnings(self, tables: Sequence[Table]) -> list[str]:
+        """What may surprise."""
+        return self.rules.warnings(tables)
 
     def _looks_into(self, table: Table) -> bool:
         routes = self.routing.bind(table) or ()
@@ -86,7 +92,7 @@ class Transformation:
 
 def _encoded(copied: CopiedRows, rows: TableChanges) -> CopiedRows:
     data = memoryview(encode_columns(rows.new, len(rows)))
-    return replace(copied, table=rows.table, rows=len(rows), data=data)
+    return replace(copied, table=rows.table, rows=len(rows), data=data, numbers=tuple(rows.change_indexes))
 
 
 UNTRANSFORMED = Transformation()

@@ -108,7 +108,8 @@ class CopiedRows:
 
     ``restarts``: the table is copied anew; whatever was copied of it before does not count. Such a message has no rows and
     is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
-    counts as written when all of them are, so no receipt may come in between.
+    counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
+    from 0; None when all rows of the message are here.
     """
 
     sequence: int
@@ -118,3 +119,8 @@ class CopiedRows:
     data: memoryview = field(repr=False)
     restarts: bool
     more_follow: bool = False
+    numbers: tuple[int, ...] | None = None
+
+    def row_number(self, row: int) -> int:
+        """What the message's row is that is here at ``row``."""
+        return row if self.numbers is None else self.numbers[row]

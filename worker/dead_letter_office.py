@@ -169,7 +169,7 @@ class DeadLetterOffice:
 
     def _full(self, new: int, reason: str) -> TerminalError:
         return TerminalError(
-            f"{new} changes of worker '{self._worker}' cannot be applied (the first: {reason}); with the {len(self._letters)} dead"
+            f"{new} changes of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead"
             f" letters that are there, that is more than max-dead-letters ({self._limit})",
             "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",

@@ -63,7 +63,8 @@ class Diversion:
         return replace(message, parts=parts)
 
     def copied_remainder(self, copied: CopiedRows) -> CopiedRows:
-        """The same of copied rows: only rejected ones are taken out, for what is copied comes before every change."""
+        """The same of a whole message of copied rows: only rejected ones are taken out, for what is copied comes before every
+        change."""
         first, end = copied_position(copied.sequence, 0), copied_position(copied.sequence, copied.rows)
         found = sorted(p.ordinal - first.ordinal for p in self._reasons if first <= p < end)
         if not found:
@@ -74,9 +75,9 @@ class Diversion:
             position = copied_position(copied.sequence, row)
             values = tuple(column[0] for column in decode_rows(lines[row] + b"\n", columns))
             self._add(position, copied.table.qualified_name, copied.sequence, copied.snapshot, copied_row_body(copied, values))
-        left = set(range(len(lines))) - set(found)
-        data = b"".join(lines[row] + b"\n" for row in sorted(left))
-        return replace(copied, rows=len(left), data=memoryview(data))
+        left = sorted(set(range(len(lines))) - set(found))
+        data = b"".join(lines[row] + b"\n" for row in left)
+        return replace(copied, rows=len(left), data=memoryview(data), numbers=tuple(left))
 
     def _rows(self, part: TableChanges, name: TableName, search: _MessageSearch) -> list[TableChanges]:
         blocked = self._blocked.get(name, {})

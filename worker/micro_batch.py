@@ -19,7 +19,7 @@ from rules.rule import RejectedRow
 from rules.transformation import Transformation
 from shared.changes import CopiedRows, MessageChanges
 from shared.dead_letter import copied_position
-from shared.errors import PgsluiceError, TerminalError, TransientError
+from shared.errors import PgsluiceError, TerminalError
 from shared.pgoutput import decode_changes
 from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
@@ -134,12 +134,16 @@ class _PartitionShare:
         """What goes to the sink. Changes that a rule rejects are taken out, and with them the later ones of their rows, which may
         have been fit: so the rest goes through the rules once more."""
         while True:
-            transformed, rejected = self._transformation.apply(self._diversion.remainder(message, body))
+            message = self._diversion.remainder(message, body)
+            transformed, rejected = self._transformation.apply(message)
             if not rejected:
                 return transformed
             self._diversion.reject(Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected)
 
     def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
+        """A sink may load rows for good before the batch is committed. So the letters of rows that a rule rejects have to be
+        there first: raises RejectedChanges with all of them, and yields nothing behind the first."""
+        rejections: list[Rejection] = []
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
             table, data = split_snapshot_body(body.data)
             headers = body.headers
@@ -148,21 +152,13 @@ class _PartitionShare:
                 self._changes += headers.rows
                 restarts = headers.is_begin and headers.attempt > 1
                 copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
-                yield from self._transformed_rows(copied)
-
-    def _transformed_rows(self, copied: CopiedRows) -> list[CopiedRows]:
-        """The same of copied rows, which may go to several tables."""
-        transformed, rejected = self._transformation.apply_copied(copied)
-        self._diversion.reject(
-            Rejection(copied_position(copied.sequence, row.change_index), rule_refusal(row)) for row in rejected
-        )
-        remainder = self._diversion.copied_remainder(copied)
-        if remainder is copied:
-            return transformed
-        transformed, rejected = self._transformation.apply_copied(remainder)
-        if rejected:
-            raise TransientError(f"{rule_refusal(rejected[0])}, which was not so a moment ago", "the machine may be too busy")
-        return transformed
+                transformed, rejected = self._transformation.apply_copied(self._diversion.copied_remainder(copied))
+                rejections += [
+                    Rejection(copied_position(copied.sequence, row.change_index), rule_refusal(row)) for row in rejected
+                ]
+                yield from transformed if not rejections else ()
+        if rejections:
+            raise RejectedChanges(rejections)
 
 
 def rule_refusal(row: RejectedRow) -> str:

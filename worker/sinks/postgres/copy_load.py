@@ -13,11 +13,14 @@ import psycopg
 from psycopg import sql
 
 from shared.changes import CopiedRows
+from shared.dead_letter import copied_position
 from shared.table import Table
+from worker.dead_letters import Rejection
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.copied_messages import CopiedMessages
-from worker.sinks.postgres.failure import PieceError
+from worker.sinks.postgres.failure import PieceError, reason
 from worker.sinks.postgres.piece import PieceKind
+from worker.sinks.postgres.row_search import refused_rows
 from worker.sinks.postgres.statements import merge_statements, stage_query
 from worker.sinks.postgres.target_table import TargetTable
 from worker.sinks.postgres.task_session import TaskSession
@@ -38,6 +41,37 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
             if not is_met or error.table in session.occupied:
                 raise
             session.occupied.add(error.table)
+
+
+def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> list[Rejection]:
+    """The rows for which the target refuses to load ``copied``; loads nothing. Raises PieceError."""
+    session.forget()  # a row must not be refused for what its table was like earlier
+    rejections: list[Rejection] = []
+    table = copied[0].table
+    try:
+        targets = {table: _target(session, table) for table in {rows.table for rows in copied}}
+        with session.connection().transaction():
+            claimed = messages.claim(session.connection(), {rows.sequence for rows in copied})
+            for table, target in targets.items():
+                rows = [each for each in copied if each.table == table and each.sequence in claimed]
+                rejections += _find_refused(session, target, rows)
+            raise psycopg.Rollback
+    except psycopg.Error as error:
+        raise PieceError(table, error) from None
+    return rejections
+
+
+def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows]) -> list[Rejection]:
+    places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
+    lines = [line + b"\n" for rows in copied for line in bytes(rows.data).split(b"\n")[:-1]]
+    connection, is_occupied = session.connection(), target.table in session.occupied
+
+    def load_range(low: int, high: int) -> None:
+        with connection.transaction():
+            _load_table(connection, target, [memoryview(b"".join(lines[low:high]))], is_occupied=is_occupied)
+
+    refused = refused_rows(0, len(lines), load_range)
+    return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
 
 
 def _target(session: TaskSession, table: Table) -> TargetTable:

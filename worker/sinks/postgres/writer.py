@@ -13,12 +13,13 @@ from typing import TypeVar
 import psycopg
 
 from shared.changes import CopiedRows, MessageChanges
+from shared.errors import TransientError
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.dead_letters import RejectedChanges, Rejection
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
-from worker.sinks.postgres.copy_load import load
+from worker.sinks.postgres.copy_load import find_refused, load
 from worker.sinks.postgres.failure import PieceError, copy_error, target_error
 from worker.sinks.postgres.fold import PartitionFold
 from worker.sinks.postgres.last_positions import LastPositions
@@ -75,10 +76,13 @@ class PostgresWriter:
         the batch."""
         sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
         restarted: list[Table] = []
+        rejections: list[Rejection] = []
         for group in _groups(copied):
-            self._load(partition, group)
+            rejections += self._load(partition, group)
             sequences |= {rows.sequence: None for rows in group if rows.data}
             restarted += [rows.table for rows in group if rows.restarts]
+        if rejections:
+            raise RejectedChanges(rejections)
         yield CopiedShare(tuple(sequences), tuple(restarted)).encode()
 
     def _fold(self, messages: Iterable[MessageChanges]) -> Share:
@@ -93,12 +97,22 @@ class PostgresWriter:
             positions.add(message)
         return positions.label(fold.share())
 
-    def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> None:
+    def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> list[Rejection]:
+        """What the target refuses; nothing of the group is loaded then."""
         messages = CopiedMessages(self.names.group, self.names.worker)
         try:
-            self._in_session(lambda session: load(session, messages, group))
+            try:
+                self._in_session(lambda session: load(session, messages, group))
+            except PieceError as error:
+                if not error.concerns_rows or isinstance(error.cause, psycopg.errors.ForeignKeyViolation):
+                    raise
+                refused = self._in_session(lambda session: find_refused(session, messages, group))
+                if not refused:
+                    raise TransientError("the target takes rows now that it refused", "the batch is loaded again") from None
+                return refused
         except PieceError as error:
             raise copy_error(error, f"loading {_messages(partition)}") from None
+        return []
 
     def _large(self, pieces: tuple[Piece, ...]) -> set[int]:
         """Indexes of the pieces to stage: the largest, until the rest fits into the receipt."""
