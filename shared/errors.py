@@ -4,7 +4,8 @@
     ├── UsageError          2   the configuration or the command line is wrong
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
-    │   └── ConsumerGoneError  75   nobody reads our standard output any more
+    │   ├── ConsumerGoneError  75   nobody reads our standard output any more
+    │   └── SinkBehindError    75   the sink is behind where it was, as after a failover
     └── TransientError     75   the same call may succeed later
         └── SnapshotGoneError   the source no longer shows the snapshot that a copy reads; a new one is needed
 
@@ -46,6 +47,13 @@ class WireError(TerminalError):
 
 class ConsumerGoneError(TerminalError):
     """Nobody reads our standard output any more. This process cannot go on; one with a new reader can: exit 75."""
+
+    exit_code = 75
+
+
+class SinkBehindError(TerminalError):
+    """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new process goes
+    on from where the sink is: exit 75."""
 
     exit_code = 75
 

@@ -138,11 +138,14 @@ class WorkerSettings:
 @dataclass(frozen=True, slots=True)
 class PostgresSinkSettings:
     """The Postgres sink's own. ``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
-    ``session_replication_role = replica``, as Postgres's own apply worker does."""
+    ``session_replication_role = replica``, as Postgres's own apply worker does. ``sync_sequences``: keep the target's sequences
+    ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
 
     target: PostgresSettings
     sync_schema: bool
     disable_foreign_keys: bool
+    sync_sequences: bool
+    lock_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,23 @@ SINK_OPTIONS = (
         "false",
     ),
     Option(
+        "target-sync-sequences",
+        Kind.SWITCH,
+        POSTGRES,
+        "Keep the sequences of the target's serial and identity columns ahead of the rows, so that it can take over",
+        "true",
+        "false",
+    ),
+    Option(
+        "target-lock-timeout",
+        Kind.DURATION,
+        POSTGRES,
+        "How long to wait for a lock at the target before what was locked is let go and the batch tried again",
+        "30s",
+        "30s",
+        minimum=1,
+    ),
+    Option(
         "sink-option",
         Kind.PAIRS,
         (Role.CUSTOM,),

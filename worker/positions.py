@@ -19,7 +19,7 @@ from shared.jetstream import connect
 from shared.lsn import format_lsn, parse_lsn
 from shared.names import GroupNames
 from shared.settings import NatsSettings
-from shared.state import Entry, StateBucket, position_key
+from shared.state import Entry, StateBucket, position_key, worker_key
 from worker.event_loop import EventLoopThread
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
@@ -149,5 +149,5 @@ class BucketPositions:
         except (KeyError, TypeError, ValueError) as error:
             raise TerminalError(
                 f"key {self._key} of the state bucket {self._names.bucket} is malformed ({type(error).__name__})",
-                "something else wrote it; remove the key and the worker begins with the oldest message of the stream",
+                f"something else wrote it; remove it and {worker_key(self._worker)}, and the worker begins with the oldest message",
             ) from None

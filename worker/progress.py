@@ -12,7 +12,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shared.errors import TransientError
+from shared.errors import TerminalError, TransientError
 from shared.lsn import format_lsn
 from shared.state import StateBucket, worker_key
 from worker.sinks.sink import Applied
@@ -80,6 +80,21 @@ class ProgressReport:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> None:
+    """Raises TerminalError when the worker reported of a position and its sink has none. Its data may be there all the same: to
+    begin anew would double what has no key."""
+    entry = await bucket.get(worker_key(worker))
+    reported = entry.value if entry else {}
+    if applied.sequence or applied.snapshot_sequence or not (reported.get("sequence") or reported.get("snapshot_sequence")):
+        return
+    raise TerminalError(
+        f"the sink has no position of worker '{worker}', which had applied changes up to message {reported.get('sequence')} and"
+        f" copied rows up to message {reported.get('snapshot_sequence')}",
+        "restore the position together with the data (Postgres: pgsluice.applied); for a sink that is new and empty, give the"
+        " worker another --name",
+    )
 
 
 def _now() -> str:

@@ -87,6 +87,8 @@ def postgres_sink_settings(values: Values) -> PostgresSinkSettings:
         target=_postgres(values, "target-"),
         sync_schema=values.switch("target-sync-schema"),
         disable_foreign_keys=values.switch("target-disable-foreign-keys"),
+        sync_sequences=values.switch("target-sync-sequences"),
+        lock_timeout_s=values.seconds("target-lock-timeout"),
     )
 
 

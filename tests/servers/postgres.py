@@ -218,6 +218,15 @@ class PostgresServer:
         if self._process is not None:
             self._process.kill()
 
+    def copy(self, host: str) -> PostgresServer:
+        """Another server, not started, with the data of this one, which must be stopped; at the same port of another address of
+        this machine."""
+        other = PostgresServer(self.settings | {"listen_addresses": host})
+        other.host, other.port = host, self.port
+        shutil.rmtree(other.data_directory)
+        _copy_tree(self.data_directory, other.data_directory, unprivileged_user())
+        return other
+
     def restart(self) -> None:
         self.stop()
         self.start()

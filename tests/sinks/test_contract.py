@@ -81,9 +81,10 @@ class PostgresDestination:
         self._settings = settings
 
     def new_sink(self) -> PostgresSink:
-        return PostgresSink(
-            self._settings, PostgresSinkSettings(self._database.settings, sync_schema=True, disable_foreign_keys=False)
+        settings = PostgresSinkSettings(
+            self._database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
         )
+        return PostgresSink(self._settings, settings)
 
     def delivered(self) -> list[int]:
         with self._database.connect() as connection:

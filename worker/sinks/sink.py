@@ -89,6 +89,12 @@ class Applied:
         """The position in the snapshot stream, or in the stream of changes."""
         return self.snapshot_sequence if copied else self.sequence
 
+    def is_behind(self, other: Applied) -> bool:
+        """Whether a worker that is at ``other`` was here before."""
+        same_stream = self.stream_created in ("", other.stream_created)
+        here, there = (self.snapshot_sequence, self.sequence), (other.snapshot_sequence, other.sequence)
+        return same_stream and here != there and all(a <= b for a, b in zip(here, there, strict=True))
+
     def after(self, receipt: Receipt, stream_created: str) -> Applied:
         """Where the worker is when what ``receipt`` covers is applied too."""
         passed = replace(self, stream_created=stream_created, rules=receipt.rules)

@@ -8,14 +8,14 @@ from typing import Any
 import psycopg
 
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from shared.settings import PostgresSettings
+from shared.settings import PostgresSettings, PostgresSinkSettings
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 CONNECT_TIMEOUT_S = 10
 """Long enough for a loaded server; the caller tries again."""
 
-_SESSION = """
+_SESSION = b"""
 SET client_encoding = 'UTF8';
 SET DateStyle = 'ISO';
 SET IntervalStyle = 'postgres';
@@ -25,7 +25,6 @@ SET bytea_output = 'hex';
 SET standard_conforming_strings = on;
 SET search_path = pg_catalog;
 SET statement_timeout = 0;
-SET lock_timeout = 0;
 SET idle_in_transaction_session_timeout = 0;
 SET tcp_keepalives_idle = 30;
 SET tcp_keepalives_interval = 10;
@@ -44,14 +43,15 @@ _REFUSED = re.compile(
 """What libpq and the server say (in English) when another attempt with the same settings cannot succeed."""
 
 
-def connect(target: PostgresSettings, application_name: str) -> Connection:
+def connect(settings: PostgresSinkSettings, application_name: str) -> Connection:
     """A connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
+    Of several hosts it is to the one that takes writes, so that a failover is followed.
 
     Raises UsageError when the server refuses these settings, TransientError when it cannot be reached.
     """
     try:
         connection = psycopg.connect(
-            **_parameters(target),
+            **_parameters(settings.target),
             autocommit=True,
             prepare_threshold=None,
             application_name=application_name,
@@ -60,10 +60,11 @@ def connect(target: PostgresSettings, application_name: str) -> Connection:
             keepalives_interval=10,
             keepalives_count=3,
             tcp_user_timeout=60_000,
+            target_session_attrs="read-write",
         )
-        connection.execute(_SESSION)
+        connection.execute(_SESSION + f"SET lock_timeout = {round(1000 * settings.lock_timeout_s)}".encode())
     except psycopg.OperationalError as error:
-        raise _connect_error(target, error) from None
+        raise _connect_error(settings.target, error) from None
     return connection
 
 

@@ -1,0 +1,60 @@
+"""The target is away when the worker starts, dies under it, comes back without the worker's position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.end_to_end.once import apply, replicate, succeed
+from tests.servers import Database, NatsServer, PostgresServer
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def target() -> Iterator[Database]:
+    with PostgresServer(durable=True) as server:
+        yield server.create_database("target")
+
+
+def test_the_worker_waits_for_a_target_that_is_away_and_loses_nothing_when_it_dies(
+    source_database: Database, target: Database, nats_server: NatsServer, group: str
+) -> None:
+    source_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    target.server.kill()
+
+    def count() -> int:
+        present = target.execute("SELECT to_regclass('t') IS NOT NULL")[0][0]
+        return int(target.execute("SELECT count(*) FROM t")[0][0]) if present else 0
+
+    with GroupUnderTest(configuration(group, source_database, target, nats_server)) as under_test:
+        under_test.worker.wait_for_log("the sink cannot be opened, trying again")
+        source_database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+        target.server.start()
+        wait_until(lambda: count() == 1000, deadline_s=60, what="the first rows at the target", interval_s=0.2)
+        target.server.kill()
+        source_database.execute("INSERT INTO t SELECT generate_series(1001, 1500)")
+        under_test.worker.wait_for_log("a batch could not be applied, trying again")
+        target.server.start()
+        wait_until(lambda: count() == 1500, deadline_s=60, what="all rows at the target", interval_s=0.2)
+        target.server.restart()
+        source_database.execute("DELETE FROM t WHERE id > 100")
+        wait_until(lambda: count() == 100, deadline_s=60, what="the deletions at the target", interval_s=0.2)
+        assert under_test.worker.is_running
+
+
+def test_a_target_that_lost_the_position_is_refused(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    keys = configuration(group, source_database, target_database, nats_server)
+    source_database.execute("CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL")
+    succeed(replicate(keys))
+    source_database.execute("INSERT INTO t VALUES (1)")
+    succeed(replicate(keys))
+    succeed(apply(keys))
+    target_database.execute("DELETE FROM pgsluice.applied")
+    outcome = apply(keys)
+    assert outcome.code == 70
+    assert "the sink has no position of worker 'postgres'" in outcome.log.splitlines()[-1]
+    assert target_database.execute("SELECT id FROM t") == [(1,)]

@@ -1,0 +1,51 @@
+"""What a worker finds of its own earlier reports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from shared.errors import TerminalError
+from shared.jetstream import connect
+from shared.names import GroupNames
+from shared.settings import StreamSettings
+from shared.state import StateBucket
+from tests.servers import NatsServer
+from worker.progress import ProgressReport, check_report
+from worker.sinks.sink import NOTHING_APPLIED, Applied
+
+
+@pytest_asyncio.fixture
+async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
+    client = await connect(nats_server.settings(), "test")
+    bucket = StateBucket(client, GroupNames(group))
+    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+    yield bucket
+    await client.close()
+
+
+async def report(bucket: StateBucket, applied: Applied) -> None:
+    progress = ProgressReport(bucket, "postgres", applied)
+    await progress.start()
+    await progress.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_without_a_report_or_with_one_of_nothing_may_begin(bucket: StateBucket) -> None:
+    await check_report(bucket, "postgres", NOTHING_APPLIED)
+    await report(bucket, NOTHING_APPLIED)
+    await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("reported", [Applied(7, 1, 1, "then"), Applied(0, 0, 0, "", snapshot_sequence=3)])
+async def test_a_sink_that_lost_the_position_of_its_worker_is_refused(bucket: StateBucket, reported: Applied) -> None:
+    await report(bucket, reported)
+    await check_report(bucket, "postgres", reported)
+    await check_report(bucket, "postgres", Applied(0, 0, 0, "then", snapshot_sequence=1))
+    await check_report(bucket, "another", NOTHING_APPLIED)
+    said = rf"no position of worker 'postgres'.*message {reported.sequence} .*message {reported.snapshot_sequence}: .*--name"
+    with pytest.raises(TerminalError, match=said):
+        await check_report(bucket, "postgres", NOTHING_APPLIED)
