@@ -15,6 +15,7 @@ class Role(enum.Enum):
     REPLICATOR = "replicator"
     STATUS = "status"
     DROP = "drop"
+    DEAD = "dead"
     WORKER = "worker"
     STDOUT = "worker stdout"
     POSTGRES = "worker postgres"
@@ -23,7 +24,7 @@ class Role(enum.Enum):
     CUSTOM = "worker module:Class"
 
 
-EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP)
+EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP, Role.DEAD)
 SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP)
 REPLICATOR = (Role.REPLICATOR,)
 WORKER = (Role.WORKER,)

@@ -25,6 +25,7 @@ _COMMANDS = {
     "replicator": ("replicator.cli", "replicator", "Publish a database's changes to NATS JetStream."),
     "worker": ("worker.cli", "worker", "Apply a group's changes to a sink."),
     "status": ("replicator.cli", "status", "Show where a group's replicator and workers are."),
+    "dead": ("worker.dead_cli", "dead", "Show, replay or discard changes that a worker could not apply."),
     "drop": ("replicator.cli", "drop", "Remove everything a group made at the source and in NATS."),
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""

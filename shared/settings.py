@@ -114,6 +114,15 @@ class DropSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadSettings:
+    """Where ``pgsluice dead`` finds the group's dead letters."""
+
+    group: str
+    nats: NatsSettings
+    log: LogSettings
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
 

@@ -6,6 +6,7 @@ of the result. ``shared.options`` is the table behind it.
 
 from shared.config.load import load, notices
 from shared.config.produce import (
+    dead_settings,
     drop_settings,
     file_sink_settings,
     log_settings,
@@ -20,6 +21,7 @@ from shared.config.values import Notice, Values
 __all__ = [
     "Notice",
     "Values",
+    "dead_settings",
     "drop_settings",
     "file_sink_settings",
     "load",

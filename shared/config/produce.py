@@ -7,6 +7,7 @@ import os
 from shared.config.values import Values
 from shared.settings import (
     CopySettings,
+    DeadSettings,
     DropSettings,
     FileSinkSettings,
     LogSettings,
@@ -63,6 +64,10 @@ def status_settings(values: Values) -> StatusSettings:
 
 def drop_settings(values: Values) -> DropSettings:
     return DropSettings(group=values.text("group"), source=_postgres(values), nats=_nats(values), log=log_settings(values))
+
+
+def dead_settings(values: Values) -> DeadSettings:
+    return DeadSettings(group=values.text("group"), nats=_nats(values), log=log_settings(values))
 
 
 def worker_settings(values: Values, sink: str) -> WorkerSettings:
