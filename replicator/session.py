@@ -23,6 +23,7 @@ from replicator.recorder import Recorder
 from replicator.resume import RecordedProgress, check_agreement, find_resume_point
 from replicator.retention import Retention
 from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
+from replicator.snapshot.catalog import describe_tables, fold_partitions
 from replicator.snapshot.room import CopyRetention
 from replicator.source import Source, SourceFacts
 from replicator.tables import check_replica_identity, select_tables
@@ -33,6 +34,7 @@ from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
+from shared.published_tables import store_tables
 from shared.settings import ReplicatorSettings
 from shared.state import REPLICATOR_KEY, StateBucket
 
@@ -126,7 +128,7 @@ async def _prepare_source(
     check_source(bound, names, identity, facts.database, slot)
     if run.settings.failover:
         check_failover(facts)
-    publication = await _prepare_publication(run, source)
+    publication = await _prepare_publication(run, source, facts, bucket)
     record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid)
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
@@ -137,7 +139,7 @@ async def _prepare_source(
     return slot, record
 
 
-async def _prepare_publication(run: Run, source: Source) -> Publication:
+async def _prepare_publication(run: Run, source: Source, facts: SourceFacts, bucket: StateBucket) -> Publication:
     """Brought to the configuration by the first session of a process. Later ones take it as it is, so that a table made
     meanwhile cannot stop a replicator that only lost its connection."""
     settings, names = run.settings, run.names
@@ -152,6 +154,8 @@ async def _prepare_publication(run: Run, source: Source) -> Publication:
     tables = await select_tables(source, settings.tables, settings.schema)
     check_replica_identity(tables, settings.publish)
     publication = await ensure_publication(source, names, tables, settings.publish)
+    oids = [table.oid for table in await fold_partitions(source, tables)]
+    await store_tables(bucket, await describe_tables(source, names, oids, facts.major_version))
     run.is_publication_ready = True
     return publication
 

@@ -31,7 +31,8 @@ _LEASE_PREFIX = "lease."
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
-    none). They are None when the worker is bound to another stream or its place in the stream is gone."""
+    none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
+    its rules and routes, "" without any."""
 
     name: str
     sequence: int
@@ -44,6 +45,7 @@ class WorkerStatus:
     lag_messages: int | None
     lag_bytes: int | None
     lag_s: float | None
+    rules: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ async def _worker(
         lag_messages=lag[0],
         lag_bytes=lag[1],
         lag_s=lag[2],
+        rules=record.get("rules", ""),
     )
 
 
@@ -219,7 +222,10 @@ def _worker_line(worker: WorkerStatus) -> str:
     else:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
-    return f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}, {use}, updated {worker.updated_at}"
+    rules = f", rules {worker.rules[:12]}" if worker.rules else ""
+    return (
+        f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{rules}, {use}, updated {worker.updated_at}"
+    )
 
 
 def format_bytes(count: int) -> str:

@@ -18,11 +18,12 @@ from typing import TypeVar
 from nats.aio.client import Client
 
 from rules.transformation import Transformation
-from rules.transformation_files import load_transformation
+from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
 from shared.names import GroupNames, check_worker_name
+from shared.published_tables import load_tables
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark
 from shared.state import StateBucket
@@ -111,6 +112,8 @@ class Worker:
         self._loop.run(check_report(bucket, self._settings.name, applied))
         check_position(self._names, applied, streams.changes)
         check_snapshot_position(self._names, applied, streams.snapshot)
+        if not self._check_transformation(bucket):
+            return
         self._open_office(applied)
         self._copy_end = CopyEnd(bucket)
         if self._loop.run(self._copy_end.is_reached(applied)):
@@ -222,6 +225,20 @@ class Worker:
             except TimeoutError:
                 continue
         return False
+
+    def _check_transformation(self, bucket: StateBucket) -> bool:
+        """False when asked to stop while waiting for what the replicator says of its tables."""
+        transformation = self._transformation
+        if not transformation.hash:
+            return True
+        tables = self._wait_for(lambda: self._loop.run(load_tables(bucket)), "the group's replicator, which names its tables")
+        if tables is None:
+            return False
+        check_tables(transformation, tables)
+        for warning in transformation.warnings(tables):
+            log.warning("a rule may surprise", reason=warning)
+        log.info("rules are in force", hash=transformation.hash)
+        return True
 
     def _open_office(self, applied: Applied) -> None:
         """Reads the dead letters, and replays those that are asked for."""

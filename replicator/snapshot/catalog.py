@@ -35,6 +35,8 @@ class RelationRow:
     unreadable_columns: list[str]
 
 
+_DOING = "reading the catalog"
+
 _TABLES: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relreplident::text
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -103,25 +105,36 @@ async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], ma
 
     What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
     """
-    doing = "reading the catalog"
-    tables = await source.rows(doing, _TABLES, [list(oids)])
+    relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
+    for relation in await source.rows_of(RelationRow, _DOING, _RELATIONS, [list(oids)]):
+        relations[relation.table_oid].append(relation)
+    described = await _tables_and_filters(source, names, oids, major_version)
+    return [_copied_table(table, relations[table.oid], row_filter) for table, row_filter in described]
+
+
+async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
+    """The same tables, as far as messages describe them."""
+    return [table for table, _ in await _tables_and_filters(source, names, oids, major_version)]
+
+
+async def _tables_and_filters(
+    source: Source, names: GroupNames, oids: Sequence[int], major_version: int
+) -> list[tuple[Table, str]]:
+    """Each table with its published columns and its row filter, "" without."""
+    tables = await source.rows(_DOING, _TABLES, [list(oids)])
     published: dict[int, tuple[str, list[str]]] = {}  # row filter and column names by oid
     if major_version >= FILTERS_SINCE:
-        rows = await source.rows(doing, _FILTERS, [names.publication])
+        rows = await source.rows(_DOING, _FILTERS, [names.publication])
         published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
     columns: defaultdict[int, list[Column]] = defaultdict(list)
-    for oid, *facts in await source.rows(doing, _COLUMNS, [list(oids)]):
+    for oid, *facts in await source.rows(_DOING, _COLUMNS, [list(oids)]):
         columns[oid].append(Column(*facts))
-    relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
-    for relation in await source.rows_of(RelationRow, doing, _RELATIONS, [list(oids)]):
-        relations[relation.table_oid].append(relation)
-    copied = []
+    described = []
     for oid, schema, name, identity in tables:
         row_filter, column_names = published.get(oid, ("", [column.name for column in columns[oid] if not column.generated]))
         chosen = tuple(column for column in columns[oid] if column.name in column_names)
-        table = Table(oid, schema, name, ReplicaIdentity(identity), chosen)
-        copied.append(_copied_table(table, relations[oid], row_filter))
-    return copied
+        described.append((Table(oid, schema, name, ReplicaIdentity(identity), chosen), row_filter))
+    return described
 
 
 def _copied_table(table: Table, relations: Sequence[RelationRow], row_filter: str) -> CopiedTable:

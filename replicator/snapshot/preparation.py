@@ -7,7 +7,7 @@ from typing import LiteralString
 
 from nats.aio.client import Client
 
-from replicator.snapshot.catalog import fold_partitions
+from replicator.snapshot.catalog import describe_tables, fold_partitions
 from replicator.snapshot.resume import Origin, check_origin, resume_copy
 from replicator.snapshot.table_book import TableBook
 from replicator.source import Source, SourceFacts
@@ -16,6 +16,7 @@ from shared.errors import TransientError
 from shared.jetstream import SnapshotStream
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
 from shared.names import GroupNames
+from shared.published_tables import store_tables
 from shared.settings import CopySettings, ReplicatorSettings
 from shared.state import StateBucket
 
@@ -58,6 +59,8 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
+    oids = [table.oid for table in tables]
+    await store_tables(bucket, await describe_tables(source, names, oids, facts.major_version))
     ledger = Ledger(bucket)
     content = await ledger.load()
     mode = CopyMode.COPY_AND_STREAM if copy.then_stream else CopyMode.COPY
