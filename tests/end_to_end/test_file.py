@@ -50,15 +50,15 @@ def test_copied_rows_and_changes_become_parquet_while_the_worker_runs(
     keys |= {"file-output-dir": str(tmp_path), "format": "parquet", "file-rotate-age": "1s", "copy-and-stream": True}
     source_database.execute("CREATE TABLE prices (id int PRIMARY KEY, price numeric(8,2), at timestamptz)")
     source_database.execute("INSERT INTO prices SELECT i, i / 100.0, '2026-01-31 09:15:00Z' FROM generate_series(1, 5000) i")
-    with PgsluiceProcess("replicator", config=keys) as replicator, PgsluiceProcess("worker", "file", config=keys) as worker:
-        replicator.wait_for_log("replicating")
-        source_database.execute("UPDATE prices SET price = 0.5 WHERE id = 7")
+    with PgsluiceProcess("replicator", config=keys), PgsluiceProcess("worker", "file", config=keys) as worker:
 
         def rows() -> list[tuple[str, int, Decimal]]:
             tables = [pq.read_table(path) for path in sorted((tmp_path / "public.prices").glob("*.parquet"))]
             return [(row["_operation"], row["id"], row["price"]) for table in tables for row in table.to_pylist()]
 
-        wait_until(lambda: len(rows()) == 5001, deadline_s=90, what="the files of rows that came long ago", interval_s=0.5)
+        wait_until(lambda: len(rows()) == 5000, deadline_s=90, what="the file of the copied rows", interval_s=0.5)
+        source_database.execute("UPDATE prices SET price = 0.5 WHERE id = 7")
+        wait_until(lambda: len(rows()) == 5001, what="the file of the change", interval_s=0.5)
         assert rows()[-1] == ("UPDATE", 7, Decimal("0.50"))
         assert sorted(rows()[:-1]) == [("READ", i, Decimal(i) / 100) for i in range(1, 5001)]
         worker.terminate()
