@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import Outcome, apply, replicate, succeed
+from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http import Answer, Failure, HttpServer
 from tests.waiting import wait_until
@@ -55,6 +57,7 @@ def stop_while_waiting(keys: dict[str, Any], receiver: HttpServer) -> str:
         return worker.log()
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_its_receiver_stops_when_asked_and_goes_on_later(
     source_database: Database, nats_server: NatsServer, group: str
 ) -> None:
@@ -74,17 +77,14 @@ def test_a_worker_that_waits_for_its_receiver_stops_when_asked_and_goes_on_later
         assert len({request.headers["idempotency-key"] for request in receiver.requests}) == 1
 
 
-def refused(keys: dict[str, Any], **more: Any) -> Outcome:
-    return apply(keys | more, "webhook")
-
-
 def test_an_address_that_is_not_public_is_refused_unless_it_is_allowed(
     source_database: Database, nats_server: NatsServer, group: str
 ) -> None:
     with HttpServer() as receiver:
+        source_database.execute("CREATE TABLE a (id bigint PRIMARY KEY)")
         keys = webhook_configuration(group, source_database, nats_server, receiver)
         succeed(replicate(keys))
-        outcome = refused(keys, **{"webhook-allow-hosts": []})
+        outcome = apply(keys | {"webhook-allow-hosts": []}, "webhook")
         assert outcome.code == 70
         assert "the webhook's host 127.0.0.1 (127.0.0.1) is not allowed" in outcome.log
         assert "from=test" not in outcome.log

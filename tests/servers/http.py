@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import http.server
-import socket
 import ssl
 import threading
 import time
@@ -71,7 +70,7 @@ class HttpServer:
     """``answers`` are used up first, one for each request in their order of arrival; then ``answer`` says what to do with each.
     ``delay_s`` passes before every answer."""
 
-    def __init__(self, certificates: ssl.SSLContext | None = None) -> None:
+    def __init__(self, certificates: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.requests: list[Received] = []
         self.answers: list[Answer | Failure] = []
         self.answer: Callable[[Received], Answer | Failure] = lambda request: Answer()
@@ -79,7 +78,7 @@ class HttpServer:
         self.under_way = self.most_under_way = 0
         self.stopped = threading.Event()
         self.lock = threading.Lock()
-        self._server = _Listener((HOST, 0), _Exchange)
+        self._server = _Listener((HOST, port), _Exchange)
         self._server.owner = self
         self._is_tls = certificates is not None
         if certificates is not None:
@@ -193,6 +192,3 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
     def _close_early(self) -> None:
         self.close_connection = True
         self._send(Answer(413))
-        self.wfile.flush()
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
