@@ -7,6 +7,7 @@ it looks again (``refresh``) only while there are some: people may discard lette
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from nats.aio.client import Client
 
@@ -69,11 +70,15 @@ class DeadLetterOffice:
 
     def refresh(self) -> None:
         """The same, when there are letters and the stream is not as it was."""
-        if self._letters and self._loop.run(self.stream.state()) != self._seen:
+        if not self._letters:
+            return
+        state = self._loop.run(self.stream.state())
+        if state is None or self._seen is None or (state.created, state.messages) != (self._seen.created, self._seen.messages):
             self.load()
 
     def exclusions(self, ownership: Ownership) -> Exclusions:
         """What tasks leave out now. Letters that a later copy of their table makes meaningless are removed first."""
+        self.refresh()
         if self._letters:
             self._remove(lambda stored: _is_in_copy(stored.letter, ownership), "their tables were copied since")
         copied = {position: stored.letter.reason for position, stored in self._letters.items() if stored.letter.is_copied}
@@ -90,9 +95,9 @@ class DeadLetterOffice:
     def take(self, mail: Sequence[DeadMail]) -> None:
         """Publishes what tasks took out and was not published yet. Raises RejectedChanges when the batch has to be written again:
         for what writers rejected, or because rows are blocked now that its tasks did not know of."""
-        letters = [letter for each in mail for letter in each.letters if letter.position not in self._letters]
+        letters = {letter.position: letter for each in mail for letter in each.letters if letter.position not in self._letters}
         before = _copy(self._blocked)
-        self._publish(letters)
+        self._publish(list(letters.values()))
         for each in mail:
             for name, position in each.truncated:
                 self._truncated[name] = max(position, self._truncated.get(name, position))
@@ -120,6 +125,7 @@ class DeadLetterOffice:
     def remove(self, letters: Sequence[StoredLetter]) -> None:
         """Takes letters out of the stream that are applied, or superseded."""
         self._loop.run(self.stream.remove(list(letters)))
+        self._expect(-sum(len(stored.sequences) for stored in letters))
         gone = {stored.letter.position for stored in letters}
         left = [stored for stored in self._letters.values() if stored.letter.position not in gone]
         self._letters, self._blocked = {}, {}
@@ -130,6 +136,7 @@ class DeadLetterOffice:
         """``letter`` takes the place of ``stored``, and waits for a person again."""
         again = self._loop.run(self.stream.publish(letter))
         self._loop.run(self.stream.remove([stored]))
+        self._expect(len(again.sequences) - len(stored.sequences))
         self._letters[letter.position] = again
 
     def _publish(self, letters: Sequence[DeadLetter]) -> None:
@@ -139,8 +146,9 @@ class DeadLetterOffice:
             raise self._full(len(letters), letters[0].reason)
         self._loop.run(self._ensure_stream())
         for letter in letters:
-            if letter.position not in self._letters:
-                self._enter(self._loop.run(self.stream.publish(letter)))
+            stored = self._loop.run(self.stream.publish(letter))
+            self._expect(len(stored.sequences))
+            self._enter(stored)
         first = letters[0]
         log.warning(
             "changes became dead letters",
@@ -149,6 +157,11 @@ class DeadLetterOffice:
             position=str(first.position),
             reason=first.reason,
         )
+
+    def _expect(self, messages: int) -> None:
+        """The stream holds so many messages more, or fewer, by our own doing: that is nothing to look at again."""
+        if self._seen is not None:
+            self._seen = replace(self._seen, messages=self._seen.messages + messages)
 
     async def _ensure_stream(self) -> None:
         changes = await self._changes.state()

@@ -17,13 +17,13 @@ APPLY_DEADLINE_S = 120.0
 
 
 class Group:
-    """Databases and configuration of a group whose target takes notes of ten characters."""
+    """Databases and configuration of a group whose target takes notes of twelve characters."""
 
     def __init__(self, name: str, source: Database, target: Database, nats: NatsServer) -> None:
         self.keys: dict[str, Any] = configuration(name, source, target, nats)
         self.source, self.target = source, target
         source.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
-        target.execute("CREATE TABLE t (id int PRIMARY KEY, note varchar(10))")
+        target.execute("CREATE TABLE t (id int PRIMARY KEY, note varchar(12))")
 
     def dead(self, *arguments: str) -> str:
         """What ``pgsluice dead`` prints."""
@@ -60,7 +60,7 @@ def test_one_bad_row_among_many_is_set_aside_and_replayed_when_the_target_was_wi
     assert letter["table"] == "public.t"
     assert letter["reason"] == "the target refused it: string data right truncation, SQLSTATE 22001, column 'note'"
     assert POISON not in group.dead("list")
-    assert json.loads(group.dead("show", letter["position"]))["new"]["note"] == POISON
+    assert json.loads(group.dead("show", letter["position"]))["row"]["note"] == POISON
     group.widen()
     group.dead("replay", letter["position"])
     succeed(apply(group.keys))
