@@ -12,6 +12,7 @@ from replicator.publication import check_owner, drop_publication, find_publicati
 from replicator.slot import drop_slot
 from replicator.source import Source
 from shared import telemetry
+from shared.dead_letter_stream import DeadLetterStream
 from shared.jetstream import ChangeStream, SnapshotStream, connect
 from shared.names import TARGET_SCHEMA, GroupNames
 from shared.settings import DropSettings
@@ -30,7 +31,7 @@ async def _drop(settings: DropSettings) -> None:
     await _drop_from_source(settings, names)
     client = await connect(settings.nats, f"pgsluice drop {names.group}")
     try:
-        for stream in (ChangeStream(client, names), SnapshotStream(client, names)):
+        for stream in (ChangeStream(client, names), SnapshotStream(client, names), DeadLetterStream(client, names)):
             await stream.delete()
             log.info("stream is removed", stream=stream.name)
         bucket = StateBucket(client, names)

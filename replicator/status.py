@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import orjson
 from replicator.slot import ReplicationSlot, find_slot
 from replicator.source import Source
 from replicator.table_status import TableStatus, format_tables, table_statuses
+from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
 from shared.message import MessageHeaders
@@ -45,6 +47,7 @@ class WorkerStatus:
     lag_messages: int | None
     lag_bytes: int | None
     lag_s: float | None
+    dead_letters: int
     rules: str
 
 
@@ -79,8 +82,9 @@ async def _look(settings: StatusSettings) -> GroupStatus:
         stream, bucket = ChangeStream(client, names), StateBucket(client, names)
         state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
         records = await _records(bucket)
+        letters = Counter(stored.letter.worker for stored in await DeadLetterStream(client, names).letters())
         workers = [
-            await _worker(name.removeprefix(_WORKER_PREFIX), records, stream, state)
+            await _worker(name.removeprefix(_WORKER_PREFIX), records, stream, state, letters)
             for name in sorted(records)
             if name.startswith(_WORKER_PREFIX)
         ]
@@ -109,7 +113,11 @@ async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
 
 
 async def _worker(
-    name: str, records: Mapping[str, Mapping[str, Any]], stream: ChangeStream, state: StreamState | None
+    name: str,
+    records: Mapping[str, Mapping[str, Any]],
+    stream: ChangeStream,
+    state: StreamState | None,
+    letters: Mapping[str, int],
 ) -> WorkerStatus:
     record = records[_WORKER_PREFIX + name]
     sequence = record["sequence"]
@@ -128,6 +136,7 @@ async def _worker(
         lag_messages=lag[0],
         lag_bytes=lag[1],
         lag_s=lag[2],
+        dead_letters=letters.get(name, 0),
         rules=record.get("rules", ""),
     )
 
@@ -223,8 +232,10 @@ def _worker_line(worker: WorkerStatus) -> str:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
+    dead = f", {worker.dead_letters} DEAD LETTERS" if worker.dead_letters else ""
     return (
-        f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{rules}, {use}, updated {worker.updated_at}"
+        f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
+        f"updated {worker.updated_at}"
     )
 
 

@@ -60,7 +60,7 @@ def test_one_bad_row_among_many_is_set_aside_and_replayed_when_the_target_was_wi
     assert letter["table"] == "public.t"
     assert letter["reason"] == "the target refused it: string data right truncation, SQLSTATE 22001, column 'note'"
     assert POISON not in group.dead("list")
-    assert json.loads(group.dead("show", letter["position"]))["row"]["note"] == POISON
+    assert json.loads(group.dead("show", letter["position"]))["after"]["note"] == POISON
     group.widen()
     group.dead("replay", letter["position"])
     succeed(apply(group.keys))
