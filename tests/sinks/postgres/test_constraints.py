@@ -9,6 +9,7 @@ from shared.table import UNCHANGED, ReplicaIdentity
 from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.sinks.batch import STREAM_CREATED, write
 from tests.sinks.postgres.conftest import Target
+from worker.dead_letters import RejectedChanges
 
 PARENTS = table("public.parents", "id bigint", "favourite bigint")
 CHILDREN = table("public.children", "id bigint", "parent bigint")
@@ -34,12 +35,15 @@ def test_tables_that_refer_to_each_other_are_filled_and_emptied_when_the_constra
     assert circle.table("public", "children") == [("20", "2")]
 
 
-def test_a_deferred_violation_names_its_table_and_moves_nothing(circle: Target) -> None:
-    messages = circle.messages([insert(PARENTS, b"1", None), insert(CHILDREN, b"10", b"77")])
+def test_a_deferred_violation_is_pinned_to_its_row_and_moves_nothing(circle: Target) -> None:
+    batch = [circle.messages([insert(PARENTS, b"1", None), insert(CHILDREN, b"10", b"77"), insert(CHILDREN, b"11", b"1")])]
     with pytest.raises(TransientError, match="one by one"):
-        circle.sink.commit(write(circle.sink, [messages]), STREAM_CREATED)
-    with pytest.raises(TerminalError, match=r"'public\.children': foreign key violation, SQLSTATE 23503, constraint"):
-        circle.sink.commit(write(circle.sink, [messages]), STREAM_CREATED)
+        circle.commit(batch)
+    with pytest.raises(RejectedChanges) as caught:
+        circle.commit(batch)
+    (rejection,) = caught.value.rejections
+    assert rejection.position.ordinal == 2
+    assert "foreign key violation, SQLSTATE 23503, constraint 'children_parent_fkey'" in rejection.reason
     assert circle.table("public", "parents") == []
     assert circle.rows("SELECT sequence FROM pgsluice.applied") == [(0,)]
 

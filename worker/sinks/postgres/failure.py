@@ -83,7 +83,8 @@ def target_error(error: psycopg.Error, table: Table | None, doing: str, remedy: 
     if error.sqlstate == "42501":
         return TerminalError(
             f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
-            "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables",
+            "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables"
+            " (with target-sync-sequences: UPDATE on their sequences)",
         )
     return TerminalError(f"the target refused {doing}{where}: {name}{_place(error, table)}", remedy)
 

@@ -25,7 +25,7 @@ from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.failure import PieceError
 from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.row_merge import RowMerge
-from worker.sinks.postgres.sequences import restart_sequences
+from worker.sinks.postgres.sequences import advance_statement, restart_sequences
 from worker.sinks.postgres.staging import SessionStages, Stage, copy_into, stage_identifier
 from worker.sinks.postgres.statements import identity_change_query, truncate_statement
 from worker.sinks.postgres.target_table import TargetTable, identity_error
@@ -167,6 +167,9 @@ class Merge:
         touched = 0
         for statement in stage.statements(kind):
             touched = self.connection.execute(statement).rowcount
+        if kind is not PieceKind.DELETE:
+            for sequence in stage.target.sequences:
+                self.connection.execute(advance_statement(sequence, stage.identifier, f"c{sequence.column + 1}"))
         return touched
 
     def _missing(self, piece: Piece, touched: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection, disable_foreign_keys
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share, StagedRows
+from worker.sinks.postgres.sequences import owned_sequences
 from worker.sinks.postgres.staging import SessionStages
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
 
@@ -22,6 +24,7 @@ class DriverSession:
         self.targets: dict[Table, TargetTable] = {}
         self.stages = SessionStages(connection)
         self._sync_schema = settings.sync_schema
+        self._sync_sequences = settings.sync_sequences
         self._pending_keys = pending_keys
         self._may_lack_keys = True
         if settings.disable_foreign_keys:
@@ -42,7 +45,10 @@ class DriverSession:
 
     def target_table(self, table: Table) -> TargetTable:
         if table not in self.targets:
-            self.targets[table] = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema)
+            target = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema)
+            if self._sync_sequences:
+                target = replace(target, sequences=owned_sequences(self.connection, table, target.oid))
+            self.targets[table] = target
         return self.targets[table]
 
     def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:

@@ -23,6 +23,7 @@ from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share
 from worker.sinks.postgres.restart import empty_table
 from worker.sinks.postgres.row_merge import RowMerge
+from worker.sinks.postgres.sequences import advance_statement
 from worker.sinks.postgres.session import DriverSession
 from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
 from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
@@ -191,12 +192,17 @@ class PostgresSink:
         """Moves the position over rows that are in their tables already, and empties tables that are copied anew."""
         shares = [CopiedShare.decode(receipt.body) for receipt in receipts]
         restarted = [session.target_table(table) for share in shares for table in share.restarted]
+        filled = [session.target_table(table) for table in {table: None for share in shares for table in share.filled}]
         connection = session.connection
         with connection.transaction():
             self._check_position(connection)
             self._copied.check(connection, [sequence for share in shares for sequence in share.sequences])
             for target in restarted:
                 empty_table(connection, target)
+            for target in filled:
+                for sequence in target.sequences:
+                    column = target.table.columns[sequence.column].name
+                    connection.execute(advance_statement(sequence, target.identifier, column))
             self._copied.forget(connection, position.snapshot_sequence)
             self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))
             self._in_doubt = position

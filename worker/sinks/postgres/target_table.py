@@ -12,6 +12,7 @@ from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.keys import keys_of, unique_keys
 from worker.sinks.postgres.own_tables import DDL_LOCK
 from worker.sinks.postgres.pending_keys import PendingKeys
+from worker.sinks.postgres.sequences import OwnedSequence
 from worker.sinks.postgres.table_creation import create_table
 
 
@@ -24,7 +25,7 @@ class TargetTable:
     numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the types below the columns' domains ("" where there is
     none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``equality`` are the operators
     that the columns' indexes go by, with their schema ("" for ``=`` of pg_catalog). ``references`` are the OIDs of the tables
-    that its foreign keys point to.
+    that its foreign keys point to. ``sequences`` are to be kept ahead of the rows.
     """
 
     table: Table
@@ -35,6 +36,7 @@ class TargetTable:
     domain_types: tuple[str, ...]
     equality: tuple[str, ...]
     references: frozenset[int]
+    sequences: tuple[OwnedSequence, ...] = ()
 
     @property
     def identifier(self) -> sql.Identifier:

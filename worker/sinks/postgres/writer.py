@@ -76,14 +76,16 @@ class PostgresWriter:
         the batch."""
         sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
         restarted: list[Table] = []
+        filled: dict[Table, None] = {}
         rejections: list[Rejection] = []
         for group in _groups(copied):
             rejections += self._load(partition, group)
             sequences |= {rows.sequence: None for rows in group if rows.data}
             restarted += [rows.table for rows in group if rows.restarts]
+            filled |= {rows.table: None for rows in group if self.settings.sync_sequences and rows.data}
         if rejections:
             raise RejectedChanges(rejections)
-        yield CopiedShare(tuple(sequences), tuple(restarted)).encode()
+        yield CopiedShare(tuple(sequences), tuple(restarted), tuple(filled)).encode()
 
     def _fold(self, messages: Iterable[MessageChanges]) -> Share:
         fold = PartitionFold(one_by_one=self.one_by_one)
