@@ -15,6 +15,7 @@ class Role(enum.Enum):
     REPLICATOR = "replicator"
     STATUS = "status"
     DROP = "drop"
+    RULES = "rules"
     DEAD = "dead"
     WORKER = "worker"
     STDOUT = "worker stdout"
@@ -25,7 +26,9 @@ class Role(enum.Enum):
 
 
 EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP, Role.DEAD)
-SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP)
+ALL = (*EVERY, Role.RULES)
+SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP, Role.RULES)
+CATALOG = (Role.REPLICATOR, Role.RULES)
 REPLICATOR = (Role.REPLICATOR,)
 WORKER = (Role.WORKER,)
 STDOUT = (Role.STDOUT,)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from shared.kinds import Kind
 from shared.option import (
+    ALL,
+    CATALOG,
     EVERY,
     LOG_FORMATS,
     LOG_LEVELS,
@@ -33,13 +35,13 @@ _GENERAL = (
     Option(
         "config",
         Kind.FILE,
-        EVERY,
+        ALL,
         "Configuration file in YAML; ~/.pgsluice.yaml is read when none is given and it is there",
         "pgsluice.yaml",
     ),
-    Option("group", Kind.TEXT, EVERY, "Name that a replicator and its workers share", "orders", required=EVERY),
-    Option("log-level", Kind.TEXT, EVERY, "Least important events to log", "info", "info", choices=LOG_LEVELS),
-    Option("log-format", Kind.TEXT, EVERY, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
+    Option("group", Kind.TEXT, ALL, "Name that a replicator and its workers share", "orders", required=ALL),
+    Option("log-level", Kind.TEXT, ALL, "Least important events to log", "info", "info", choices=LOG_LEVELS),
+    Option("log-format", Kind.TEXT, ALL, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
 )
 
 _NATS = (
@@ -78,13 +80,13 @@ _NATS = (
 )
 
 _REPLICATOR = (
-    *connection_options("", "source", SOURCE, (Role.REPLICATOR, Role.DROP)),
+    *connection_options("", "source", SOURCE, (*CATALOG, Role.DROP)),
     *tls_options("", "source", SOURCE),
-    Option("schema", Kind.TEXT, REPLICATOR, "Schema of the tables that are named without one", "public", "public"),
+    Option("schema", Kind.TEXT, CATALOG, "Schema of the tables that are named without one", "public", "public"),
     Option(
         "tables",
         Kind.LIST,
-        REPLICATOR,
+        CATALOG,
         "Tables to replicate: table, schema.table or schema.*; all tables of the schema when none is given",
         "customers,sales.*",
     ),

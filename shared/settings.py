@@ -104,6 +104,16 @@ class StatusSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceTablesSettings:
+    """Which tables of which source a group publishes; ``tables`` and ``schema`` are those of ReplicatorSettings."""
+
+    group: str
+    source: PostgresSettings
+    schema: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DropSettings:
     """Where ``pgsluice drop`` finds the group's objects."""
 

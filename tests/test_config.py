@@ -129,7 +129,7 @@ def test_a_secret_is_in_no_error(tmp_path: Path, option: Option) -> None:
 def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
     content = "".join(f"{option.name}: hunter2\n" for option in SECRETS if option.name not in ("nats-url", "nats-token"))
     content = content.replace("nats-url: hunter2\n", "") + "nats-user: u\nspark: {spark.hadoop.fs.s3a.secret.key: hunter2}\n"
-    for roles in ((Role.REPLICATOR,), (Role.STATUS,), (Role.DROP,), (Role.WORKER, Role.POSTGRES)):
+    for roles in ((Role.REPLICATOR,), (Role.STATUS,), (Role.DROP,), (Role.RULES,), (Role.WORKER, Role.POSTGRES)):
         values = load(tmp_path, content, *roles, nats_url="nats://u:hunter2@host")
         assert "hunter2" in str(dict(values.values))
         assert "hunter2" not in repr(values)
@@ -137,6 +137,7 @@ def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
             Role.REPLICATOR: config.replicator_settings,
             Role.STATUS: config.status_settings,
             Role.DROP: config.drop_settings,
+            Role.RULES: config.source_tables_settings,
         }
         if Role.WORKER in roles:
             assert "hunter2" not in repr((config.worker_settings(values, "postgres"), config.postgres_sink_settings(values)))

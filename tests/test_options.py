@@ -19,6 +19,7 @@ COMMANDS = (
     (Role.REPLICATOR,),
     (Role.STATUS,),
     (Role.DROP,),
+    (Role.RULES,),
     (Role.WORKER, Role.STDOUT),
     (Role.WORKER, Role.POSTGRES),
 )

@@ -24,7 +24,14 @@ REPOSITORY = Path(__file__).parent.parent
 HELP_DEADLINE_S = 0.3
 HEAVY = ("pyspark", "pyarrow", "pandas", "nats", "psycopg", "numpy", "uvloop", "asyncio")
 
-HELP_PAGES = (["--help"], ["replicator", "--help"], ["worker", "--help"], ["worker", "postgres", "--help"], ["status", "-h"])
+HELP_PAGES = (
+    ["--help"],
+    ["replicator", "--help"],
+    ["worker", "--help"],
+    ["worker", "postgres", "--help"],
+    ["status", "-h"],
+    ["rules", "test", "--help"],
+)
 
 Probe = Callable[[Callable[[], None]], None]
 
@@ -91,7 +98,15 @@ def test_help_answers_at_once(arguments: list[str]) -> None:
 
 def test_help_of_the_program_lists_every_command() -> None:
     listed = program_process("--help").stdout.partition("Commands:")[2].split("\n")
-    assert [line.split()[0] for line in listed if line.strip()] == ["replicator", "worker", "status", "drop", "version"]
+    assert [line.split()[0] for line in listed if line.strip()] == [
+        "replicator",
+        "worker",
+        "status",
+        "dead",
+        "rules",
+        "drop",
+        "version",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,7 @@ def test_help_of_the_program_lists_every_command() -> None:
         (["replicator"], (Role.REPLICATOR,)),
         (["status"], (Role.STATUS,)),
         (["drop"], (Role.DROP,)),
+        (["rules", "check"], (Role.RULES,)),
         (["worker"], (Role.WORKER,)),
         (["worker", "stdout"], (Role.WORKER, Role.STDOUT)),
         (["worker", "postgres"], (Role.WORKER, Role.POSTGRES)),

@@ -15,6 +15,7 @@ from shared.settings import (
     PostgresSettings,
     PostgresSinkSettings,
     ReplicatorSettings,
+    SourceTablesSettings,
     StatusSettings,
     StreamSettings,
     WebhookSinkSettings,
@@ -60,6 +61,12 @@ def _copy_settings(values: Values) -> CopySettings | None:
 def status_settings(values: Values) -> StatusSettings:
     source = _postgres(values) if values.given("host") else None
     return StatusSettings(group=values.text("group"), source=source, nats=_nats(values), log=log_settings(values))
+
+
+def source_tables_settings(values: Values) -> SourceTablesSettings:
+    return SourceTablesSettings(
+        group=values.text("group"), source=_postgres(values), schema=values.text("schema"), tables=values.names("tables")
+    )
 
 
 def drop_settings(values: Values) -> DropSettings:

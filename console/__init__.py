@@ -1,0 +1,1 @@
+"""Commands for people that need both sides: the source's catalog, and what a worker makes of changes."""

@@ -1,0 +1,69 @@
+"""The command ``rules``: checking rules and routing files, and trying them on changes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from shared import config
+from shared.command import load_values, takes
+from shared.errors import UsageError
+from shared.option import Role
+from shared.table import Table
+
+
+@click.group()
+def rules() -> None:
+    """Check rules and routing files, and try them on changes.
+
+    Both commands exit with 2 when something is wrong, and with 0 otherwise.
+    """
+
+
+@rules.command()
+@click.argument("file", required=False)
+@click.option("--routing", metavar="FILE", default="", help="Routing file to check too")
+@click.option("--against-source", is_flag=True, help="Compare with the source's tables, columns and types too")
+@takes(Role.RULES)
+@click.pass_context
+def check(context: click.Context, file: str | None, routing: str, against_source: bool) -> None:
+    """Read the rules in FILE, and say everything that is wrong with them.
+
+    The options that name the source and its tables are needed, and read, with --against-source only. They are those of the
+    replicator, so its configuration file serves.
+    """
+    if not file and not routing:
+        raise UsageError("there is nothing to check", "name a rules file, or give --routing")
+    tables = _source_tables(context) if against_source else None
+    from console.rules_check import run
+
+    run(file or "", routing, tables)
+
+
+@rules.command()
+@click.argument("file")
+@click.argument("input", required=False)
+@click.option("--routing", metavar="FILE", default="", help="Routing file to apply after the rules")
+@click.option("--against-source", is_flag=True, help="Take the columns' types from the source, instead of guessing them")
+@takes(Role.RULES)
+@click.pass_context
+def test(context: click.Context, file: str, input: str | None, routing: str, against_source: bool) -> None:
+    """Apply the rules in FILE to changes, and show what each rule does: kept, dropped, before and after.
+
+    INPUT holds changes as JSON lines, as 'pgsluice worker stdout' prints them; standard input is read when none is named. What is
+    shown are row values.
+    """
+    if input is None and sys.stdin.isatty():
+        raise UsageError("there are no changes to try the rules on", "name a file of JSON lines, or pipe them in")
+    tables = _source_tables(context) if against_source else []
+    from console.rules_trial import run
+
+    run(file, routing, input, tables)
+
+
+def _source_tables(context: click.Context) -> list[Table]:
+    settings = config.source_tables_settings(load_values(context, Role.RULES))
+    from replicator.source_tables import load_source_tables
+
+    return load_source_tables(settings)
