@@ -39,6 +39,11 @@ IDLE_WAIT_S = 0.2  # how long latestOffset waits before it answers "nothing new"
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.02
 COPY_PAUSE_S = 0.05
+GATHER_FROM_BYTES = 1024 * 1024  # so much must have come during the batch before
+GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less for each change
+GATHER_RATE = 10 * 1024 * 1024  # bytes a second
+GATHER_S = 0.4
+GATHER_PAUSE_S = 0.05
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
 _log = logging.getLogger(__name__)
@@ -147,6 +152,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         last = self._last_mark(start["changes"])
         if last is None or self._snapshot.progress() != copy:
             return start
+        if self._target is None:
+            last = self._gathered(start["changes"], last)
         self._marks[last.sequence] = last
         return start | {"changes": plan_end(start["changes"], last, limit, self._mark)}
 
@@ -155,6 +162,21 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if self._target is not None:
             return self._changes.mark(self._target) if self._target > start else None
         return self._changes.last_mark() if self._wait_for_message_after(start) else None
+
+    def _gathered(self, start: int, last: Mark) -> Mark:
+        """The newest message, after a while when the stream grows fast: each batch costs the same to plan and to commit, however
+        much is in it, and the time goes to the replicator meanwhile."""
+        before = self._mark(start + 1).bytes_before
+        deadline = time.monotonic() + GATHER_S
+        growth = GATHER_RATE
+        while GATHER_FROM_BYTES <= last.bytes_through - before < GATHER_BYTES and growth >= GATHER_RATE:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(GATHER_PAUSE_S)
+            newer = self._changes.last_mark() or last
+            growth = int((newer.bytes_through - last.bytes_through) / GATHER_PAUSE_S)
+            last = newer
+        return last
 
     def _wait_for_message_after(self, start: int) -> bool:
         deadline = time.monotonic() + IDLE_WAIT_S
