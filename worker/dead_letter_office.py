@@ -72,8 +72,7 @@ class DeadLetterOffice:
         """The same, when there are letters and the stream is not as it was."""
         if not self._letters:
             return
-        state = self._loop.run(self.stream.state())
-        if state is None or self._seen is None or (state.created, state.messages) != (self._seen.created, self._seen.messages):
+        if _identity(self._loop.run(self.stream.state())) != _identity(self._seen):
             self.load()
 
     def exclusions(self, ownership: Ownership) -> Exclusions:
@@ -125,7 +124,7 @@ class DeadLetterOffice:
     def remove(self, letters: Sequence[StoredLetter]) -> None:
         """Takes letters out of the stream that are applied, or superseded."""
         self._loop.run(self.stream.remove(list(letters)))
-        self._expect(-sum(len(stored.sequences) for stored in letters))
+        self._expect([], removed=sum(len(stored.sequences) for stored in letters))
         gone = {stored.letter.position for stored in letters}
         left = [stored for stored in self._letters.values() if stored.letter.position not in gone]
         self._letters, self._blocked = {}, {}
@@ -136,7 +135,7 @@ class DeadLetterOffice:
         """``letter`` takes the place of ``stored``, and waits for a person again."""
         again = self._loop.run(self.stream.publish(letter))
         self._loop.run(self.stream.remove([stored]))
-        self._expect(len(again.sequences) - len(stored.sequences))
+        self._expect(again.sequences, removed=len(stored.sequences))
         self._letters[letter.position] = again
 
     def _publish(self, letters: Sequence[DeadLetter]) -> None:
@@ -147,7 +146,7 @@ class DeadLetterOffice:
         self._loop.run(self._ensure_stream())
         for letter in letters:
             stored = self._loop.run(self.stream.publish(letter))
-            self._expect(len(stored.sequences))
+            self._expect(stored.sequences)
             self._enter(stored)
         first = letters[0]
         log.warning(
@@ -158,10 +157,14 @@ class DeadLetterOffice:
             reason=first.reason,
         )
 
-    def _expect(self, messages: int) -> None:
-        """The stream holds so many messages more, or fewer, by our own doing: that is nothing to look at again."""
+    def _expect(self, added: Sequence[int], removed: int = 0) -> None:
+        """The stream changed by our own doing, which is nothing to look at again, unless somebody else added to it meanwhile."""
+        if self._seen is not None and added and added[0] != self._seen.last_sequence + 1:
+            self._seen = None
         if self._seen is not None:
-            self._seen = replace(self._seen, messages=self._seen.messages + messages)
+            last_sequence = added[-1] if added else self._seen.last_sequence
+            messages = self._seen.messages + len(added) - removed
+            self._seen = replace(self._seen, messages=messages, last_sequence=last_sequence)
 
     async def _ensure_stream(self) -> None:
         changes = await self._changes.state()
@@ -187,6 +190,11 @@ class DeadLetterOffice:
             "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",
         )
+
+
+def _identity(state: StreamState | None) -> tuple[str, int, int] | None:
+    """Changes with whatever is added or removed."""
+    return None if state is None else (state.created, state.last_sequence, state.messages)
 
 
 def _copy(blocked: dict[TableName, dict[RowKey, Position]]) -> dict[TableName, dict[RowKey, Position]]:
