@@ -1,0 +1,67 @@
+"""The examples of README.md, "Rules", do what stands below them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rules.ruleset import RuleSet
+from shared.table import Value
+from tests.changes_builder import insert, table
+from tests.rules.applied import load, seen
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+SECTION = README.read_text().partition("\n## Rules\n")[2].partition("\n## ")[0]
+EXAMPLES = re.findall(r"```yaml\n(.*?)```(?:\n\n```\n(.*?)```)?", SECTION, re.DOTALL)
+
+USERS = table(
+    "users",
+    "id bigint",
+    *("name text", "email text", "card text", "phone text", "age integer", "balance numeric", "created_at timestamptz"),
+    *("state public.state", "tags text[]"),
+)
+PASSING = {
+    "id": "1",
+    "name": "Alice",
+    "age": "18",
+    "balance": "100",
+    "created_at": "2025-01-01 00:00:00+00",
+    "state": "active",
+    "tags": "{vip}",
+}
+"""A row that every example keeps; each line of an example changes some columns of it."""
+
+
+def row(changed: dict[str, str]) -> tuple[Value, ...]:
+    texts = [(PASSING | changed).get(column.name, "NULL") for column in USERS.columns]
+    return tuple(None if text == "NULL" else text.encode() for text in texts)
+
+
+def check(ruleset: RuleSet, line: str) -> None:
+    cells = re.split(r" {2,}", line)
+    if "=" in cells[0]:
+        given, (expected,) = dict(cell.split("=", 1) for cell in cells[:-1]), cells[-1:]
+    else:
+        given, expected = {cells[0]: cells[1]}, cells[2]
+    after = seen(ruleset, insert(USERS, *row(given)))
+    if expected in ("kept", "dropped"):
+        assert bool(after) is (expected == "kept"), line
+    else:
+        place = [column.name for column in USERS.columns].index(cells[0])
+        assert after[0].new is not None
+        assert after[0].new[place] == row({cells[0]: expected})[place], line
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) == 6
+    assert all(results for _, results in EXAMPLES[1:])
+
+
+@pytest.mark.parametrize(("rules_text", "results"), EXAMPLES)
+def test_an_example_does_what_stands_below_it(rules_text: str, results: str) -> None:
+    ruleset = load(rules_text)
+    assert ruleset.check([USERS]) == []
+    for line in results.splitlines():
+        check(ruleset, line)
