@@ -19,6 +19,9 @@ from shared.jetstream import REQUEST_TIMEOUT_S, StoredMessage, Stream, StreamSta
 from shared.names import GroupNames
 from shared.settings import StreamSettings
 
+MAX_BYTES = 1024 * 1024 * 1024
+"""NATS reserves it. Enough for the letters of many workers: a row seldom has more than some kilobytes."""
+
 _FETCH_MESSAGES = 512
 _FETCH_BYTES = 4 * 1024 * 1024
 _HEADER_BYTES = 16 * 1024
@@ -47,13 +50,13 @@ class DeadLetterStream(Stream):
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
 
     async def ensure_like(self, name: str) -> StreamState:
-        """Creates the stream when there is none, with size, replicas and placement of the stream ``name``."""
+        """Creates the stream when there is none, with replicas and placement of the stream ``name``, and no larger than that."""
         state = await self.state()
         if state is not None:
             return state
         model = await self.configuration_of(name)
         tags = tuple((model.get("placement") or {}).get("tags") or ())
-        return await self.ensure(StreamSettings(model["num_replicas"], tags, model["max_bytes"], retention_s=0))
+        return await self.ensure(StreamSettings(model["num_replicas"], tags, min(model["max_bytes"], MAX_BYTES), retention_s=0))
 
     async def publish(self, letter: DeadLetter, *, queue: bool = False) -> StoredLetter:
         """Stored when it returns. ``queue``: the worker is asked to apply it."""

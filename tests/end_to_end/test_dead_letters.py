@@ -125,3 +125,59 @@ def test_more_than_the_limit_stops_the_worker_and_loses_nothing(group_of_two: Gr
     group.widen()
     succeed(apply(group.keys))
     assert group.is_equal()
+
+
+def test_a_copied_row_that_is_refused_is_set_aside_and_later_changes_of_it_wait(group_of_two: Group) -> None:
+    group = group_of_two
+    group.source.execute(
+        f"INSERT INTO t SELECT i, CASE i WHEN 777 THEN '{POISON}' ELSE 'n' || i END FROM generate_series(1, 3000) AS i"
+    )
+    keys = group.keys | {"group": group.keys["group"] + "-copy", "copy-and-stream": True}
+    group.keys = keys
+    succeed(replicate(keys))
+    group.source.execute("UPDATE t SET note = 'short' WHERE id IN (777, 778)")
+    succeed(replicate(keys))
+    outcome = succeed(apply(keys))
+    assert POISON not in outcome.log
+    assert group.target.execute("SELECT count(*), count(*) FILTER (WHERE note = 'short') FROM t") == [(2999, 1)]
+    copied, behind = group.letters()
+    assert (copied["copied"], behind["copied"]) == (True, False)
+    assert "SQLSTATE 22001, column 'note'" in copied["reason"]
+    assert json.loads(group.dead("show", copied["position"]))["after"] == {"id": 777, "note": POISON}
+    group.widen()
+    group.dead("replay", "--all")
+    succeed(apply(keys))
+    assert group.letters() == []
+    assert group.is_equal()
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_when_it_has_published_letters_neither_loses_nor_doubles_a_change(group_of_two: Group) -> None:
+    group = group_of_two
+    bad_rows = 0
+    with GroupUnderTest(group.keys) as running:
+        for turn in range(4):
+            first = 10_000 * turn + 1
+            group.source.execute(
+                f"INSERT INTO t SELECT i, CASE i % 1000 WHEN 0 THEN '{POISON}' ELSE 'n' || i END"
+                f" FROM generate_series({first}, {first + 9_999}) AS i"
+            )
+            bad_rows += 10
+            published = running.worker.log().count("became dead letters")
+            wait_until(
+                lambda: running.worker.log().count("became dead letters") > published,  # noqa: B023  waited for in this turn
+                deadline_s=APPLY_DEADLINE_S,
+                what="letters",
+            )
+            running.worker.kill()
+            running.worker.wait()
+            running.worker.start()
+        query = "SELECT count(*) FROM t"
+        wait_until(
+            lambda: group.target.execute(query) == [(40_000 - bad_rows,)], deadline_s=APPLY_DEADLINE_S, what="all good rows"
+        )
+        assert len(group.letters()) == bad_rows
+        group.widen()
+        group.dead("replay", "--all", "--wait", "60")
+        assert group.letters() == []
+        assert group.is_equal()
