@@ -14,7 +14,8 @@
 
 A delete of a row that is not there does no harm, so where the old row is unknown a DELETE is sent to be safe. An UPDATE whose
 new row passes is right to apply whether the row was there or not, if all of its values were sent. An update that leaves both rows
-unknown did not touch what the filter asks for: a row that was there before stays, one that was not is not there now.
+unknown did not touch the value that the filter asks for: a row that was there before stays, one that was not is not there now.
+(A filter that asks for several values may be wrong there, about those that did change: it needs REPLICA IDENTITY FULL.)
 """
 
 from __future__ import annotations

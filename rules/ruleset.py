@@ -8,14 +8,14 @@ All entries of a file that name or match a table count for it, in file order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from rules.columns import column_index
 from rules.name_pattern import TablePattern
 from rules.passage import Passage
-from rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Test, Transform
+from rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
 from shared.changes import TableChanges
 from shared.errors import TerminalError
 from shared.table import ReplicaIdentity, Table
@@ -32,27 +32,23 @@ class TableRules:
     rules: tuple[Rule, ...]
 
 
-BoundTransform = tuple[Transform, tuple[int, ...]]
-"""With the columns' indexes, at least one."""
-BoundFilter = tuple[Filter, Test]
+Step = Callable[[Passage], None]
+"""Takes a passage through one rule."""
 
 
 class BoundRules:
     """The rules of one version of a table. Keeps nothing between calls."""
 
-    def __init__(self, steps: Sequence[BoundTransform | BoundFilter]) -> None:
+    def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)
 
     def apply(self, changes: TableChanges) -> RuleOutcome:
         """``changes``, which must be of the table, are left as they are; what comes out may share lists with them."""
         passage = Passage(changes)
-        for rule, bound in self._steps:
+        for step in self._steps:
             if not len(passage):
                 break
-            if isinstance(rule, Transform):
-                passage.transform(rule, bound)  # type: ignore[arg-type]
-            else:
-                passage.filter(rule, bound)  # type: ignore[arg-type]
+            step(passage)
         return passage.finish()
 
 
@@ -123,17 +119,17 @@ def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
             yield f"{rule.place}: table '{table.qualified_name}': {error}"
 
 
-def _bound(entry: TableRules, rule: Rule, table: Table) -> BoundTransform | BoundFilter | None:
+def _bound(entry: TableRules, rule: Rule, table: Table) -> Step | None:
     """None for a transform that has no column in this table. Raises ValueError with a sentence."""
     if isinstance(rule, Filter):
-        return rule, rule.condition.bind(table)
+        return partial(Passage.filter, rule=rule, test=rule.condition.bind(table))
     if entry.pattern.is_name and rule.columns.is_name:
         column_index(table, rule.columns.name)
     indexes = [index for index, column in enumerate(table.columns) if rule.columns.matches(column.name)]
     if entry.pattern.is_name and not indexes:
         raise ValueError(f"no column matches '{rule.columns.text}'")
     _check_columns(rule, table, indexes)
-    return (rule, tuple(indexes)) if indexes else None
+    return partial(Passage.transform, rule=rule, columns=indexes) if indexes else None
 
 
 def _check_columns(rule: Transform, table: Table, indexes: Sequence[int]) -> None:
