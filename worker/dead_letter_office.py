@@ -184,9 +184,10 @@ class DeadLetterOffice:
             log.warning("dead letters are removed, for they mean nothing any more", letters=len(meaningless), because=because)
 
     def _full(self, new: int, reason: str) -> TerminalError:
+        changes = "1 change" if new == 1 else f"{new} changes"
         return TerminalError(
-            f"{new} changes of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead"
-            f" letters that are there, that is more than max-dead-letters ({self._limit})",
+            f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead letters"
+            f" that are there, that is more than max-dead-letters ({self._limit})",
             "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",
         )

@@ -15,7 +15,7 @@ SECRET_VALUE = "a value that must not be logged"
     ("existing", "named", "repair"),
     [
         ("CREATE TABLE t (id int PRIMARY KEY)", "note", "ALTER TABLE t ADD COLUMN note text"),
-        ("CREATE TABLE t (id int PRIMARY KEY, note varchar(3))", "public.t", "ALTER TABLE t ALTER note TYPE text"),
+        ("CREATE TABLE t (id int PRIMARY KEY, note varchar(3))", "column 'note'", "ALTER TABLE t ALTER note TYPE text"),
     ],
     ids=["missing column", "column too narrow"],
 )
@@ -28,7 +28,7 @@ def test_a_target_table_that_does_not_fit_stops_the_worker_and_a_repaired_one_ge
     named: str,
     repair: str,
 ) -> None:
-    keys = configuration(group, source_database, target_database, nats_server)
+    keys = configuration(group, source_database, target_database, nats_server, **{"max-dead-letters": 0})
     source_database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     target_database.execute(existing)
     succeed(replicate(keys))
