@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
 
 from rules.orderings import is_text
 from rules.rule import Transformed
 from shared.table import Column
-
-_CACHED_LENGTH = 256
-"""Longer runs of the mask are made when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,31 @@ class Mask:
             raise ValueError(f"is {column.type_name}, and only text can be masked")
 
     def apply(self, values: Sequence[bytes]) -> Transformed:
+        if not values:
+            return Transformed([], {})
         if self.keep_domain:
             return Transformed([self._masked_address(value) for value in values], {})
-        first, last, runs = self.keep_first, self.keep_last, _runs(self.mask_char)
-        kept = first + last
-        if not b"".join(values).isascii() or max(map(len, values), default=0) >= _CACHED_LENGTH:
-            return Transformed([self._masked(value) for value in values], {})
-        if last == 0:
-            return Transformed(
-                [value[:first] + runs[len(value) - first] if len(value) > first else runs[len(value)] for value in values], {}
-            )
-        return Transformed(
-            [
-                value[:first] + runs[len(value) - kept] + value[-last:] if len(value) > kept else runs[len(value)]
-                for value in values
-            ],
-            {},
-        )
+        together = b"".join(values)
+        if together.isascii() and len(self.mask_char.encode()) == 1:
+            return Transformed(self._masked_column(values, together), {})
+        return Transformed([self._masked(value) for value in values], {})
+
+    def _masked_column(self, values: Sequence[bytes], together: bytes) -> list[bytes]:
+        """Where every character is a byte: all values at once, as one text in which the kept places are put back."""
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        long_enough = lengths > self.keep_first + self.keep_last
+        clear, hidden = np.frombuffer(together, np.uint8), np.full(len(together), ord(self.mask_char), np.uint8)
+        if long_enough.any():  # else what is kept may be more than any value has
+            kept = [starts[long_enough] + place for place in range(self.keep_first)]
+            kept += [ends[long_enough] - place for place in range(1, self.keep_last + 1)]
+            for places in kept:
+                hidden[places] = clear[places]
+        offsets = np.concatenate((starts[:1], ends))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(hidden)]
+        masked: list[bytes] = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers).to_pylist()
+        return masked
 
     def _masked_address(self, address: bytes) -> bytes:
         local, at, domain = address.rpartition(b"@")
@@ -63,8 +70,3 @@ class Mask:
         if hidden <= 0:
             return (self.mask_char * len(text)).encode()
         return (text[: self.keep_first] + self.mask_char * hidden + text[len(text) - self.keep_last :]).encode()
-
-
-@lru_cache(maxsize=64)
-def _runs(mask_char: str) -> list[bytes]:
-    return [mask_char.encode() * length for length in range(_CACHED_LENGTH)]
