@@ -113,13 +113,16 @@ class DeadLetterOffice:
                 "this is a defect of the sink; nothing was applied, please report it",
             )
 
-    def settle(self) -> None:
-        """The batch in hand is applied. Letters of tables that it truncated are removed: at the source, too, nothing is left of
-        what they changed."""
-        self._rejected = {}
+    def remove_truncated(self) -> None:
+        """Removes letters of tables that the batch in hand truncates: at the source, too, nothing is left of what they changed.
+        Before the batch is applied, because nobody would know of it after a crash; until then a replay has to wait anyway."""
         if self._truncated:
             truncated, self._truncated = self._truncated, {}
             self._remove(lambda stored: _is_truncated(stored.letter, truncated), "their tables were truncated since")
+
+    def settle(self) -> None:
+        """The batch in hand is applied."""
+        self._rejected = {}
 
     def remove(self, letters: Sequence[StoredLetter]) -> None:
         """Takes letters out of the stream that are applied, or superseded."""
@@ -186,8 +189,8 @@ class DeadLetterOffice:
     def _full(self, new: int, reason: str) -> TerminalError:
         changes = "1 change" if new == 1 else f"{new} changes"
         return TerminalError(
-            f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead letters"
-            f" that are there, that is more than max-dead-letters ({self._limit})",
+            f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead"
+            f" letters that are there, that is more than max-dead-letters ({self._limit})",
             "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",
         )

@@ -172,6 +172,7 @@ class ChangeQuery:
             rows = written.collect()
             self._office.take(read_dead_mail(rows))
             yield from rows
+        self._office.remove_truncated()
 
     def _look_through(self, ranges: DataFrame, rejections: Sequence[Rejection]) -> None:
         """Makes dead letters of changes that the sink refused, and blocks their rows."""

@@ -247,7 +247,10 @@ class Worker:
         self._office.load()
         replay_settings = replace(settings, name=replay_name(settings.name))
         self._replay = Replay(self._office, self._transformation, lambda: self._new_sink(replay_settings))
-        self._replay.run(applied)
+        try:
+            self._replay.run(applied)
+        except TransientError as error:
+            log.warning("dead letters could not be replayed yet", reason=str(error))
 
     def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
         assert self._office is not None

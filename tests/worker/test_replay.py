@@ -52,6 +52,7 @@ class Worker:
         settings = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, retention_s=60)
         loop.run(ChangeStream(self.client, self.names).ensure(settings))
         self.stream = DeadLetterStream(self.client, self.names)
+        loop.run(self.stream.ensure_like(self.names.changes_stream))
 
     def office(self, kind: type[DeadLetterOffice] = DeadLetterOffice, limit: int = 10) -> DeadLetterOffice:
         office = kind(self.loop, self.client, self.names, "w", limit)
@@ -133,7 +134,7 @@ def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: 
     )
     name, position = ("public", "orders"), Position(LSN(2000), 1)
     office.take([DeadMail(truncated=((name, position),))])
-    office.settle()
+    office.remove_truncated()
     assert [stored.letter.table for stored in worker.letters()] == ["public.orders"]
 
 
