@@ -27,7 +27,7 @@ null and an SQL NULL look alike). Everything else is the server's text, bytea in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -46,18 +46,16 @@ from shared.changes import (
     Transaction,
     Truncation,
 )
-from shared.errors import WireError
 from shared.lsn import format_lsn
 from shared.table import UNCHANGED, Table, Unchanged, Value
 from worker.copied_rows import as_changes
+from worker.sinks.json_rows import Slot, lines_of_slots, row_slots, whole_columns
+from worker.sinks.json_values import JsonColumn, json_column
 
 Row = dict[str, Any]
 
 _POSTGRES_EPOCH = datetime(2000, 1, 1)  # UTC; without a zone, so that isoformat adds none
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
-_BOOLEANS = {b"t": True, b"f": False}
-_LINE_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")  # raw ones stand only between JSON tokens: strings must escape them
-_LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in letters, which come after
 
 
 def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list[bytes]:
@@ -82,22 +80,22 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
 def encode_copied(copied: CopiedRows) -> list[bytes]:
     """The lines of copied rows in order: one RESTART line when they restart their table."""
     if copied.restarts:
-        return [_copied_line("RESTART", copied, None, None)]
-    changes = as_changes(copied)
-    afters, _ = _new_rows(changes, [None] * len(changes))
-    keys = _keys(changes, afters, afters)
-    return [_copied_line("READ", copied, key, after) for key, after in zip(keys, afters, strict=True)]
+        return [_restart_line(copied)]
+    columns = whole_columns(copied.table, as_changes(copied).new)
+    assert columns is not None, "a copied row has every value"
+    tail = b'"snapshot":%b}\n' % orjson.dumps(copied.snapshot)
+    return lines_of_slots([b'{"position":null,"operation":"READ"', *row_slots(copied.table, columns), tail], copied.rows)
 
 
-def _copied_line(operation: str, copied: CopiedRows, key: Row | None, after: Row | None) -> bytes:
+def _restart_line(copied: CopiedRows) -> bytes:
     line: Row = {
         "position": None,
-        "operation": operation,
+        "operation": "RESTART",
         "schema": copied.table.schema,
         "table": copied.table.name,
-        "key": key,
+        "key": None,
         "before": None,
-        "after": after,
+        "after": None,
         "snapshot": copied.snapshot,
     }
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
@@ -106,18 +104,26 @@ def _copied_line(operation: str, copied: CopiedRows, key: Row | None, after: Row
 class _Stamps:
     """What a line says about its transaction, indexed by change."""
 
-    __slots__ = ("committed_at", "positions", "xids")
+    __slots__ = ("committed_at", "positions", "tails", "xids")
 
     def __init__(self, message: MessageChanges) -> None:
-        self.positions = [""] * message.change_count
+        self.positions = [b""] * message.change_count
+        """As JSON."""
+        self.tails = [b""] * message.change_count
+        """The end of a line, as JSON."""
         self.xids = [0] * message.change_count
         self.committed_at = [""] * message.change_count
         for transaction in message.transactions:
             first, end = transaction.first_change, transaction.end_change
             lsn, ordinal = format_lsn(transaction.commit_lsn), transaction.first_ordinal
-            self.positions[first:end] = [f"{lsn}:{ordinal + i}" for i in range(end - first)]
+            position = b'"%b:%%d"' % lsn.encode()
+            self.positions[first:end] = [position % (ordinal + i) for i in range(end - first)]
+            committed_at = format_timestamp(transaction.committed_at)
             self.xids[first:end] = [transaction.xid] * (end - first)
-            self.committed_at[first:end] = [format_timestamp(transaction.committed_at)] * (end - first)
+            self.committed_at[first:end] = [committed_at] * (end - first)
+            self.tails[first:end] = [b'"xid":%d,"committed_at":"%b"}\n' % (transaction.xid, committed_at.encode())] * (
+                end - first
+            )
 
 
 def format_timestamp(microseconds: int) -> str:
@@ -133,6 +139,13 @@ def _format_second(seconds: int) -> str:
 
 def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes]) -> None:
     """Appends to ``lines[i]`` for each change index i in ``changes``."""
+    whole = whole_columns(changes.table, changes.new) if changes.old is None else None
+    table_lines = _lines_one_by_one(changes, stamps) if whole is None else _lines_of_new_rows(changes, whole, stamps)
+    for index, line in zip(changes.change_indexes, table_lines, strict=True):
+        lines[index] += line
+
+
+def _lines_one_by_one(changes: TableChanges, stamps: _Stamps) -> Iterator[bytes]:
     table = changes.table
     befores = old_rows(changes)
     afters, unchanged = _new_rows(changes, befores)
@@ -141,7 +154,7 @@ def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes])
     schema, name, dumps, end_line = table.schema, table.name, orjson.dumps, orjson.OPT_APPEND_NEWLINE
     for row, (index, operation) in enumerate(zip(changes.change_indexes, changes.operations, strict=True)):
         line: Row = {
-            "position": positions[index],
+            "position": orjson.Fragment(positions[index]),
             "operation": _OPERATIONS[operation],
             "schema": schema,
             "table": name,
@@ -153,7 +166,19 @@ def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes])
             line["unchanged"] = unchanged[row]
         line["xid"] = xids[index]
         line["committed_at"] = committed_at[index]
-        lines[index] += dumps(line, option=end_line)
+        yield dumps(line, option=end_line)
+
+
+def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: _Stamps) -> list[bytes]:
+    """The lines of rows that have no old image."""
+    indexes, only = changes.change_indexes, changes.operations[:1]
+    if changes.operations.count(only) == len(changes):
+        operations: list[Slot] = [_OPERATIONS[only[0]].encode()]
+    else:
+        operations = [[_OPERATIONS[operation].encode() for operation in changes.operations]]
+    slots: list[Slot] = [b'{"position":', [stamps.positions[index] for index in indexes], b',"operation":"', *operations, b'"']
+    tails = [stamps.tails[index] for index in indexes]
+    return lines_of_slots([*slots, *row_slots(changes.table, columns), tails], len(changes))
 
 
 def old_rows(changes: TableChanges) -> Sequence[Row | None]:
@@ -230,7 +255,7 @@ def _truncation_lines(truncation: Truncation, stamps: _Stamps) -> Iterable[bytes
     index = truncation.change_index
     for table in truncation.tables:
         line: Row = {
-            "position": stamps.positions[index],
+            "position": orjson.Fragment(stamps.positions[index]),
             "operation": "TRUNCATE",
             "schema": table.schema,
             "table": table.name,
@@ -270,40 +295,7 @@ def _typed_columns(table: Table, columns: Sequence[Sequence[Value]]) -> list[lis
     """``columns`` with what stands in the JSON for each value; NULL and UNCHANGED stay themselves."""
     typed = []
     for column, values in zip(table.columns, columns, strict=True):
-        convert = _CONVERTERS.get(column.type_oid, bytes.decode)
-        try:
-            if set(map(type, values)) == {bytes}:
-                typed.append([convert(value) for value in values])  # type: ignore[arg-type]
-            else:
-                typed.append([convert(value) if value.__class__ is bytes else value for value in values])
-        except UnicodeDecodeError:
-            raise WireError(
-                f"a value of {table.qualified_name}.{column.name} is not UTF-8",
-                "a source database with encoding SQL_ASCII does not check its text: correct the row, or move to UTF8",
-            ) from None
-        except (IndexError, KeyError, ValueError):
-            raise WireError(f"a value of {table.qualified_name}.{column.name} is not of its type {column.type_name}") from None
+        sent = [value for value in values if value.__class__ is bytes]
+        texts = map(orjson.Fragment, json_column(table, column, sent).whole())
+        typed.append([next(texts) if value.__class__ is bytes else value for value in values])
     return typed
-
-
-def _number(value: bytes) -> Any:
-    return orjson.Fragment(value) if value[-1] <= _LAST_DIGIT else value.decode()
-
-
-def _document(value: bytes) -> Any:
-    return orjson.Fragment(value.translate(_LINE_BREAKS_TO_SPACES).decode())
-
-
-_CONVERTERS: dict[int, Callable[[bytes], Any]] = {
-    16: _BOOLEANS.__getitem__,  # bool
-    20: int,  # int8
-    21: int,  # int2
-    23: int,  # int4
-    26: int,  # oid
-    114: _document,  # json
-    700: _number,  # float4
-    701: _number,  # float8
-    1700: _number,  # numeric
-    3802: _document,  # jsonb
-}
-"""By type OID (pg_type.dat)."""
