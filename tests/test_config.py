@@ -9,7 +9,7 @@ import pytest
 from shared import config
 from shared.errors import UsageError
 from shared.options import OPTIONS, Option, Role
-from shared.settings import LogSettings, NatsSettings, PostgresSettings, StreamSettings
+from shared.settings import FileSinkSettings, LogSettings, NatsSettings, PostgresSettings, StreamSettings
 from tests.configuration import case_name, load, roles_of, yaml_file
 
 
@@ -56,6 +56,11 @@ def test_a_spark_setting_that_cannot_be_meant_is_refused(tmp_path: Path, mapping
             "publish: [insert, merge]\n",
             (Role.REPLICATOR,),
             "publish ({file}, line 9) is not one of insert, update, delete, truncate: ",
+        ),
+        (
+            "file-output-dir: out\nformat: parquet\ntransactions: true\n",
+            (Role.WORKER, Role.FILE),
+            "transactions ({file}, line 11) has no meaning with format: parquet ({file}, line 10): remove it: ",
         ),
         ("sslmode: always\n", (Role.STATUS,), "sslmode 'always' ({file}, line 9) is not one of disable, allow, "),
         ("stream-max-bytes: 10G\n", (Role.REPLICATOR,), "stream-max-bytes '10G' ({file}, line 9) is not a size "),
@@ -174,6 +179,14 @@ def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:
     sink_settings = config.postgres_sink_settings(values)
     assert sink_settings.target == PostgresSettings("target", 5432, "warehouse", "loader", "", "", "", "", "")
     assert (sink_settings.sync_schema, sink_settings.disable_foreign_keys) == (True, False)
+
+
+def test_settings_of_the_file_sink_hold_what_was_given(tmp_path: Path) -> None:
+    lines = config.file_sink_settings(load(tmp_path, "file-output-dir: out\n", Role.WORKER, Role.FILE))
+    assert lines == FileSinkSettings(str(Path.cwd() / "out"), "json", "none", 100_000_000, 3600.0, transactions=False)
+    values = load(tmp_path, "file-output-dir: ~/out\nformat: parquet\n", Role.WORKER, Role.FILE)
+    rows = config.file_sink_settings(values)
+    assert (rows.directory, rows.format, rows.compression) == (str(Path.home() / "out"), "parquet", "zstd")
 
 
 def test_a_worker_keeps_the_name_it_was_given(tmp_path: Path) -> None:
