@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
 from benchmarks.demo.comparison import compare
+from benchmarks.workload import execute_in_parts
 from shared.lsn import LSN, parse_lsn
 from tests.servers import Database, PgsluiceProcess
 from tests.waiting import wait_until
@@ -17,6 +20,8 @@ WARM_UP = "warm_up"
 """A table like EVENTS, whose rows only make a contestant warm."""
 
 LOOK_INTERVAL_S = 0.01
+
+_COPIED_ROWS = "SELECT copied_rows FROM pgsluice.applied WHERE group_name = %s AND worker = 'postgres'"
 
 _TABLE = """
 CREATE TABLE {} (
@@ -35,14 +40,6 @@ SELECT i, i * 7919 % 100000, (ARRAY['created', 'paid', 'shipped', 'returned'])[(
        i % 3 = 0, timestamptz '2026-01-01 00:00:00Z' + i * interval '1 second', md5(i::text)
 FROM generate_series({}::bigint, {}::bigint) i
 """
-_INSERT_IN_PARTS = """
-DO $$ BEGIN
-    FOR part IN {first}..{last} BY {step} LOOP
-        {insert};
-        COMMIT;
-    END LOOP;
-END $$
-"""
 
 
 class DifferenceError(Exception):
@@ -52,20 +49,29 @@ class DifferenceError(Exception):
 def create_tables(*databases: Database) -> None:
     """Both tables: 7 columns, about 110 bytes a row."""
     for database in databases:
-        for table in (EVENTS, WARM_UP):
-            database.execute(_TABLE.format(table))
+        create_table(database, EVENTS, WARM_UP)
+
+
+def create_table(database: Database, *tables: str) -> None:
+    """Each like EVENTS."""
+    database.execute(";".join(map(_TABLE.format, tables)))
+
+
+def insert_statement(table: str, first: int | str, last: int | str) -> str:
+    """Rows ``first`` to ``last``, which may be expressions."""
+    return _INSERT.format(table, first, last)
 
 
 def insert(database: Database, table: str, last: int, *, first: int = 1) -> None:
     """Rows ``first`` to ``last`` in one transaction."""
-    database.execute(_INSERT.format(table, first, last))
+    database.execute(insert_statement(table, first, last))
 
 
 def insert_in_parts(database: Database, table: str, last: int, *, first: int = 1, rows_per_transaction: int = 1000) -> None:
     """Rows ``first`` to ``last`` in transactions of ``rows_per_transaction``."""
     step = rows_per_transaction
-    statement = _INSERT.format(table, "part", f"least({last}, part + {step - 1})")
-    database.execute(_INSERT_IN_PARTS.format(first=first, last=last, step=step, insert=statement))
+    statement = insert_statement(table, "part", f"least({last}, part + {step - 1})")
+    execute_in_parts(database, statement, last, first=first, step=step)
 
 
 def current_lsn(source: Database) -> LSN:
@@ -107,6 +113,25 @@ class TargetWatch:
 
         wait_until(is_there, deadline_s=deadline_s, what=f"row {row_id} of {table} at the target", interval_s=LOOK_INTERVAL_S)
         return time.time()
+
+    def wait_for_copied_rows(
+        self, group: str, rows: int, processes: Iterable[PgsluiceProcess] = (), deadline_s: float = 600.0
+    ) -> float:
+        """The same for when the group's worker has copied ``rows`` rows in all, durably, by its own position."""
+
+        def are_there() -> bool:
+            return self._copied_rows(group) >= rows or _ended(processes)
+
+        wait_until(are_there, deadline_s=deadline_s, what=f"{rows} copied rows at the target", interval_s=LOOK_INTERVAL_S)
+        return time.time()
+
+    def _copied_rows(self, group: str) -> int:
+        """0 before the worker has made its tables, too."""
+        try:
+            row = self._connection.execute(_COPIED_ROWS, [group]).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            return 0
+        return 0 if row is None else int(row[0])
 
     def newest_row(self, table: str) -> int:
         """The largest id; 0 when there is none."""

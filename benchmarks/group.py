@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from benchmarks.servers import Servers
 from shared.lsn import LSN, format_lsn
@@ -13,12 +14,16 @@ DEADLINE_S = 600.0
 
 
 class Group:
-    """Runs with the options' defaults: Spark on all cores with its default memory."""
+    """Runs with the options' defaults, Spark on all cores with its default memory, but for ``keys`` of the configuration."""
 
-    def __init__(self, name: str, servers: Servers, source: Database, target: Database) -> None:
+    def __init__(self, name: str, servers: Servers, source: Database, target: Database, **keys: Any) -> None:
         self.source = source
         self.target = target
-        self._configuration = configuration(name, source, target, servers.nats, spark={})
+        self._configuration = configuration(name, source, target, servers.nats, **{"spark": {}} | keys)
+
+    @property
+    def name(self) -> str:
+        return str(self._configuration["group"])
 
     def replicator(self, *flags: str) -> PgsluiceProcess:
         """Not started."""
@@ -32,6 +37,12 @@ class Group:
         """Runs a replicator until everything before ``lsn`` (None: everything) is published; the first run makes the slot."""
         with self.replicator("--until-lsn", "current" if lsn is None else format_lsn(lsn)) as replicator:
             finish(replicator)
+
+    def drop(self) -> None:
+        """What the group made at the source and in NATS, and its target database."""
+        with PgsluiceProcess("drop", "--yes", config=self._configuration) as process:
+            finish(process)
+        self.target.drop()
 
 
 def finish(process: PgsluiceProcess) -> None:

@@ -13,12 +13,17 @@ NATIVE = "native"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``rows``, ``commits_per_s`` and ``seconds`` are 0 for the scenario's own size."""
+    """``rows``, ``commits_per_s`` and ``seconds`` are 0 for the scenario's own size. Of a backlog ``rows`` is the number of
+    changes, of whatever kind."""
 
     rows: int = 0
     repeat: int = 1
     commits_per_s: int = 0
     seconds: float = 0.0
+
+    @property
+    def repetitions(self) -> range:
+        return range(1, self.repeat + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Run:
     """One contestant, once.
 
     Names of ``figures`` end in their unit: ``_s``, ``_ms``, ``_per_s``, ``_mb``; a ``ratio`` is a share of what native
-    replication achieved in the same repetition. ``changes`` is the work that ``usage`` was spent on.
+    replication achieved in the same repetition, unless its name says of what else. ``changes`` is the work that ``usage`` was
+    spent on.
     """
 
     scenario: str

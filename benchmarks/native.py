@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.data import EVENTS
+from collections.abc import Sequence
+
 from tests.servers import Database
 from tests.waiting import wait_until
 
@@ -10,20 +11,21 @@ PUBLICATION = "native"
 
 
 class Subscription:
-    """One subscription to EVENTS with a slot that exists before the subscription does, so that a backlog can wait in it.
+    """One subscription to ``tables``: with a slot that exists before the subscription does, so that a backlog can wait in it
+    (``create_slot``, ``create``, ``enable``), or one that copies what is there (``copy``).
 
     PostgreSQL's defaults hold for all its options.
     """
 
-    def __init__(self, name: str, source: Database) -> None:
+    def __init__(self, name: str, source: Database, tables: Sequence[str]) -> None:
         self._name = name
         self._source = source
+        self._tables = tables
         self._target: Database | None = None
 
     def create_slot(self) -> None:
         """What is committed from now on waits for ``enable``."""
-        if not self._source.execute("SELECT FROM pg_publication WHERE pubname = %s", [PUBLICATION]):
-            self._source.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {EVENTS}")
+        self._publish()
         self._source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name])
 
     def create(self, target: Database) -> None:
@@ -33,6 +35,19 @@ class Subscription:
             f" PUBLICATION {PUBLICATION}"
             f" WITH (create_slot = false, slot_name = '{self._name}', copy_data = false, enabled = false)"
         )
+
+    def copy(self, target: Database) -> None:
+        """Returns when the subscription is there, with its slot, and begins to copy."""
+        self._publish()
+        self._target = target
+        target.execute(
+            f"CREATE SUBSCRIPTION {self._name} CONNECTION '{self._source.server.dsn(self._source.dbname)}'"
+            f" PUBLICATION {PUBLICATION}"
+        )
+
+    def _publish(self) -> None:
+        if not self._source.execute("SELECT FROM pg_publication WHERE pubname = %s", [PUBLICATION]):
+            self._source.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(self._tables)}")
 
     def enable(self) -> None:
         self._at_target(f"ALTER SUBSCRIPTION {self._name} ENABLE")

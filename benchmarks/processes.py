@@ -27,6 +27,7 @@ BENCHMARK = "benchmark"
 SERVER = "postgres"
 """How the names of parts end that are PostgreSQL servers."""
 
+REPLICATOR = "replicator"
 WORKER = "worker"
 WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
 WHOLE_WORKER = "worker in all"
@@ -53,8 +54,8 @@ class ProcessWatch:
     """A context within which processes are watched (or from ``start`` to ``stop``).
 
     ``roots`` names the process each part begins with; its descendants belong to it. The part ``worker`` is shown as its driver
-    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together. ``elsewhere`` is what the
-    machine did beside.
+    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together; a replicator that copies
+    has a JVM and tasks as well. ``elsewhere`` is what the machine did beside.
     """
 
     def __init__(self, roots: Mapping[str, int]) -> None:
@@ -179,11 +180,11 @@ def suspended(pid: int) -> Iterator[None]:
 
 
 def _part(root: str, process: psutil.Process, *, is_root: bool) -> str:
-    if root != WORKER:
+    if root not in (WORKER, REPLICATOR):
         return root
     if is_root:
-        return WORKER_PARTS[0]
-    return WORKER_PARTS[2] if process.name().startswith("python") else WORKER_PARTS[1]
+        return WORKER_PARTS[0] if root == WORKER else root
+    return f"{root} tasks" if process.name().startswith("python") else f"{root} JVM"
 
 
 def _cpu_s(root: str, process: psutil.Process) -> float:

@@ -27,10 +27,13 @@ def parse_arguments() -> argparse.Namespace:
     listed = "; ".join(f"{scenario.name}: {scenario.title}" for scenario in SCENARIOS.values())
     parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"all when none is named. {listed}")
     parser.add_argument(
-        "--rows", type=int, default=0, help="rows of the backlog and of the large transaction (default: their own)"
+        "--rows",
+        type=int,
+        default=0,
+        help="changes of the backlogs, rows of the copy and of the large transaction (default: their own)",
     )
     parser.add_argument("--repeat", type=int, default=1, help="how often the contestants take turns")
-    parser.add_argument("--commits-per-s", type=int, default=0, help="of the latency scenario (default 200)")
+    parser.add_argument("--commits-per-s", type=int, default=0, help="of the latency scenario (default: 100, 1000 and 5000)")
     parser.add_argument("--seconds", type=float, default=0.0, help="measured time of the latency scenario (default 20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE too")
     arguments = parser.parse_args()

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from benchmarks.measurement import Scenario
-from benchmarks.scenarios import backlog, cold_start, large_transaction, latency
+from benchmarks.scenarios import (
+    backlog,
+    cold_start,
+    initial_copy,
+    large_transaction,
+    latency,
+    rules,
+    tables,
+    tpcb,
+    updates,
+    widths,
+)
 
 SCENARIOS: dict[str, Scenario] = {
-    module.SCENARIO.name: module.SCENARIO for module in (backlog, latency, cold_start, large_transaction)
+    module.SCENARIO.name: module.SCENARIO
+    for module in (backlog, tpcb, updates, initial_copy, latency, cold_start, large_transaction, rules, widths, tables)
 }

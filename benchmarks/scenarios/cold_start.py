@@ -44,6 +44,6 @@ def measure(options: Options) -> Iterator[Run]:
 SCENARIO = Scenario(
     name=NAME,
     title="a worker's start, to its first applied batch",
-    goals=(at_most(CONTESTANT, "first_batch_s", 12),),
+    goals=(at_most(CONTESTANT, "first_batch_s", 8),),
     measure=measure,
 )

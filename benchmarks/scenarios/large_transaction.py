@@ -14,7 +14,7 @@ from benchmarks.data import EVENTS, WARM_UP, TargetWatch
 from benchmarks.group import Group, stop
 from benchmarks.measurement import NATIVE, Options, Run, Scenario, at_most
 from benchmarks.native import Subscription
-from benchmarks.processes import WORKER, ProcessWatch
+from benchmarks.processes import REPLICATOR, WHOLE_WORKER, WORKER, ProcessWatch
 from benchmarks.servers import Servers, start_servers
 from tests.servers import Database, PgsluiceProcess
 
@@ -23,6 +23,9 @@ PGSLUICE = "pgsluice"
 ROWS = 5_000_000
 WARM_UP_ROWS = 1000
 DEADLINE_S = 1800.0
+HEAP_MB = 1074
+"""The default of the worker's JVM, 1 GiB."""
+
 SOURCE_SETTINGS = {"wal_sender_timeout": "10s"}
 TARGET_SETTINGS = {"track_commit_timestamp": "on"}
 
@@ -45,21 +48,22 @@ def measure_pgsluice(rows: int, repetition: int = 1) -> Run:
         group = Group("large", servers, source, target)
         with group.replicator() as replicator, group.worker() as worker:
             replicator.wait_for_log("replicating")
-            roots = servers.roots() | {"replicator": replicator.pid, WORKER: worker.pid}
+            roots = servers.roots() | {REPLICATOR: replicator.pid, WORKER: worker.pid}
             figures, watch = _replicate(servers, source, target, rows, roots, (replicator, worker))
             stop(replicator, worker)
             figures["disconnects"] = servers.source.log().count(_SERVER_GAVE_UP) + replicator.log().count(_REPLICATOR_LOST_IT)
         data.require_equal(source, target, EVENTS, WARM_UP)
         figures["target_transactions"] = target.execute(_TRANSACTIONS)[0][0]
     usage = watch.usage()
-    figures["replicator_mb"] = usage["replicator"].largest_bytes / 1e6
+    figures["replicator_mb"] = usage[REPLICATOR].largest_bytes / 1e6
+    figures["worker_mb"] = usage[WHOLE_WORKER].together_bytes / 1e6
     return Run(NAME, PGSLUICE, repetition, figures, rows, usage)
 
 
 def measure_native(rows: int, repetition: int = 1) -> Run:
     with start_servers(source_settings=SOURCE_SETTINGS, target_settings=TARGET_SETTINGS) as servers:
         source, target = _databases(servers)
-        subscription = Subscription("native", source)
+        subscription = Subscription("native", source, [EVENTS])
         subscription.create_slot()
         subscription.create(target)
         subscription.enable()
@@ -103,6 +107,7 @@ SCENARIO = Scenario(
     title="one large transaction, with wal_sender_timeout = 10s",
     goals=(
         at_most(PGSLUICE, "replicator_mb", 150),
+        at_most(PGSLUICE, "worker_mb", HEAP_MB + 600),
         at_most(PGSLUICE, "disconnects", 0),
         at_most(PGSLUICE, "target_transactions", 1),
     ),

@@ -29,7 +29,7 @@ COMMIT;
 
 def initialize(database: Database, scale: int) -> None:
     """Fills the tables; the one without a key gets replica identity full, so that it can be published."""
-    _run(database, "-i", "-q", "-s", str(scale))
+    run(database, "-i", "-q", "-s", str(scale))
     database.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
 
@@ -39,7 +39,7 @@ class Writers:
     def __init__(self, database: Database, scale: int, directory: Path) -> None:
         script = directory / "writers.sql"
         script.write_text(_SCRIPT)
-        self._command = _command(database, "-n", "-c", "4", "-j", "1", "-T", "600", "-s", str(scale), "-f", str(script))
+        self._command = command(database, "-n", "-c", "4", "-j", "1", "-T", "600", "-s", str(scale), "-f", str(script))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -60,11 +60,13 @@ class Writers:
         self.stop()
 
 
-def _command(database: Database, *arguments: str) -> list[str]:
+def command(database: Database, *arguments: str) -> list[str]:
+    """The program and its arguments, for one who starts it."""
     settings = database.settings
     where = ["-h", settings.host, "-p", str(settings.port), "-U", settings.user, settings.dbname]
     return [str(binaries() / "pgbench"), *arguments, *where]
 
 
-def _run(database: Database, *arguments: str) -> None:
-    subprocess.run(_command(database, *arguments), check=True, capture_output=True)
+def run(database: Database, *arguments: str) -> None:
+    """Returns when it ended well."""
+    subprocess.run(command(database, *arguments), check=True, capture_output=True)
