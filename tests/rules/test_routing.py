@@ -22,32 +22,27 @@ ORDERS = replace(table("public.orders", "id bigint", "total numeric", "items jso
 PG_FLO_FILE = """\
 users:
   source_table: users
-  destination_table: customers
+  destination_table: members
   column_mappings:
     - source: id
-      destination: customer_id
+      destination: member
     - source: username
-      destination: customer_name
+      destination: login
     - source: email
       destination: email
-  operations:
-    - INSERT
-    - UPDATE
-
+  operations: [INSERT, UPDATE]
 orders:
   source_table: orders
-  destination_table: transactions
+  destination_table: sales
   column_mappings:
     - source: id
-      destination: transaction_id
-    - source: total
-      destination: amount
+      destination: sale
   operations:
     - INSERT
-    - UPDATE
     - DELETE
+    - DDL
 """
-"""As pg_flo's documentation shows it."""
+"""Nothing but what pg_flo's files can say."""
 
 
 @pytest.fixture
@@ -87,11 +82,11 @@ def test_a_file_of_pg_flo_renames_tables_and_columns_and_keeps_operations_out(pa
     routes = routing(path, PG_FLO_FILE)
     changes = rows_of(message(1, insert(USERS, b"1", b"a", b"b", b"c"), delete(USERS, b"1", None, None, None)))
     (routed,) = routes.apply(changes)
-    assert routed.table.qualified_name == "public.customers"
-    assert column_names(routed.table) == ["customer_id", "customer_name", "email", "note"]
+    assert routed.table.qualified_name == "public.members"
+    assert column_names(routed.table) == ["member", "login", "email", "note"]
     assert list(routed.operations) == [INSERT]
     (orders,) = routes.apply(rows_of(message(1, delete(ORDERS, b"1", None, None))))
-    assert (orders.table.name, column_names(orders.table)) == ("transactions", ["transaction_id", "amount", "items"])
+    assert (orders.table.name, column_names(orders.table)) == ("sales", ["sale", "total", "items"])
     assert list(orders.operations) == [DELETE]
 
 
@@ -236,8 +231,8 @@ def test_a_schema_change_that_takes_a_named_column_away_stops_with_the_route(pat
     changed = replace(USERS, columns=USERS.columns[1:])
     with pytest.raises(TerminalError, match=r"routing.yaml:\d+: table 'users': table 'public.users' has no column 'id'"):
         routes.bind(changed)
-    clashing = replace(USERS, columns=(*USERS.columns, replace(USERS.columns[3], name="customer_id")))
-    with pytest.raises(TerminalError, match=r"two columns of table 'public.users' would be called 'customer_id'"):
+    clashing = replace(USERS, columns=(*USERS.columns, replace(USERS.columns[3], name="member")))
+    with pytest.raises(TerminalError, match=r"two columns of table 'public.users' would be called 'member'"):
         routes.bind(clashing)
 
 
