@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import pytest
 
-from shared.changes import MessageChanges
+from shared.changes import MessageChanges, TableChanges
+from shared.dead_letter import copied_position
 from shared.errors import TerminalError, TransientError
 from shared.settings import NatsSettings
 from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
@@ -256,10 +258,43 @@ def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(receiver:
     assert [each["after"]["id"] for each in receiver.objects()] == [1]
 
 
-def test_a_refused_copied_row_needs_a_person(receiver: HttpServer, open_sink: NewSink) -> None:
+def test_a_refused_copied_row_is_named_by_its_place_in_the_copy(receiver: HttpServer, open_sink: NewSink) -> None:
     receiver.answer = refuse(2)
-    with pytest.raises(TerminalError, match=r"answered copy:1:2 with status 422: .*start the worker again"):
-        apply_copied(open_sink(), [[copied(1, ROWS, (b"1", b"n"), (b"2", b"n"))]])
+    sink = open_sink()
+    rows = copied(1, ROWS, (b"1", b"n"), (b"2", b"n"), (b"3", b"n"))
+    with pytest.raises(RejectedChanges) as raised:
+        apply_copied(sink, [[rows, copied(2, ROWS, (b"4", b"n"))]])
+    assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
+    left = replace(copied(1, ROWS, (b"1", b"n"), (b"3", b"n")), numbers=(0, 2))
+    apply_copied(sink, [[left, copied(2, ROWS, (b"4", b"n"))]])
+    assert sorted(each["after"]["id"] for each in receiver.objects()) == [1, 3, 4]
+
+
+def test_a_refused_border_of_a_transaction_needs_a_person(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(422) if b"BEGIN" in request.body else Answer()
+    with pytest.raises(TerminalError, match="answered BEGIN with status 422"):
+        apply(open_sink(transactions=True), [messages(1, 1)])
+
+
+def test_rows_and_changes_that_go_to_two_tables_are_delivered_to_both_once(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(422) if b'"note":"bad"' in request.body else Answer()
+    sink = open_sink(connections=2)
+    both = [replace(copied(1, ROWS, (b"1", b"n")), more_follow=True), copied(1, OTHERS, (b"1", b"n"), (b"2", b"bad"))]
+    with pytest.raises(RejectedChanges):
+        apply_copied(sink, [both])
+    apply_copied(sink, [[both[0], copied(1, OTHERS, (b"1", b"n"))]])
+    change = message(1, insert(ROWS, b"5", b"n"), truncate(ROWS))
+    part, truncation = change.parts
+    assert isinstance(part, TableChanges)
+    change.parts = [part, replace(part, table=OTHERS), truncation]
+    apply(sink, [[change]])
+    assert sorted((each["table"], each["operation"], (each["key"] or {}).get("id", 0)) for each in receiver.objects()) == [
+        ("others", "INSERT", 5),
+        ("others", "READ", 1),
+        ("rows", "INSERT", 5),
+        ("rows", "READ", 1),
+        ("rows", "TRUNCATE", 0),
+    ]
 
 
 def test_a_request_that_is_too_large_is_halved(receiver: HttpServer, open_sink: NewSink) -> None:

@@ -11,13 +11,17 @@ from collections.abc import Sequence
 
 import orjson
 
+from shared.dead_letter import copied_position
 from shared.errors import TerminalError
 from shared.position import Position
 from worker.dead_letters import RejectedChanges, Rejection
-from worker.sinks.webhook.placed_lines import PlacedLine
-from worker.sinks.webhook.request import change_name, is_barrier, row_of
+from worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLine
+from worker.sinks.webhook.request import is_barrier, row_of
 
 MOST_REFUSALS = 100  # in one pass: a receiver that refuses everything is not asked change by change before the limit is looked at
+
+
+Place = tuple[int, int]
 
 
 class Deliveries:
@@ -25,11 +29,11 @@ class Deliveries:
 
     def __init__(self, lanes: int) -> None:
         self._lock = threading.Lock()
-        self._delivered = [(0, -1)] * lanes
-        """The place up to which each lane is done, but for ``_left_out``."""
-        self._left_out: set[tuple[int, int]] = set()
+        self._delivered: list[dict[int, Place]] = [{} for _ in range(lanes)]
+        """The place up to which each track of each lane is done, but for ``_left_out``."""
+        self._left_out: set[tuple[int, Place]] = set()
         self._refused_rows: set[bytes] = set()
-        self._rejections: list[Rejection] = []
+        self._rejections: dict[Position, Rejection] = {}
 
     def begin_pass(self) -> None:
         """A batch is looked at, for the first time or again: the worker has dealt with what was refused in the pass before."""
@@ -38,16 +42,19 @@ class Deliveries:
 
     def forget(self) -> None:
         """The position moved behind everything that is known here."""
-        self._delivered = [(0, -1)] * len(self._delivered)
         self._left_out.clear()
+        for tracks in self._delivered:
+            tracks.clear()
 
     def is_done(self, lane: int, line: PlacedLine) -> bool:
-        return line.place <= self._delivered[lane] and line.place not in self._left_out
+        done = self._delivered[lane].get(line.track)
+        return done is not None and line.place <= done and (line.track, line.place) not in self._left_out
 
     def note_delivered(self, lane: int, lines: Sequence[PlacedLine]) -> None:
         with self._lock:
-            self._delivered[lane] = lines[-1].place
-            self._left_out.difference_update(line.place for line in lines)
+            for line in lines:
+                self._delivered[lane][line.track] = line.place
+            self._left_out.difference_update((line.track, line.place) for line in lines)
 
     def without_refused_rows(self, lane: int, lines: Sequence[PlacedLine]) -> Sequence[PlacedLine]:
         """``lines`` but for later changes of refused rows, which are held back. Raises RejectedChanges when that cannot be told,
@@ -65,9 +72,10 @@ class Deliveries:
         """The receiver refuses this line alone. Raises RejectedChanges when it is enough for this pass."""
         rejection = Rejection(_position(line, status), f"the webhook's receiver answered with status {status}")
         with self._lock:
-            self._rejections.append(rejection)
-            self._refused_rows.add(row_of(line))
+            self._rejections[rejection.position] = rejection
             self._leave_out(lane, [line])
+            if line.track == CHANGES:
+                self._refused_rows.add(row_of(line))
         if is_barrier(line) or len(self._rejections) >= MOST_REFUSALS:
             self.check()
 
@@ -75,19 +83,22 @@ class Deliveries:
         """Raises RejectedChanges when there were any in this pass."""
         with self._lock:
             if self._rejections:
-                raise RejectedChanges(sorted(self._rejections, key=lambda rejection: rejection.position))
+                raise RejectedChanges([self._rejections[position] for position in sorted(self._rejections)])
 
     def _leave_out(self, lane: int, lines: Sequence[PlacedLine]) -> None:
+        tracks = self._delivered[lane]
         for line in lines:
-            self._left_out.add(line.place)
-            self._delivered[lane] = max(self._delivered[lane], line.place)
+            self._left_out.add((line.track, line.place))
+            tracks[line.track] = max(line.place, tracks.get(line.track, line.place))
 
 
 def _position(line: PlacedLine, status: int) -> Position:
-    position = orjson.loads(line.text).get("position")
-    if position is None:
-        raise TerminalError(
-            f"the webhook's receiver answered {change_name(line)} with status {status}",
-            "copied rows and borders of transactions cannot be set aside: make the receiver accept them, start the worker again",
-        )
-    return Position.parse(position)
+    content = orjson.loads(line.text)
+    if content.get("position"):
+        return Position.parse(content["position"])
+    if content["operation"] == "READ":
+        return copied_position(line.sequence, line.number >> PARTS)
+    raise TerminalError(
+        f"the webhook's receiver answered {content['operation']} with status {status}",
+        "only changes and copied rows can be set aside: make the receiver accept it, start the worker again",
+    )

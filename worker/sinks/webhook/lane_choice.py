@@ -14,16 +14,26 @@ from shared.table import UNCHANGED, Table, Value
 from worker.sinks.webhook.placed_lines import BARRIER
 
 
-def lanes_of(message: MessageChanges, lanes: int) -> list[int | None]:
-    """By change index; None for a change that is in no part."""
-    chosen: list[int | None] = [None] * message.change_count
-    for part in message.parts:
-        if isinstance(part, Truncation):
-            chosen[part.change_index] = BARRIER if part.tables else None
+class ChosenLanes:
+    """The lanes of a message's lines: ``first`` by change index, None for a change that is in no part; ``others`` holds those of
+    a change's further lines, when it goes to several tables."""
+
+    def __init__(self, message: MessageChanges, lanes: int) -> None:
+        self.first: list[int | None] = [None] * message.change_count
+        self.others: dict[int, list[int]] = {}
+        for part in message.parts:
+            if isinstance(part, Truncation):
+                for _ in part.tables:
+                    self._add(part.change_index, BARRIER)
+            else:
+                for index, lane in zip(part.change_indexes, _lanes_of_rows(part, lanes), strict=True):
+                    self._add(index, lane)
+
+    def _add(self, index: int, lane: int) -> None:
+        if self.first[index] is None:
+            self.first[index] = lane
         else:
-            for index, lane in zip(part.change_indexes, _lanes_of_rows(part, lanes), strict=True):
-                chosen[index] = lane
-    return chosen
+            self.others.setdefault(index, []).append(lane)
 
 
 def lane_of_copied(copied: CopiedRows, lanes: int) -> int:

@@ -2,10 +2,10 @@
 
 A place is where a line stands in the stream: the message's sequence, and a number that grows from line to line within the
 message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes were
-left out.
+left out. Rows of one copied message may go to several tables, one after the other: places grow within each of these tracks.
 
-A receipt's body is a row of sections, one for each message that has lines: a header (sequence, number of lines), then the
-lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
+A receipt's body is a row of sections, one for each message (or track of one) that has lines: a header (sequence, track, number of
+lines), then the lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ BARRIER = 0xFFFF
 """The lane of a line that everything before it must precede, and everything behind it follow, on all lanes."""
 
 PARTS = 20
-"""Bits of a line's number that tell the lines of one change apart (a TRUNCATE has one for each table)."""
+"""Bits of a line's number that tell the lines of one change apart (it has one for each table that it goes to)."""
 
-_HEADER = struct.Struct("<qI")
+CHANGES = 0
+"""The track of changes. Those of copied rows are other numbers."""
+
+_HEADER = struct.Struct("<qII")
 
 
 class PlacedLine(NamedTuple):
     """``text`` is one JSON object and a line feed. ``lane`` is BARRIER or counts from 0."""
 
     sequence: int
+    track: int
     number: int
     lane: int
     text: bytes
@@ -40,9 +44,10 @@ class PlacedLine(NamedTuple):
 
 @dataclass(slots=True)
 class Section:
-    """The lines of one message in order, as columns."""
+    """The lines of one message and track in order, as columns."""
 
     sequence: int
+    track: int
     numbers: list[int] = field(default_factory=list)
     lanes: list[int] = field(default_factory=list)
     texts: Sequence[bytes] = field(default_factory=list)
@@ -53,7 +58,7 @@ class Section:
         if not count:
             return []
         return [
-            _HEADER.pack(self.sequence, count),
+            _HEADER.pack(self.sequence, self.track, count),
             struct.pack(f"<{count}H", *self.lanes),
             struct.pack(f"<{count}Q", *self.numbers),
             struct.pack(f"<{count}I", *map(len, self.texts)),
@@ -65,7 +70,7 @@ def decode_sections(body: bytes) -> Iterator[PlacedLine]:
     """The lines of a receipt's body in order."""
     offset = 0
     while offset < len(body):
-        sequence, count = _HEADER.unpack_from(body, offset)
+        sequence, track, count = _HEADER.unpack_from(body, offset)
         offset += _HEADER.size
         columns = []
         for letter in "HQI":
@@ -75,5 +80,5 @@ def decode_sections(body: bytes) -> Iterator[PlacedLine]:
         lanes, numbers, lengths = columns
         ends = list(accumulate(lengths, initial=offset))
         for number, lane, begin, end in zip(numbers, lanes, ends[:-1], ends[1:], strict=True):
-            yield PlacedLine(sequence, number, lane, body[begin:end])
+            yield PlacedLine(sequence, track, number, lane, body[begin:end])
         offset = ends[-1]

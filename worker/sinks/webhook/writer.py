@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from shared.changes import CopiedRows, MessageChanges
 from worker.sinks.json_lines import encode_copied, encode_lines
 from worker.sinks.receipt_bodies import receipt_bodies
 from worker.sinks.sink import Partition
-from worker.sinks.webhook.lane_choice import lane_of_copied, lanes_of
-from worker.sinks.webhook.placed_lines import BARRIER, PARTS, Section
+from worker.sinks.webhook.lane_choice import ChosenLanes, lane_of_copied
+from worker.sinks.webhook.placed_lines import BARRIER, CHANGES, PARTS, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +28,43 @@ class LaneWriter:
         return receipt_bodies((section.encode(), is_last) for section, is_last in self._copied_sections(copied))
 
     def _section(self, message: MessageChanges) -> Section:
-        section = Section(message.sequence)
+        section = Section(message.sequence, CHANGES)
         texts: list[bytes] = []
         lines = encode_lines(message, transactions=self.transactions)
-        for (slot, lane), line in zip(self._slots(message), lines, strict=True):
-            objects = line.splitlines(keepends=True) if lane == BARRIER else [line]
-            section.numbers += [(slot << PARTS) + part for part in range(len(objects))]
-            section.lanes += [lane] * len(objects)
-            texts += objects
+        for (slot, lane, others), line in zip(self._slots(message), lines, strict=True):
+            section.numbers.append(slot << PARTS)
+            section.lanes.append(lane)
+            if not others:
+                texts.append(line)
+                continue
+            section.numbers += [(slot << PARTS) + part for part in range(1, len(others) + 1)]
+            section.lanes += others
+            texts += line.splitlines(keepends=True)
         section.texts = texts
         return section
 
-    def _slots(self, message: MessageChanges) -> Iterator[tuple[int, int]]:
-        """For each line of ``encode_lines`` its number, without its last PARTS bits, and its lane. Begin and commit of each
-        transaction have numbers of their own, asked for or not."""
-        lanes = lanes_of(message, self.lanes)
+    def _slots(self, message: MessageChanges) -> Iterator[tuple[int, int, Sequence[int]]]:
+        """For each element of ``encode_lines`` its number, without its last PARTS bits, its lane, and the lanes of its further
+        lines. Begin and commit of each transaction have numbers of their own, asked for or not."""
+        chosen = ChosenLanes(message, self.lanes)
         for before, transaction in enumerate(message.transactions):
-            first, end = transaction.first_change + 2 * before + 1, transaction.end_change + 2 * before + 1
+            offset = 2 * before + 1
             if self.transactions and transaction.begins:
-                yield first - 1, BARRIER
-            for slot, lane in zip(range(first, end), lanes[transaction.first_change : transaction.end_change], strict=True):
+                yield transaction.first_change + offset - 1, BARRIER, ()
+            for index in range(transaction.first_change, transaction.end_change):
+                lane = chosen.first[index]
                 if lane is not None:
-                    yield slot, lane
+                    yield index + offset, lane, chosen.others.get(index, ())
             if self.transactions and transaction.commits:
-                yield end, BARRIER
+                yield transaction.end_change + offset, BARRIER, ()
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[Section, bool]]:
-        """Each with whether it is the last of its message: a message may come in parts, whose rows are numbered through."""
-        rows = 0
-        for part in copied:
-            lines = encode_copied(part)
-            numbers = [(rows + row) << PARTS for row in range(len(lines))]
-            yield Section(part.sequence, numbers, [lane_of_copied(part, self.lanes)] * len(lines), lines), not part.more_follow
-            rows = rows + len(lines) if part.more_follow else 0
+        """Each with whether it is the last of its message: a message may come in parts, for several tables."""
+        part = 0
+        for rows in copied:
+            lines = encode_copied(rows)
+            numbers = [rows.row_number(row) << PARTS for row in range(rows.rows)] or [0] * len(lines)
+            track = 1 + crc32(b"%d %s" % (part, rows.table.qualified_name.encode())) // 2
+            lane = lane_of_copied(rows, self.lanes)
+            yield Section(rows.sequence, track, numbers, [lane] * len(lines), lines), not rows.more_follow
+            part = part + 1 if rows.more_follow else 0
