@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -15,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from shared.changes import MessageChanges
-from shared.errors import TerminalError, WireError
+from shared.errors import TerminalError, TransientError, WireError
 from shared.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.sinks.batch import apply, apply_copied
 from tests.sinks.contract import batch, events
 from tests.sinks.file.dying_process import dies_before_call
 from tests.sinks.file.output import PREFIX, new_sink, parquet_rows
+from tests.sinks.file.small_disk import small_disk
 from worker.sinks.file.parquet import ROW_GROUP_BYTES
 from worker.sinks.file.typed_columns import arrow_type, directory_name
 
@@ -301,6 +303,30 @@ def test_a_table_with_a_column_of_ours_is_refused(tmp_path: Path) -> None:
     clash = table("public.clash", "id bigint", "_position text")
     with pytest.raises(TerminalError, match=r"public\.clash has a column '_position'.*column_mappings"):
         written(tmp_path, message(1, insert(clash, b"1", b"x")))
+
+
+def test_a_full_disk_is_waited_for_while_files_are_made(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as leave:
+        directory = tmp_path / "disk" / "out"
+        sink = new_sink(directory, file_format="parquet", compression="none", rotate_bytes=1)
+        sink.open()
+        first, second = (
+            [[message(n, insert(ORDERS, b"%d" % n, None, random.randbytes(100_000).hex().encode()))]] for n in (1, 2)
+        )
+        apply(sink, first)
+        leave(500_000)  # enough for what the task leaves and for the rows, not for the file too
+        with pytest.raises(TransientError, match=r"there is no room in .* \(No space left on device"):
+            apply(sink, second)
+        assert apply(sink, second).sequence == 2  # what the task left is gone, which is room enough
+        sink.close()
+        assert [row["id"] for row in parquet_rows(directory, "shop.orders")] == [1, 2]
+
+
+def test_files_without_their_position_are_not_written_over(tmp_path: Path) -> None:
+    written(tmp_path, message(1, insert(ORDERS, b"1", None, None)))
+    (tmp_path / f"{PREFIX}position").unlink()
+    with pytest.raises(TerminalError, match="but not its position file"):
+        new_sink(tmp_path, file_format="parquet", compression="zstd").open()
 
 
 def test_a_change_to_json_finishes_what_was_gathered(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import resource
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.sinks.batch import STREAM_CREATED, apply, write
 from tests.sinks.contract import LARGE_NOTE, Batch, batch, events, position
 from tests.sinks.file.dying_process import dies_before_call
 from tests.sinks.file.output import PREFIX, WORKER, file_settings, finished_files, lines, new_sink, position_of
+from tests.sinks.file.small_disk import small_disk
 from worker.sinks.file import FileSink
 from worker.sinks.sink import NOTHING_APPLIED
 
@@ -289,25 +290,6 @@ def largest_file(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
-def small_disk(at: Path) -> Iterator[Callable[[int], None]]:
-    """A file system of 1 MiB at ``at``; what it yields leaves only so many free bytes on it."""
-    at.mkdir()
-    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=1m tmpfs {at} 2>/dev/null") != 0:
-        pytest.skip("needs root that may mount")
-    ballast = at / "ballast"
-
-    def leave(free: int) -> None:
-        ballast.unlink(missing_ok=True)
-        available = os.statvfs(at).f_bavail * os.statvfs(at).f_frsize
-        ballast.write_bytes(bytes(max(0, available - free)))
-
-    try:
-        yield leave
-    finally:
-        os.system(f"umount {at}")
 
 
 @pytest.mark.parametrize("free", [0, 4096, 120_000, 300_000])

@@ -5,7 +5,8 @@
     orders.file.position                 the position file
     .orders.file.lock, .orders.file.scratch-…       our own
 
-``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet.
+``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet. (The sink
+that replays a worker's dead letters is called ``file.replay``, and no number looks like that.)
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Layout:
     def holds_files(self) -> bool:
         """Whether the worker has ever written here."""
         pattern = re.compile(r"\.?" + re.escape(self.prefix) + r"\.\d{10}\..+")
-        return any(pattern.fullmatch(name) for name in os.listdir(self.directory))
+        in_tables = self.directory.glob(f"*/{self.prefix}.[0-9]*")
+        return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(in_tables)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

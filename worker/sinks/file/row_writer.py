@@ -16,7 +16,7 @@ from worker.sinks.file.scratch import ScratchWriter
 from worker.sinks.sink import Partition
 
 PIECE_BYTES = 8 * 1024 * 1024
-"""Of rows in memory. Larger streams are read faster; a task holds a piece twice while it is made."""
+"""Of rows in memory. Larger streams are read faster; a task holds a piece up to four times while it is made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,8 @@ class FileSink:
             except BaseException:
                 self._is_clean = False
                 with suppress(OSError, PgsluiceError):  # the error under way says more; the next call recovers or tells why not
-                    self._current()
                     self._scratch.clear()
+                    self._current()
                 raise
 
     def _load(self) -> FilePosition:
