@@ -29,7 +29,6 @@ def test_files_hold_one_json_line_per_change_in_commit_order(
     source_database.execute("DELETE FROM b")
     succeed(replicate(keys))
     succeed(apply(keys, "file"))
-    succeed(apply(keys, "file"))
     first, second = sorted(directory.glob("*.jsonl"))
     assert first.name == f"{group}.file.0000000001.jsonl"
     lines = [json.loads(line) for path in (first, second) for line in path.read_bytes().splitlines()]

@@ -106,13 +106,6 @@ def run_killing(
         assert [found for file in files for found in file.positions] == changes
 
 
-@pytest.mark.timeout(300)
-def test_killing_the_worker_a_few_times_loses_and_doubles_no_line(
-    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
-) -> None:
-    run_killing(source_database, nats_server, group, tmp_path, "lines", 2, found_lines)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("options", ["lines", "compressed"])
