@@ -13,7 +13,10 @@ from shared.settings import WorkerSettings
 from worker.sinks.json_lines import encode_copied, encode_lines
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 
-TABLES = "CREATE TABLE IF NOT EXISTS lines (line); CREATE TABLE IF NOT EXISTS position (sequence, lsn, at, created, copy, rules)"
+TABLES = """
+CREATE TABLE IF NOT EXISTS lines (line);
+CREATE TABLE IF NOT EXISTS position (worker PRIMARY KEY, sequence, lsn, at, created, copy, rules);
+"""
 
 
 class LineWriter:
@@ -52,14 +55,14 @@ class SqliteSink:
                     lines = receipt.body.decode().split("\n")[:-1]
                     self._database.executemany("INSERT INTO lines VALUES (?)", zip(lines, strict=True))
                     applied = applied.after(receipt, stream_created)
-            self._database.execute("DELETE FROM position")
-            self._database.execute("INSERT INTO position VALUES (?, ?, ?, ?, ?, ?)", astuple(applied))
+            row = (self._name, *astuple(applied))
+            self._database.execute("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._applied = applied
         return applied
 
     def _position(self) -> Applied:
-        row = self._database.execute("SELECT * FROM position").fetchone()
-        return Applied(*row) if row else NOTHING_APPLIED
+        row = self._database.execute("SELECT * FROM position WHERE worker = ?", [self._name]).fetchone()
+        return Applied(*row[1:]) if row else NOTHING_APPLIED
 
     def finish_copy(self) -> None: ...
 

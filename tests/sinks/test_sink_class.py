@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shared.errors import UsageError
 from shared.settings import LogSettings, NatsSettings, WorkerSettings
+from tests.changes_builder import insert, message, table
+from tests.sinks.batch import apply
 from tests.sinks.sqlite_sink import SqliteSink
+from worker.sinks.sink import NOTHING_APPLIED
 from worker.sinks.sink_class import default_name, is_sink_class, load_sink
 
 SETTINGS = WorkerSettings(
-    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", {}
+    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}
 )
 
 
@@ -34,6 +38,14 @@ def test_a_sink_is_made_from_settings_and_options(tmp_path: Path) -> None:
     sink.open()
     sink.close()
     assert (tmp_path / "changes.db").exists()
+
+
+def test_each_worker_has_a_position_of_its_own_in_the_examples_file(tmp_path: Path) -> None:
+    first, second = (SqliteSink(replace(SETTINGS, name=name), {"path": str(tmp_path / "changes.db")}) for name in "ab")
+    first.open()
+    applied = apply(first, [[message(1, insert(table("public.events", "id bigint"), b"1"))]])
+    assert second.open() == NOTHING_APPLIED
+    assert first.open() == applied
 
 
 def test_a_module_in_the_working_directory_is_found_here_and_by_the_processes_that_tasks_run_in(directory: Path) -> None:

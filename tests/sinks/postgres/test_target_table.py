@@ -8,7 +8,7 @@ import pytest
 
 from shared.errors import TerminalError
 from shared.table import ReplicaIdentity
-from tests.changes_builder import insert, table, truncate, update
+from tests.changes_builder import delete, insert, table, truncate, update
 from tests.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -103,6 +103,20 @@ def test_a_table_without_a_unique_index_on_the_key_is_refused(target: Target, in
     target.execute("CREATE TABLE orders (id bigint, note text);" + index)
     with pytest.raises(TerminalError, match=r'CREATE UNIQUE INDEX ON "public"."orders" \("id"\)'):
         target.apply(insert(ORDERS, b"1", b"a"))
+
+
+def test_a_table_that_is_partitioned_by_another_column_than_the_key_needs_another_replica_identity(target: Target) -> None:
+    target.execute(
+        "CREATE TABLE orders (id bigint, note text NOT NULL, UNIQUE (id, note)) PARTITION BY LIST (note);"
+        "CREATE TABLE orders_a PARTITION OF orders FOR VALUES IN ('a'); CREATE TABLE orders_b PARTITION OF orders DEFAULT"
+    )
+    with pytest.raises(TerminalError, match=r"partitioned by note, .*key \(id\) alone: .*REPLICA IDENTITY USING INDEX"):
+        target.apply(insert(ORDERS, b"1", b"a"))
+    both = table("public.orders", "id bigint", "note text", identity=ReplicaIdentity.INDEX, identity_columns=("id", "note"))
+    target.sequence = 0
+    target.apply(insert(both, b"1", b"a"), insert(both, b"2", b"a"))
+    target.apply(update(both, b"1", b"z", old=(b"1", b"a")), delete(both, b"2", b"a"))
+    assert target.rows("SELECT tableoid::regclass::text, id, note FROM orders") == [("orders_b", 1, "z")]
 
 
 def test_a_unique_index_that_includes_other_columns_will_do(target: Target) -> None:

@@ -21,8 +21,8 @@ from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.failure import PieceError, reason
 from worker.sinks.postgres.piece import PieceKind
 from worker.sinks.postgres.row_search import refused_rows
-from worker.sinks.postgres.statements import merge_statements, stage_query
-from worker.sinks.postgres.target_table import TargetTable
+from worker.sinks.postgres.statements import identity_change_query, merge_statements, stage_query
+from worker.sinks.postgres.target_table import TargetTable, identity_error
 from worker.sinks.postgres.task_session import TaskSession
 
 _STAGE = sql.Identifier("pg_temp", "copied_rows")
@@ -107,7 +107,11 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[me
     query = stage_query(target, PieceKind.INSERT)
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
     _copy(connection, _STAGE, blocks)
-    for statement in merge_statements(target, PieceKind.UPSERT if is_occupied else PieceKind.INSERT, _STAGE):
+    kind = PieceKind.UPSERT if is_occupied else PieceKind.INSERT
+    check = identity_change_query(target, kind, _STAGE)
+    if check is not None and connection.execute(check).rowcount:
+        raise identity_error(target)
+    for statement in merge_statements(target, kind, _STAGE):
         connection.execute(statement)
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
 

@@ -92,6 +92,12 @@ _EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
 _REFERENCES = "SELECT DISTINCT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = %s"
 
 
+_PARTITION_COLUMNS = """
+SELECT a.attname FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
+WHERE p.partrelid = %s ORDER BY a.attnum
+"""
+
+
 def table_identifier(table: Table) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
@@ -128,7 +134,7 @@ def prepare_target(
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
     target = _inspect(connection, table, oid)
     if table.key and not pending_keys.include(connection, table):
-        _check_key(table, unique_keys(connection, oid))
+        _check_key(table, unique_keys(connection, oid), _partition_columns(connection, oid))
     return target
 
 
@@ -176,10 +182,22 @@ def _check_columns(table: Table, columns: dict[str, _TargetColumn]) -> None:
             )
 
 
-def _check_key(table: Table, unique: list[set[str]]) -> None:
+def _partition_columns(connection: Connection, oid: int) -> list[str]:
+    """The columns that the rows of a partitioned table are distributed by; empty for another table."""
+    return [name for (name,) in connection.execute(_PARTITION_COLUMNS, [oid]).fetchall()]
+
+
+def _check_key(table: Table, unique: list[set[str]], partition_columns: list[str]) -> None:
     names = [table.columns[i].name for i in table.key]
     if set(names) in unique:
         return
+    if not set(partition_columns) <= set(names):
+        raise TerminalError(
+            f"table '{table.qualified_name}' at the target is partitioned by {', '.join(partition_columns)}, so no unique index"
+            f" there can be on the source's key ({', '.join(names)}) alone",
+            "make a unique index on key and partition columns together, on both sides, and have the source's rows identified"
+            " by it: ALTER TABLE … REPLICA IDENTITY USING INDEX …",
+        )
     create = sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(
         table_identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
     )
