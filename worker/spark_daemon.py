@@ -15,6 +15,7 @@ from pyspark import daemon
 
 import shared.pgoutput.plain_frames
 import worker.micro_batch
+import worker.sinks.file
 import worker.sinks.postgres
 import worker.source  # noqa: F401
 
