@@ -15,6 +15,8 @@ from shared.errors import TerminalError, UsageError
 from shared.table import UNCHANGED, ReplicaIdentity, Table
 from tests.changes_builder import delete, insert, message, table, truncate, update
 
+README = Path(__file__).resolve().parents[2] / "README.md"
+
 USERS = table("public.users", "id bigint", "username text", "email text", "note text")
 FULL = table("public.users", "id bigint", "username text", "email text", "note text", identity=ReplicaIdentity.FULL)
 ORDERS = replace(table("public.orders", "id bigint", "total numeric", "items jsonb"), oid=2)
@@ -345,3 +347,23 @@ def test_a_name_with_a_dot_stands_in_double_quotes(path: Path) -> None:
     bound = routes.bind(replace(USERS, name="odd.name"))
     assert bound is not None
     assert (bound[0].destination.schema, bound[0].destination.name) == ("out.side", "a.b")
+
+
+def test_the_example_of_the_readme_does_what_stands_below_it(path: Path) -> None:
+    section = README.read_text().partition("\n## Routing\n")[2].partition("\n## ")[0]
+    routes = routing(path, section.partition("```yaml\n")[2].partition("```")[0])
+    source, changes = "", []
+    for line in section.partition("```\n\n```\n")[2].partition("```")[0].splitlines():
+        source = line[:49].strip() or source
+        changes.append((source, line[49:].split(maxsplit=2)))
+    assert len(changes) == 7
+    for given, expected in changes:
+        name, operation, columns = given.split(maxsplit=2)
+        of = table(name, *(f"{column} text" for column in columns.split(", ")))
+        values = [b"1"] * len(of.columns)
+        change = {"INSERT": insert, "UPDATE": update, "DELETE": delete}[operation](of, *values)
+        routed = [
+            [each.table.qualified_name, operation, ", ".join(column_names(each.table))]
+            for each in routes.apply(rows_of(message(1, change)))
+        ]
+        assert expected in routed if routed else expected == ["nothing"]
