@@ -13,7 +13,7 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import shared.pgoutput.plain_frames
+import shared.pgoutput.plain_frames  # noqa: F401
 import worker.micro_batch
 import worker.sinks.file
 import worker.sinks.postgres
