@@ -18,6 +18,7 @@ from rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transf
 from rules.transition import Transition
 from rules.truth import FALSE, TRUE, conjunction, where
 from shared.changes import DELETE, INSERT, TableChanges
+from shared.plain_rows import selected, with_columns
 from shared.table import Value
 
 _TRUE = bytes((TRUE,))
@@ -45,14 +46,17 @@ class Passage:
             rows = [row for row, operation in enumerate(changes.operations) if operation in rule.operations]
             if not rows:
                 return
-        new, old = list(changes.new), None if changes.old is None else list(changes.old)
         failures: dict[int, str] = {}
-        for index in columns:
-            column = changes.table.columns[index]
-            for image in (new,) if old is None else (new, old):
-                image[index], failed = _transformed(image[index], rule.transformation, rows, column.type_oid == BLANK_PADDED_OID)
+        images = []
+        for image in (changes.new,) if changes.old is None else (changes.new, changes.old):
+            replaced = {}
+            for index in columns:
+                column = changes.table.columns[index]
+                is_padded = column.type_oid == BLANK_PADDED_OID
+                replaced[index], failed = _transformed(image[index], rule.transformation, rows, is_padded)
                 failures.update((row, f"column '{column.name}': {reason}") for row, reason in failed.items())
-        self._changes = replace(changes, new=new, old=old)
+            images.append(with_columns(image, replaced))
+        self._changes = replace(changes, new=images[0], old=images[1] if changes.old is not None else None)
         self._reject(failures, rule.place)
 
     def filter(self, rule: Filter, test: Test) -> None:
@@ -126,8 +130,8 @@ def _compressed(changes: TableChanges, kept: bytearray) -> TableChanges:
         changes.table,
         bytearray(compress(changes.operations, kept)),
         list(compress(changes.change_indexes, kept)),
-        [list(compress(column, kept)) for column in changes.new],
-        None if changes.old is None else [list(compress(column, kept)) for column in changes.old],
+        selected(changes.new, kept),
+        None if changes.old is None else selected(changes.old, kept),
         None if changes.old_kinds is None else bytearray(compress(changes.old_kinds, kept)),
     )
 
