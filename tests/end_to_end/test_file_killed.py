@@ -24,7 +24,7 @@ from tests.end_to_end.random_load import RandomLoad
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.stream_audit import audit_stream
 
-LONGEST_LIFE_S = 12.0
+LONGEST_LIFE_S = 10.0
 OPTIONS = {
     "lines": {"file-rotate-bytes": "300KB", "file-rotate-age": "4s"},
     "compressed": {"file-rotate-bytes": "50KB", "file-rotate-age": "4s", "file-compression": "zstd"},

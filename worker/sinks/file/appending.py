@@ -94,7 +94,10 @@ class Appending:
         if os.fstat(source).st_size < end:
             raise _lost_piece()
         while offset < end:  # inside the kernel: the driver never sees the bytes
-            offset += os.sendfile(output, source, offset, end - offset)
+            copied = os.sendfile(output, source, offset, end - offset)
+            if not copied:
+                raise _lost_piece()
+            offset += copied
 
     def _open_stored(self, name: str) -> int:
         if self._stored is None or self._stored[0] != name:
