@@ -1,1 +1,1 @@
-"""Pure, columnar transformations of table changes. Imports ``shared`` only and does no I/O."""
+"""Pure, columnar transformations of table changes. Imports ``shared`` only; no I/O but reading the files of rules and routes."""

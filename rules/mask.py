@@ -21,7 +21,7 @@ from shared.table import Column
 @dataclass(frozen=True, slots=True)
 class Mask:
     """``mask_char`` takes the place of each hidden character. ``keep_domain``: of an e-mail address only what is before the last
-    ``@`` is masked; a value without one is masked like any other."""
+    ``@`` is masked; a value that has nothing before it, or blanks behind it, is masked like any other."""
 
     mask_char: str
     keep_first: int = 1
@@ -34,14 +34,17 @@ class Mask:
             raise ValueError(f"is {column.type_name}, and only text can be masked")
 
     def apply(self, values: Sequence[bytes]) -> Transformed:
-        if not values:
-            return Transformed([], {})
-        if self.keep_domain:
-            return Transformed([self._masked_address(value) for value in values], {})
+        if not self.keep_domain:
+            return Transformed(self._masked_values(values), {})
+        ends = list(map(_domain_start, values))
+        masked = self._masked_values([value[:end] for value, end in zip(values, ends, strict=True)])
+        return Transformed([hidden + value[end:] for hidden, value, end in zip(masked, values, ends, strict=True)], {})
+
+    def _masked_values(self, values: Sequence[bytes]) -> list[bytes]:
         together = b"".join(values)
-        if together.isascii() and len(self.mask_char.encode()) == 1:
-            return Transformed(self._masked_column(values, together), {})
-        return Transformed([self._masked(value) for value in values], {})
+        if values and together.isascii() and len(self.mask_char.encode()) == 1:
+            return self._masked_column(values, together)
+        return [self._masked(value) for value in values]
 
     def _masked_column(self, values: Sequence[bytes], together: bytes) -> list[bytes]:
         """Where every character is a byte: all values at once, as one text in which the kept places are put back."""
@@ -60,13 +63,15 @@ class Mask:
         masked: list[bytes] = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers).to_pylist()
         return masked
 
-    def _masked_address(self, address: bytes) -> bytes:
-        local, at, domain = address.rpartition(b"@")
-        return self._masked(local) + at + domain if at else self._masked(address)
-
     def _masked(self, value: bytes) -> bytes:
         text = value.decode()
         hidden = len(text) - self.keep_first - self.keep_last
         if hidden <= 0:
             return (self.mask_char * len(text)).encode()
         return (text[: self.keep_first] + self.mask_char * hidden + text[len(text) - self.keep_last :]).encode()
+
+
+def _domain_start(value: bytes) -> int:
+    """Where the ``@`` of an address stands; the value's end when it is none."""
+    at = value.rfind(b"@")
+    return at if at > 0 and b" " not in value[at:] else len(value)
