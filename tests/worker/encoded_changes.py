@@ -45,10 +45,10 @@ def _frame(change: Change | Truncate) -> pgoutput.PgoutputMessage:
     if isinstance(change, Truncate):
         return pgoutput.Truncate(change.cascade, change.restart_identity, tuple(table.oid for table in change.tables))
     if change.operation == INSERT:
-        return pgoutput.Insert(change.table.oid, change.new or ())
+        return pgoutput.Insert(change.table.oid, tuple(change.new or ()))
     if change.operation == DELETE:
         return pgoutput.Delete(change.table.oid, change.old_kind, _old(change))
-    return pgoutput.Update(change.table.oid, change.old_kind, _old(change) if change.old_kind else (), change.new or ())
+    return pgoutput.Update(change.table.oid, change.old_kind, _old(change) if change.old_kind else (), tuple(change.new or ()))
 
 
 def _old(change: Change) -> pgoutput.Row:

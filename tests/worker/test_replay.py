@@ -130,12 +130,12 @@ def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: 
         office,
         letter(1, insert(ORDERS, b"1", b"x")),
         letter(3, insert(ORDERS, b"3", b"x")),
-        letter(1, insert(EVENTS, b"1", b"x")),
+        letter(2, insert(EVENTS, b"1", b"x")),
     )
-    name, position = ("public", "orders"), Position(LSN(2000), 1)
+    name, position = ("public", "orders"), Position(LSN(2500), 1)
     office.take([DeadMail(truncated=((name, position),))])
     office.remove_truncated()
-    assert [stored.letter.table for stored in worker.letters()] == ["public.orders"]
+    assert [stored.letter.table for stored in worker.letters()] == ["public.events", "public.orders"]
 
 
 @pytest.mark.parametrize("letters", [1, 3])
@@ -169,7 +169,6 @@ def test_what_is_refused_again_comes_back_with_the_later_letters_of_its_row(work
     first, behind = worker.letters()
     assert (first.is_queued, first.letter.attempts, behind.is_queued, behind.letter.attempts) == (False, 2, False, 2)
     assert "SQLSTATE 22001" in first.letter.reason
-    assert "behind" in behind.letter.reason
 
 
 def test_a_letter_in_two_places_counts_where_it_went(worker: Worker) -> None:

@@ -153,3 +153,20 @@ def test_a_reason_holds_no_value(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text CHECK (length(note) < 3))")
     (rejection,) = rejected(target, [[[insert(ORDERS, b"987654321", b"s3cret")]]])
     assert re.search("s3cret|987654321", rejection.reason) is None
+
+
+def test_a_refused_row_with_many_changes_takes_few_passes(target: Target) -> None:
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(3))")
+    changes = [[insert(ORDERS, b"1", b"long")], *([update(ORDERS, b"1", b"longer %d" % n)] for n in range(30))]
+    batch = [*target.messages(*changes), *target.messages([insert(ORDERS, b"2", b"ok")])]
+    passes = 0
+    while True:
+        passes += 1
+        try:
+            target.commit([batch])
+            break
+        except RejectedChanges as error:
+            first = min(rejection.position for rejection in error.rejections)
+            batch = [each for each in batch if each.transactions[0].commit_lsn < first.commit_lsn or each is batch[-1]]
+    assert target.table("public", "orders") == [("2", "ok")]
+    assert passes <= 7

@@ -42,7 +42,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class RowMerge:
-    """Of one batch, in its transaction. Stages have the columns that ``LastPositions`` adds. What was refused is in
+    """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is in
     ``rejections``."""
 
     connection: Connection

@@ -31,6 +31,9 @@ from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 
 APART_BATCHES = 10
 
+LAST_CHANGE_ATTEMPTS = 5
+"""So often the last change of a refused row is taken out; a row with many changes in a batch must not make as many passes."""
+
 _log = telemetry.logger(__name__)
 
 
@@ -80,6 +83,8 @@ class PostgresSink:
         """Whether the next batch is written change by change, because a constraint refused it in folded form."""
         self._apart_batches = 0
         """How many more batches are written with labelled rows, because the target refused some: others may follow."""
+        self._attempts = 0
+        """How often the batch in hand was written."""
         self._litter = False
         """Whether staging tables of this worker may be left."""
 
@@ -103,7 +108,9 @@ class PostgresSink:
         return self._applied
 
     def writer(self) -> PostgresWriter:
-        return replace(self._writer, one_by_one=self._one_by_one, apart=self._apart_batches > 0)
+        self._attempts += 1
+        apart, blame_first = self._apart_batches > 0, self._attempts > LAST_CHANGE_ATTEMPTS
+        return replace(self._writer, one_by_one=self._one_by_one, apart=apart, blame_first=blame_first)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError and RejectedChanges the
@@ -127,7 +134,7 @@ class PostgresSink:
                 self.close()  # what was a primary is none any more: connecting anew finds the one that is
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise target_error(cause, table, doing) from None
-        self._applied, self._in_doubt = position, None
+        self._applied, self._in_doubt, self._attempts = position, None, 0
         self._clean_up(session)
         return self._applied
 

@@ -63,7 +63,7 @@ def stage_identifier(name: str) -> sql.Identifier:
 
 
 _LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text")
-"""What ``last_positions`` adds."""
+"""What ``blamed_positions`` adds."""
 
 
 def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, apart: bool = False) -> None:

@@ -17,12 +17,12 @@ from shared.errors import TransientError
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.dead_letters import RejectedChanges, Rejection
+from worker.sinks.postgres.blamed_positions import BlamedPositions
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.copy_load import find_refused, load
 from worker.sinks.postgres.failure import PieceError, copy_error, target_error
 from worker.sinks.postgres.fold import PartitionFold
-from worker.sinks.postgres.last_positions import LastPositions
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, Share, StagedRows
 from worker.sinks.postgres.row_search import copy_apart
@@ -48,14 +48,15 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
     """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may carry,
-    small pieces aside. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled (``last_positions``), so that
-    those that the target refuses can be named."""
+    small pieces aside. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled, so that those
+    that the target refuses can be named; ``blame_first`` is that of ``BlamedPositions``."""
 
     settings: PostgresSinkSettings
     names: StageNames
     inline_bytes: int
     one_by_one: bool = False
     apart: bool = False
+    blame_first: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
@@ -93,7 +94,7 @@ class PostgresWriter:
             for message in messages:
                 fold.add(message)
             return fold.share()
-        positions = LastPositions()
+        positions = BlamedPositions(first=self.blame_first)
         for message in messages:
             fold.add(message)
             positions.add(message)

@@ -1,8 +1,9 @@
-"""Which source change a folded row comes from: the last one of its key in the partition.
+"""Which source change to blame for a folded row: the last one of its key in the partition, or the first.
 
 Needed only while rows are looked for that the target refuses: then each row that is staged carries its number in its piece and
-the position of its last change, in two more columns. When the last change of a row is taken out and what remains is still
-refused, the next pass takes out the one before it, until the row is as the target last could take it.
+a position, in two more columns. When the last change of a row is taken out and what remains is still refused, the next pass takes
+out the one before it, until the row is as the target could take it. That may take as many passes as the row has changes, so after
+some of them the first change is blamed: then all of the row's changes in the partition are taken out.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from worker.sinks.postgres.piece import Piece, PieceKind, Share
 _TableName = tuple[str, str]
 
 
-class LastPositions:
-    """Takes the messages that a partition's fold takes. Rows are known by the COPY text of their key."""
+class BlamedPositions:
+    """Takes the messages that a partition's fold takes. Rows are known by the COPY text of their key. ``first``: blames the
+    first change."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
         self._rows: dict[_TableName, dict[bytes, Position]] = {}
 
     def add(self, message: MessageChanges) -> None:
@@ -42,9 +45,13 @@ class LastPositions:
         for row, (operation, index) in enumerate(zip(part.operations, part.change_indexes, strict=True)):
             position = positions[index]
             if operation != DELETE:
-                rows[new[row]] = position
+                self._blame(rows, new[row], position)
             if part.old_kinds is not None and part.old_kinds[row] != NO_OLD_ROW:
-                rows[old[row]] = position
+                self._blame(rows, old[row], position)
+
+    def _blame(self, rows: dict[bytes, Position], key: bytes, position: Position) -> None:
+        if not self._first or key not in rows:
+            rows[key] = position
 
     def _labelled(self, piece: Piece) -> Piece:
         assert isinstance(piece.content, bytes)
