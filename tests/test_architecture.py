@@ -54,7 +54,7 @@ ENTRANCES = {
         "worker/snapshot_reader.py",
         "worker/stream_reader.py",
     ),
-    "numpy": ("shared/pgoutput/plain_frames.py",),
+    "numpy": ("rules/mask.py", "shared/plain_rows.py", "shared/pgoutput/plain_frames.py"),
     "psycopg": ("replicator/", "worker/sinks/postgres/"),
     "pyspark": (
         "shared/spark_session.py",
