@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long demo bench bench-quick clean
+.PHONY: help install java lint format check test test-long demo bench bench-quick bench-page clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -21,7 +21,8 @@ help:
 	@echo "make test-long  the long ones"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
-	@echo "make bench-quick  the same without the transaction of 5,000,000 rows"
+	@echo "make bench-quick  some of them at a small size, in under five minutes"
+	@echo "make bench-page  renew docs/benchmarks.md from what the last 'make bench' measured"
 	@echo "make format     format the code"
 	@echo "make install    only make or renew the virtual environment $(VENV)"
 	@echo "make clean      remove $(VENV) and all caches"
@@ -72,11 +73,17 @@ test-long: $(INSTALLED) java
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo
 
+BENCH_RESULTS := benchmarks/results/bench.json
+
 bench: $(INSTALLED) java
-	@$(BIN)/python -m benchmarks.run --repeat 3 --json benchmarks/results/bench.json
+	@$(BIN)/python -m benchmarks.run --repeat 3 --json $(BENCH_RESULTS)
 
 bench-quick: $(INSTALLED) java
-	@$(BIN)/python -m benchmarks.run backlog latency cold_start
+	@$(BIN)/python -m benchmarks.run backlog tpcb updates initial_copy latency cold_start \
+	  --rows 100000 --commits-per-s 1000 --seconds 10 --json benchmarks/results/quick.json
+
+bench-page: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.page $(BENCH_RESULTS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -67,9 +68,15 @@ def at_most(contestant: str, figure: str, limit: float) -> Goal:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``measure`` starts its own servers, lets the contestants take turns, and checks that source and target are equal after
-    each; it raises ``data.DifferenceError`` when they are not."""
+    each; it raises ``data.DifferenceError`` when they are not. ``plotted`` are figures of one unit."""
 
     name: str
     title: str
     goals: tuple[Goal, ...]
+    plotted: tuple[str, ...]
     measure: Callable[[Options], Iterator[Run]]
+
+    @property
+    def about(self) -> str:
+        """What is measured, and how: the docstring of its module."""
+        return inspect.getdoc(inspect.getmodule(self.measure)) or ""

@@ -57,14 +57,19 @@ def main() -> int:
             for run in scenario.measure(options):
                 say(f"  {run.contestant}: " + ", ".join(f"{name} {value:,.2f}" for name, value in run.figures.items()))
                 runs.append(run)
+            if arguments.json is not None:
+                write(arguments.json, runs)
     except DifferenceError as error:
         say(f"FAILED: {error}")
         return 1
     show(runs, scenarios)
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_bytes(orjson.dumps(document(runs), option=orjson.OPT_INDENT_2))
     return 0
+
+
+def write(path: Path, runs: list[Run]) -> None:
+    """After each scenario, so that one that fails takes nothing with it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(orjson.dumps(document(runs), option=orjson.OPT_INDENT_2))
 
 
 def say(text: str) -> None:

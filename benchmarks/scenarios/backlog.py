@@ -38,5 +38,6 @@ SCENARIO = Scenario(
         at_least(WORKER_ALONE, RATE, 100_000),
         at_least(BOTH, "ratio", 0.8),
     ),
+    plotted=(RATE,),
     measure=measure,
 )

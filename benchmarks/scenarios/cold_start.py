@@ -45,5 +45,6 @@ SCENARIO = Scenario(
     name=NAME,
     title="a worker's start, to its first applied batch",
     goals=(at_most(CONTESTANT, "first_batch_s", 8),),
+    plotted=("first_batch_s",),
     measure=measure,
 )

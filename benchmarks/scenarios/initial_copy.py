@@ -163,5 +163,6 @@ SCENARIO = Scenario(
         at_least(WARM, "ratio", 0.7),
         at_least(COLD, "ratio", 0.5),
     ),
+    plotted=("rows_per_s",),
     measure=measure,
 )

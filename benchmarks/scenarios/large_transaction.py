@@ -111,5 +111,6 @@ SCENARIO = Scenario(
         at_most(PGSLUICE, "disconnects", 0),
         at_most(PGSLUICE, "target_transactions", 1),
     ),
+    plotted=("rows_per_s",),
     measure=measure,
 )

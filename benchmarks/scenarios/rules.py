@@ -124,5 +124,6 @@ SCENARIO = Scenario(
     name=NAME,
     title="a backlog that a worker drains with no, three and ten rules",
     goals=(),
+    plotted=(RATE,),
     measure=measure,
 )

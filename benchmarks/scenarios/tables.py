@@ -67,5 +67,6 @@ SCENARIO = Scenario(
     name=NAME,
     title="a backlog of the same inserts in 1, 10, 100 and 500 tables",
     goals=(at_most(BOTH + _label(500), COST, 2.0),),
+    plotted=(RATE,),
     measure=measure,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.backlog import BOTH, Backlog, drain
+from benchmarks.backlog import BOTH, RATE, Backlog, drain
 from benchmarks.measurement import Options, Run, Scenario, at_least
 from benchmarks.servers import start_servers
 from benchmarks.workload import Workload
@@ -45,5 +45,6 @@ SCENARIO = Scenario(
     name=NAME,
     title="a backlog of pgbench's TPC-B-like transactions, four changes in each",
     goals=(at_least(BOTH, "ratio", 0.7),),
+    plotted=(RATE,),
     measure=measure,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import data
-from benchmarks.backlog import BOTH, Backlog, drain
+from benchmarks.backlog import BOTH, RATE, Backlog, drain
 from benchmarks.data import EVENTS
 from benchmarks.measurement import Options, Run, Scenario, at_least
 from benchmarks.servers import start_servers
@@ -50,5 +50,6 @@ SCENARIO = Scenario(
     name=NAME,
     title="a backlog of updates over 10,000 rows, 1,000 in each transaction",
     goals=(at_least(BOTH, "ratio", 2.0),),
+    plotted=(RATE,),
     measure=measure,
 )

@@ -53,4 +53,6 @@ def measure(options: Options) -> Iterator[Run]:
                 yield run
 
 
-SCENARIO = Scenario(name=NAME, title="backlogs of rows of 50 B, 200 B, 1 kB and 10 kB", goals=(), measure=measure)
+SCENARIO = Scenario(
+    name=NAME, title="backlogs of rows of 50 B, 200 B, 1 kB and 10 kB", goals=(), plotted=("mb_per_s",), measure=measure
+)
