@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -24,6 +24,8 @@ from shared import telemetry
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_PYTHON = Path(__file__).with_name("spark_python.sh")
 
 _INEVITABLE = ("WARNING: Using incubator modules",)
 """Lines the JVM prints at every start whatever its settings."""
@@ -112,7 +114,7 @@ class Spark:
         for key in _AT_LAUNCH:
             if key in self._configuration:
                 launch.set(key, self._configuration[key])
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # SparkContext takes it from there only
+        self._choose_python()
         gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
         self._process = gateway.proc
         assert self._process.stdout is not None
@@ -125,6 +127,19 @@ class Spark:
         context = SparkContext(conf=conf, gateway=gateway)
         self.session = SparkSession(context)
         return self.session
+
+    def warm_up(self) -> None:
+        """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
+        self.session.range(1).mapInArrow(_nothing, "id bigint").collect()
+
+    def _choose_python(self) -> None:
+        """SparkContext takes it from the environment only. What the user chose stays."""
+        if "PYSPARK_PYTHON" in os.environ:
+            return
+        is_local = self._configuration["spark.master"].startswith("local") and os.access(_PYTHON, os.X_OK)
+        os.environ["PGSLUICE_PYTHON"] = sys.executable
+        os.environ["PGSLUICE_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_local else sys.executable
 
     @property
     def parallelism(self) -> int:
@@ -149,6 +164,10 @@ class Spark:
                 self._process.wait()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _nothing(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
 
 
 def _log_lines(output: IO[bytes]) -> None:

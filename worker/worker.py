@@ -129,6 +129,7 @@ class Worker:
             return
         if not self._wait_for_spark(starting):
             return
+        self._starter.submit(self._spark.warm_up).add_done_callback(log_failed_warm_up)
         self._start_query(applied, target)
         self._follow_query(ends_by_itself=target is not None)
 
@@ -348,6 +349,13 @@ class Streams:
 
     changes: StreamState | None
     snapshot: StreamState | None
+
+
+def log_failed_warm_up(warm_up: Future[None]) -> None:
+    """It is only for speed; what made it fail will fail the first batch, with a better sentence."""
+    error = None if warm_up.cancelled() else warm_up.exception()
+    if error is not None:
+        log.info("warming up failed", reason=type(error).__name__)
 
 
 class BatchLog:
