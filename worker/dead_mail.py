@@ -55,6 +55,3 @@ class DeadMail:
         except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"dead mail of a task is malformed ({type(error).__name__})") from None
         return cls(tuple(letters), rejections, truncated)
-
-
-NO_MAIL = DeadMail()

@@ -30,10 +30,6 @@ class Exclusions:
     blocked: Mapping[TableName, Mapping[RowKey, Position]]
     room: int
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.rejected and not self.blocked
-
 
 NOTHING_EXCLUDED = Exclusions({}, {}, 0)
 
