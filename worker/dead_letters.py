@@ -10,11 +10,11 @@ receiver that answers 400) makes a ``Rejection`` of it. Where it is raised or co
 
 What the worker does with rejections:
 
-1. It writes the whole batch again. This time tasks take the rejected changes out of the messages, before the rules, and with them
-   every later change of the same rows (*behind* them), because a row's changes are applied in commit order or not at all.
+1. Tasks look the whole batch through, take the rejected changes out of the messages, before the rules, and with them later
+   changes of the same rows (*behind* them), because a row's changes are applied in commit order or not at all.
 2. It publishes what was taken out to the group's dead-letter stream (``shared.dead_letter``), each change as a message that
    decodes alone, and waits for the acknowledgement.
-3. Then the sink commits the rest of the batch with its position.
+3. Then the batch is written again without all of that, and the sink commits the rest with its position.
 
 A crash between 2 and 3 repeats all of it; a change whose letter is there already is not published again. So nothing is lost and
 nothing is doubled. Rows stay blocked until their letters are replayed or discarded.
