@@ -232,7 +232,7 @@ def _worker_line(worker: WorkerStatus) -> str:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
-    dead = f", {worker.dead_letters} DEAD LETTERS" if worker.dead_letters else ""
+    dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""
     return (
         f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
         f"updated {worker.updated_at}"

@@ -79,7 +79,7 @@ def replay(settings: DeadSettings, selection: Selection, wait_s: float) -> None:
 
     async def ask(stream: DeadLetterStream) -> None:
         letters = await stream.letters(selection.worker or None)
-        asked = _with_earlier(selection.of(letters), letters)
+        asked = with_earlier(selection.of(letters), letters)
         for stored in asked:
             if not stored.is_queued:
                 await stream.publish(stored.letter, queue=True)
@@ -116,7 +116,7 @@ async def _wait_for_outcome(stream: DeadLetterStream, asked: Sequence[StoredLett
         ) from None
 
 
-def _with_earlier(chosen: Sequence[StoredLetter], letters: Sequence[StoredLetter]) -> list[StoredLetter]:
+def with_earlier(chosen: Sequence[StoredLetter], letters: Sequence[StoredLetter]) -> list[StoredLetter]:
     """``chosen``, and those before them of the same rows, in the order of their positions: so a row's changes are applied."""
     wanted = {(stored.letter.worker, stored.letter.position) for stored in chosen}
     rows: set[object] = set()

@@ -61,6 +61,8 @@ def test_one_bad_row_among_many_is_set_aside_and_replayed_when_the_target_was_wi
     assert letter["reason"] == "the target refused it: string data right truncation, SQLSTATE 22001, column 'note'"
     assert POISON not in group.dead("list")
     assert json.loads(group.dead("show", letter["position"]))["after"]["note"] == POISON
+    status = succeed(Outcome(PgsluiceProcess("status", config=group.keys), 30.0)).stdout
+    assert "DEAD LETTERS: 1" in status
     group.widen()
     group.dead("replay", letter["position"])
     succeed(apply(group.keys))
