@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
-from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until
 
@@ -18,7 +17,7 @@ def target() -> Iterator[Database]:
         yield server.create_database("target")
 
 
-def test_the_worker_waits_for_a_target_that_is_away_and_loses_nothing_when_it_dies(
+def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_and_refuses_one_without_its_position(
     source_database: Database, target: Database, nats_server: NatsServer, group: str
 ) -> None:
     source_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -42,19 +41,10 @@ def test_the_worker_waits_for_a_target_that_is_away_and_loses_nothing_when_it_di
         source_database.execute("DELETE FROM t WHERE id > 100")
         wait_until(lambda: count() == 100, deadline_s=60, what="the deletions at the target", interval_s=0.2)
         assert under_test.worker.is_running
-
-
-def test_a_target_that_lost_the_position_is_refused(
-    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
-) -> None:
-    keys = configuration(group, source_database, target_database, nats_server)
-    source_database.execute("CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL")
-    succeed(replicate(keys))
-    source_database.execute("INSERT INTO t VALUES (1)")
-    succeed(replicate(keys))
-    succeed(apply(keys))
-    target_database.execute("DELETE FROM pgsluice.applied")
-    outcome = apply(keys)
-    assert outcome.code == 70
-    assert "the sink has no position of worker 'postgres'" in outcome.log.splitlines()[-1]
-    assert target_database.execute("SELECT id FROM t") == [(1,)]
+        under_test.worker.terminate()
+        assert under_test.worker.wait() == 0
+        target.execute("DELETE FROM pgsluice.applied")
+        under_test.worker.start()
+        assert under_test.worker.wait() == 70
+        assert "the sink has no position of worker 'postgres'" in under_test.worker.log().splitlines()[-1]
+        assert count() == 100
