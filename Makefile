@@ -80,7 +80,7 @@ bench: $(INSTALLED) java
 
 bench-quick: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.run backlog tpcb updates initial_copy latency cold_start \
-	  --rows 100000 --commits-per-s 1000 --seconds 10 --json benchmarks/results/quick.json
+	  --rows 100000 --commits-per-s 1000 --seconds 5 --json benchmarks/results/quick.json
 
 bench-page: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.page $(BENCH_RESULTS)

@@ -41,6 +41,8 @@ SELECT i, i * 7919 % 100000, (ARRAY['created', 'paid', 'shipped', 'returned'])[(
 FROM generate_series({}::bigint, {}::bigint) i
 """
 
+_KEY = "SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisprimary"
+
 
 class DifferenceError(Exception):
     """Source and target hold different rows after a run: its figures mean nothing."""
@@ -123,6 +125,15 @@ class TargetWatch:
             return self._copied_rows(group) >= rows or _ended(processes)
 
         wait_until(are_there, deadline_s=deadline_s, what=f"{rows} copied rows at the target", interval_s=LOOK_INTERVAL_S)
+        return time.time()
+
+    def wait_for_key(self, table: str, processes: Iterable[PgsluiceProcess] = (), deadline_s: float = 600.0) -> float:
+        """The same for when ``table`` has its primary key."""
+
+        def is_there() -> bool:
+            return bool(self._connection.execute(_KEY, [table]).rowcount) or _ended(processes)
+
+        wait_until(is_there, deadline_s=deadline_s, what=f"primary key of {table} at the target", interval_s=LOOK_INTERVAL_S)
         return time.time()
 
     def _copied_rows(self, group: str) -> int:

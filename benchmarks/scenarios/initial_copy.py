@@ -1,4 +1,4 @@
-"""Rows that are there: how fast do they reach an empty target table, which has its primary key?
+"""Rows that are there: how fast do they reach an empty target table, which (but in one case) has its primary key?
 
 All contestants and repetitions copy the same table of the same source, each into a target database of its own.
 
@@ -8,6 +8,8 @@ replicator      alone, with an idle worker suspended: from its log line "copying
 worker          alone: the suspended worker has loaded copied rows before and is warm; from the moment it may go on, with
                 everything in the stream.
 warm            both: the worker is warm and idle; from the replicator's log line "copying tables".
+warm, no table  the same, but there is no table at the target: the worker makes it, and builds its key when all rows are there.
+                Ends with the key.
 cold            both: from the start of their processes, at the same time.
 
 Those with a worker end when its position, kept in the target, has passed the last row.
@@ -16,8 +18,9 @@ Those with a worker end when its position, kept in the target, has passed the la
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks import data
 from benchmarks.data import EVENTS, WARM_UP, TargetWatch
@@ -32,7 +35,7 @@ NAME = "initial_copy"
 ROWS = 5_000_000
 WARM_UP_ROWS = 50_000
 
-REPLICATOR_ALONE, WORKER_ALONE, WARM, COLD = "replicator alone", "worker alone", "warm", "cold"
+REPLICATOR_ALONE, WORKER_ALONE, WARM, NO_TABLE, COLD = "replicator alone", "worker alone", "warm", "warm, no table", "cold"
 COPYING = "copying tables"
 COPIED = "table is copied"
 
@@ -52,7 +55,7 @@ def measure(options: Options) -> Iterator[Run]:
             copy = Copy(servers, source, repetition, rows)
             native = copy.by_native()
             yield native
-            for run in (*copy.one_by_one(), copy.warm(), copy.cold()):
+            for run in (*copy.one_by_one(), copy.warm(), copy.warm_without_table(), copy.cold()):
                 run.figures["ratio"] = run.figures["rows_per_s"] / native.figures["rows_per_s"]
                 yield run
 
@@ -106,6 +109,23 @@ class Copy:
 
     def warm(self) -> Run:
         group = self._new_group("warm")
+
+        def wait(seen: TargetWatch, processes: Sequence[PgsluiceProcess]) -> float:
+            return seen.wait_for_copied_rows(group.name, WARM_UP_ROWS + self.rows, processes, DEADLINE_S)
+
+        return self._by_warm(WARM, group, wait)
+
+    def warm_without_table(self) -> Run:
+        target = self.servers.target.create_database(f"no_table_{self.repetition}")
+        group = self._group_of(target, **{"target-sync-schema": True})
+
+        def wait(seen: TargetWatch, processes: Sequence[PgsluiceProcess]) -> float:
+            return seen.wait_for_key(EVENTS, processes, DEADLINE_S)
+
+        return self._by_warm(NO_TABLE, group, wait)
+
+    def _by_warm(self, contestant: str, group: Group, wait: Callable[[TargetWatch, Sequence[PgsluiceProcess]], float]) -> Run:
+        """``wait`` returns the time at which everything is there."""
         with group.worker() as worker, TargetWatch(group.target) as seen:
             self._warm_up(group, worker, seen)
             self.servers.settle()
@@ -113,10 +133,10 @@ class Copy:
                 began_at = logged_at(replicator, COPYING)
                 roots = self.servers.roots() | {REPLICATOR: replicator.pid, WORKER: worker.pid}
                 with ProcessWatch(roots) as watch:
-                    ended_at = seen.wait_for_copied_rows(group.name, WARM_UP_ROWS + self.rows, [worker, replicator], DEADLINE_S)
+                    ended_at = wait(seen, (worker, replicator))
                 stop(replicator, worker)
         self._finish(group, EVENTS, WARM_UP)
-        return self._run(WARM, ended_at - began_at, watch)
+        return self._run(contestant, ended_at - began_at, watch)
 
     def cold(self) -> Run:
         group = self._new_group("cold")
@@ -139,8 +159,10 @@ class Copy:
             stop(replicator)
 
     def _new_group(self, name: str) -> Group:
-        target = self._new_target(name)
-        return Group(target.dbname.replace("_", "-"), self.servers, self.source, target)
+        return self._group_of(self._new_target(name))
+
+    def _group_of(self, target: Database, **keys: Any) -> Group:
+        return Group(target.dbname.replace("_", "-"), self.servers, self.source, target, **keys)
 
     def _new_target(self, name: str) -> Database:
         target = self.servers.target.create_database(f"{name}_{self.repetition}")

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,19 +80,21 @@ class Sightings:
         self._times: list[float] = []
 
     def look(self, rows: TargetWatch) -> None:
-        newest = rows.newest_row(EVENTS)
+        self.note(rows.newest_row(EVENTS), time.time())
+
+    def note(self, newest: int, at: float) -> None:
         if not self._ids or newest > self._ids[-1]:
             self._ids.append(newest)
-            self._times.append(time.time())
+            self._times.append(at)
 
     def follow(self, rows: TargetWatch, is_over: Callable[[], bool]) -> None:
         while not is_over():
             self.look(rows)
             time.sleep(LOOK_INTERVAL_S)
 
-    def latencies(self, source: Database, since: float, until: float) -> list[float]:
-        """Of the rows committed between ``since`` and ``until``, sorted. Every row has to be at the target."""
-        commits = source.execute(_COMMITS)
+    def latencies(self, commits: Sequence[tuple[float, int]], since: float, until: float) -> list[float]:
+        """Of the rows committed between ``since`` and ``until``, sorted. ``commits`` is of every row at the source when it was
+        committed and its id, in this order; the last one has been seen."""
         committed_at = {row_id: at for at, row_id in commits}
         seen = list(itertools.accumulate((committed_at[row_id] for row_id in self._ids), max))
         return sorted(self._times[bisect_left(seen, at)] - at for at, _ in commits if since <= at < until)
@@ -167,7 +169,8 @@ class Load:
                 sightings.follow(rows, _after(WARM_UP_S))
             self._wait_for_new_row(rows)
             sightings.look(rows)
-        latencies = sightings.latencies(self._source, since, until)
+        commits = [(at, row_id) for at, row_id in self._source.execute(_COMMITS)]
+        latencies = sightings.latencies(commits, since, until)
         figures = _percentiles(latencies) | {"commits_per_s": len(latencies) / (until - since)}
         return Run(NAME, f"{contestant}, {commits_per_s:,}/s", repetition, figures, len(latencies), watch.usage())
 
