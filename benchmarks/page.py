@@ -109,6 +109,8 @@ def _circumstances(document: dict[str, Any]) -> Iterator[str]:
 def _overview(measured: Sequence[Measured]) -> Iterator[str]:
     yield "## Goals"
     yield ""
+    yield "They are for the scenarios' own sizes (no `--rows`) on a machine of two cores that does nothing else."
+    yield ""
     yield "| scenario | contestant | figure | median | goal | |"
     yield "|---|---|---|--:|--:|---|"
     for each in measured:
