@@ -33,6 +33,7 @@ SAMPLES = {
     Kind.DURATION: (("1s", 1.0), ("2m", 120.0), ("3h", 10_800.0)),
     Kind.LSN: (("0/1", "0/1"), ("0/2", "0/2"), ("0/3", "0/3")),
     Kind.SERVERS: (("nats://a", "nats://a"), ("b", "nats://b"), ("tls://c", "tls://c")),
+    Kind.URL: (("https://a/", "https://a/"), ("http://b:80/c", "http://b:80/c"), ("https://c?d", "https://c?d")),
     Kind.LIST: (("a,b", ("a", "b")), ("c", ("c",)), ("d e", ("d", "e"))),
     Kind.FILE: (("/dev/null", "/dev/null"), ("/dev/zero", "/dev/zero"), ("/dev/full", "/dev/full")),
 }
@@ -50,7 +51,9 @@ def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
 
 def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> config.Values:
     """Loads ``option`` from the layers in ``given``, and all that it needs beside it from the file."""
-    rest = {key: value for key, value in REQUIRED.items() if key != option.name} | COMPANIONS.get(option.name, {})
+    roles = set(roles_of(option))
+    needed = {other.name: other.example for other in OPTIONS if not roles.isdisjoint(other.required)} | REQUIRED
+    rest = {key: value for key, value in needed.items() if key != option.name} | COMPANIONS.get(option.name, {})
     path = yaml_file(directory, rest | ({option.name: given["file"]} if "file" in given else {}))
     flags: dict[str, str | tuple[str, ...]] = {"config": path}
     if "flag" in given:

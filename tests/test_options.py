@@ -81,7 +81,7 @@ def test_the_default_of_an_option_is_a_value_it_takes(option: Option) -> None:
 def test_a_secret_can_come_from_a_file(option: Option) -> None:
     if option.content_of:
         assert BY_NAME[option.content_of].secret
-    if option.secret and option.kind is Kind.TEXT and not option.no_effect and option.name != "webhook-url":
+    if option.secret and option.kind is Kind.TEXT and not option.no_effect:
         assert BY_NAME[option.name + "-file"].content_of == option.name
 
 

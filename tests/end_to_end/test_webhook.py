@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
-from tests.servers.http import Answer, Failure, HttpServer
+from tests.servers.http_server import Answer, Failure, HttpServer
 from tests.waiting import wait_until
 
 START_DEADLINE_S = 120.0

@@ -15,7 +15,7 @@ import pytest
 
 from tests.end_to_end.test_webhook import webhook_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
-from tests.servers.http import HttpServer, Received
+from tests.servers.http_server import HttpServer, Received
 from tests.waiting import wait_until
 
 KILLS = 30

@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.once import replicate, succeed
 from tests.end_to_end.test_webhook import START_DEADLINE_S, webhook_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
-from tests.servers.http import HttpServer
+from tests.servers.http_server import HttpServer
 from tests.waiting import wait_until
 
 ANSWER_S = 0.02

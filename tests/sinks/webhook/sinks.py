@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shared.settings import NatsSettings, WebhookSinkSettings, WorkerSettings
-from tests.servers.http import HttpServer
+from tests.servers.http_server import HttpServer
 from tests.sinks.test_contract import worker_settings
 from worker.sinks.webhook import WebhookSink
 

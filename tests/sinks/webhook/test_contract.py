@@ -8,7 +8,7 @@ import pytest
 
 from shared.settings import NatsSettings
 from tests.servers import NatsServer
-from tests.servers.http import HttpServer
+from tests.servers.http_server import HttpServer
 from tests.sinks.contract import SinkContract, followed_accounts
 from tests.sinks.test_contract import counting_events
 from tests.sinks.webhook.sinks import new_sink

@@ -15,7 +15,7 @@ from shared.errors import TerminalError, TransientError
 from shared.settings import NatsSettings
 from tests.changes_builder import insert, message, table
 from tests.servers import NatsServer
-from tests.servers.http import Answer, Failure, HttpServer
+from tests.servers.http_server import Answer, Failure, HttpServer
 from tests.sinks.batch import STREAM_CREATED, Batch, apply, write
 from tests.sinks.contract import batch, events, position
 from tests.sinks.webhook.sinks import SECRET, new_sink

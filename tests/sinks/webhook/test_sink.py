@@ -17,7 +17,7 @@ from shared.errors import TerminalError, TransientError
 from shared.settings import NatsSettings
 from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
-from tests.servers.http import Answer, HttpServer, Received
+from tests.servers.http_server import Answer, HttpServer, Received
 from tests.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from tests.sinks.webhook.sinks import new_sink
 from tests.state_bucket import ensure_bucket
