@@ -9,7 +9,7 @@ import pytest
 from shared import config
 from shared.errors import UsageError
 from shared.options import OPTIONS, Option, Role
-from shared.settings import FileSinkSettings, LogSettings, NatsSettings, PostgresSettings, StreamSettings
+from shared.settings import FileSinkSettings, LogSettings, NatsSettings, PostgresSettings, StreamSettings, WebhookSinkSettings
 from tests.configuration import case_name, load, roles_of, yaml_file
 
 
@@ -187,6 +187,29 @@ def test_settings_of_the_file_sink_hold_what_was_given(tmp_path: Path) -> None:
     values = load(tmp_path, "file-output-dir: ~/out\nformat: parquet\n", Role.WORKER, Role.FILE)
     rows = config.file_sink_settings(values)
     assert (rows.directory, rows.format, rows.compression) == (str(Path.home() / "out"), "parquet", "zstd")
+
+
+def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> None:
+    content = (
+        "webhook-url: https://a/b\nwebhook-format: lines\nwebhook-timeout: 5s\nwebhook-token: t\nwebhook-headers: {X-A: b}\n"
+        "webhook-allow-hosts: [a, 10.0.0.0/8]\n"
+    )
+    settings = config.webhook_sink_settings(load(tmp_path, content, Role.WORKER, Role.WEBHOOK))
+    assert settings == WebhookSinkSettings(
+        url="https://a/b",
+        format="lines",
+        batch_size=1000,
+        batch_bytes=1 << 20,
+        connections=8,
+        timeout_s=5.0,
+        secret="",
+        token="t",
+        headers={"X-A": "b"},
+        ca_file="",
+        allow_hosts=("a", "10.0.0.0/8"),
+        transactions=False,
+    )
+    assert "https://a/b" not in repr(settings)
 
 
 def test_a_worker_keeps_the_name_it_was_given(tmp_path: Path) -> None:

@@ -176,8 +176,9 @@ def fail(applied: object) -> None:
 
 
 def test_one_change_has_one_key_and_another_change_another(receiver: HttpServer, open_sink: NewSink) -> None:
-    apply_copied(open_sink(format="single"), [[copied(1, ROWS, (b"1", b"n"), (b"1", b"n")), copied(2, ROWS, (b"1", b"n"))]])
-    apply(open_sink(format="single"), [[message(1, insert(ROWS, b"1", b"n"), insert(ROWS, b"1", b"n"), truncate(ROWS, OTHERS))]])
+    sink = open_sink(format="single", connections=1)
+    apply_copied(sink, [[copied(1, ROWS, (b"1", b"n"), (b"1", b"n")), copied(2, ROWS, (b"1", b"n"))]])
+    apply(sink, [[message(1, insert(ROWS, b"1", b"n"), insert(ROWS, b"1", b"n"), truncate(ROWS, OTHERS))]])
     keys = [request.headers["idempotency-key"] for request in receiver.requests]
     assert len(set(keys)) == len(keys) == 7
     assert all("." not in key and key.isascii() for key in keys)

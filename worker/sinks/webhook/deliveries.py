@@ -64,9 +64,12 @@ class Deliveries:
         if any(map(is_barrier, lines)):
             self.check()
         with self._lock:
-            held_back = [line for line in lines if row_of(line) in self._refused_rows]
+            going: list[PlacedLine] = []
+            held_back: list[PlacedLine] = []
+            for line in lines:
+                (held_back if row_of(line) in self._refused_rows else going).append(line)
             self._leave_out(lane, held_back)
-        return [line for line in lines if line not in held_back]
+        return going
 
     def note_refused(self, lane: int, line: PlacedLine, status: int) -> None:
         """The receiver refuses this line alone. Raises RejectedChanges when it is enough for this pass."""

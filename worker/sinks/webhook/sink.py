@@ -44,7 +44,8 @@ class WebhookSink:
         self._allowed = AllowedHosts.parse(webhook.allow_hosts)
         form, signer = Format(webhook.format), Signer.parse(webhook.secret)
         headers = fixed_headers(webhook.headers, webhook.token)
-        self._stationery = Stationery(settings.group, settings.name, self._receiver.origin, form, headers, signer)
+        worker = settings.name.replace(".", "-")  # a replay's has a full stop, which separates what is signed
+        self._stationery = Stationery(settings.group, worker, self._receiver.origin, form, headers, signer)
         self._limit = RequestLimit(1 if form is Format.SINGLE else webhook.batch_size, webhook.batch_bytes)
         self._deliveries = Deliveries(webhook.connections)
         self._lanes: Lanes | None = None
