@@ -14,7 +14,7 @@ from itertools import compress
 from rules.fate import Fate, fates
 from rules.known_rows import KnownRows, NewRows, OldRows, all_present
 from rules.orderings import BLANK_PADDED_OID
-from rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformation, Transformed
+from rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformed, ValueTransformation
 from rules.transition import Transition
 from rules.truth import FALSE, TRUE, conjunction, where
 from shared.changes import DELETE, INSERT, TableChanges
@@ -137,7 +137,7 @@ def _compressed(changes: TableChanges, kept: bytearray) -> TableChanges:
 
 
 def _transformed(
-    values: Sequence[Value], transformation: Transformation, rows: Sequence[int] | None, is_padded: bool
+    values: Sequence[Value], transformation: ValueTransformation, rows: Sequence[int] | None, is_padded: bool
 ) -> tuple[Sequence[Value], dict[int, str]]:
     """The column with its texts transformed, in ``rows`` only (None: all); and, by row, which could not be and why.
     ``is_padded``: blanks at the end of a value are not part of it."""
@@ -153,14 +153,14 @@ def _transformed(
     return column, {places[index]: reason for index, reason in done.failures.items()}
 
 
-def _applied(transformation: Transformation, values: Sequence[bytes]) -> Transformed:
+def _applied(transformation: ValueTransformation, values: Sequence[bytes]) -> Transformed:
     try:
         return transformation.apply(values)
     except ValueError:
         return _applied_one_by_one(transformation, values)
 
 
-def _applied_one_by_one(transformation: Transformation, values: Sequence[bytes]) -> Transformed:
+def _applied_one_by_one(transformation: ValueTransformation, values: Sequence[bytes]) -> Transformed:
     results: list[bytes] = []
     failures: dict[int, str] = {}
     for index, value in enumerate(values):

@@ -44,7 +44,7 @@ class Transformed(NamedTuple):
     failures: dict[int, str]
 
 
-class Transformation(Protocol):
+class ValueTransformation(Protocol):
     """A pure function of a value. The same value always becomes the same, so that a row is found again by what it became."""
 
     @property
@@ -95,7 +95,7 @@ class Transform:
     place: str = field(compare=False)
     operations: frozenset[int]
     columns: NamePattern
-    transformation: Transformation
+    transformation: ValueTransformation
     keeps_unique: bool
 
 

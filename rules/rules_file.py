@@ -31,7 +31,7 @@ from rules.mask import Mask
 from rules.name_pattern import NamePattern, TablePattern
 from rules.orderings import OPERATORS
 from rules.regex_replace import TIME_LIMIT_MS, regex_replace
-from rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, Transformation
+from rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from rules.ruleset import RuleSet, TableRules
 from shared.changes import DELETE
 
@@ -123,7 +123,7 @@ def _transform(place: str, rule: Mapping, parameters: Mapping | None, operations
         if "parameters" not in rule:
             rule.problem("parameters is missing (write one, like 'parameters: {type: mask, mask_char: \"*\"}')")
         return None
-    transformation: Transformation | None = None
+    transformation: ValueTransformation | None = None
     match parameters.choice("type", ("regex", "mask")):
         case "mask":
             transformation = _mask(parameters)
@@ -149,7 +149,7 @@ def _mask(parameters: Mapping) -> Mask | None:
     )
 
 
-def _regex(parameters: Mapping) -> Transformation | None:
+def _regex(parameters: Mapping) -> ValueTransformation | None:
     parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')
