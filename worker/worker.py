@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
-from shared.errors import TerminalError, TransientError
+from shared.errors import TransientError
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
 from shared.names import GroupNames, check_worker_name
 from shared.published_tables import load_tables
@@ -35,6 +35,7 @@ from worker.event_loop import EventLoopThread
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
+from worker.position_check import check_position, check_snapshot_position
 from worker.progress import ProgressReport, check_report
 from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from worker.replay import Replay, replay_name
@@ -382,44 +383,3 @@ class BatchLog:
                 snapshot_sequence=applied.snapshot_sequence,
             )
             self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
-
-
-def check_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
-    """Raises TerminalError when the stream of changes is not the one ``applied`` counts in, or lost messages that were not
-    applied. There is none when the group only copied."""
-    if stream is None:
-        if applied.sequence:
-            raise _lost_messages(names.changes_stream, 0, applied.sequence)
-        return
-    if applied.stream_created and applied.stream_created != stream.created:
-        raise TerminalError(
-            f"stream {names.changes_stream} was created anew since this worker last ran ({stream.created})",
-            "its sequences mean something else now; drop the group on both sides and copy the tables again",
-        )
-    _check_sequence(names.changes_stream, applied.sequence, stream)
-
-
-def check_snapshot_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
-    """The same for the snapshot stream, which a group that never copied does not have."""
-    if stream is not None:
-        _check_sequence(names.snapshot_stream, applied.snapshot_sequence, stream)
-    elif applied.snapshot_sequence:
-        raise _lost_messages(names.snapshot_stream, 0, applied.snapshot_sequence)
-
-
-def _check_sequence(name: str, applied: int, stream: StreamState) -> None:
-    if applied > stream.last_sequence:
-        raise _lost_messages(name, stream.last_sequence, applied)
-    if stream.first_sequence > applied + 1:
-        raise TerminalError(
-            f"stream {name} begins at message {stream.first_sequence}; "
-            f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
-            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
-        )
-
-
-def _lost_messages(name: str, last_sequence: int, applied: int) -> TerminalError:
-    return TerminalError(
-        f"stream {name} ends at message {last_sequence}, before what is applied ({applied})",
-        "the broker lost messages; restore it, or drop the group and copy the tables again",
-    )

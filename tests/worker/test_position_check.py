@@ -7,8 +7,8 @@ import pytest
 from shared.errors import TerminalError
 from shared.jetstream import StreamState
 from shared.names import GroupNames
+from worker.position_check import check_position, check_snapshot_position
 from worker.sinks.sink import NOTHING_APPLIED, Applied
-from worker.worker import check_position, check_snapshot_position
 
 NAMES = GroupNames("orders")
 
