@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import apply, replicate, succeed
+from tests.end_to_end.once import APPLY_DEADLINE_S, Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_server import Answer, Failure, HttpServer
 from tests.waiting import wait_until
@@ -89,3 +90,30 @@ def test_an_address_that_is_not_public_is_refused_unless_it_is_allowed(
         assert "the webhook's host 127.0.0.1 (127.0.0.1) is not allowed" in outcome.log
         assert "from=test" not in outcome.log
         assert receiver.requests == []
+
+
+def test_a_change_that_the_receiver_refuses_becomes_a_dead_letter_with_what_is_behind_it(
+    source_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    source_database.execute("CREATE TABLE a (id bigint PRIMARY KEY, v text)")
+    with HttpServer() as receiver:
+        receiver.answer = lambda request: Answer(422 if b'"v":"bad"' in request.body else 200)
+        keys = webhook_configuration(group, source_database, nats_server, receiver)
+        succeed(replicate(keys))
+        source_database.execute(
+            "INSERT INTO a SELECT n, CASE n WHEN 7 THEN 'bad' ELSE 'good' END FROM generate_series(1, 1000) n"
+        )
+        source_database.execute("UPDATE a SET v = 'better' WHERE id <= 10")
+        succeed(replicate(keys))
+        succeed(apply(keys, "webhook"))
+        objects = receiver.objects()
+        broker = {key: keys[key] for key in ("group", "nats-url")}
+        listed = succeed(Outcome(PgsluiceProcess("dead", "list", "--json", config=broker), APPLY_DEADLINE_S)).stdout
+    letters = [json.loads(line) for line in listed.splitlines()]
+    assert sorted(each["after"]["id"] for each in objects if each["operation"] == "INSERT") == [
+        n for n in range(1, 1001) if n != 7
+    ]
+    assert sorted(each["after"]["id"] for each in objects if each["operation"] == "UPDATE") == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert [letter["position"] for letter in letters] == sorted(letter["position"] for letter in letters)
+    assert len(letters) == 2
+    assert "the webhook's receiver answered with status 422" in letters[0]["reason"]
