@@ -149,7 +149,11 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         if planned is Failure.CLOSE_EARLY:
             self._close_early()
             return
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        size = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(size)
+        if len(body) < size:  # the client died in the middle of its request
+            self.close_connection = True
+            return
         headers = {name.lower(): value for name, value in self.headers.items()}
         received = Received(self.command, self.path, headers, body, self.client_address[1], time.monotonic(), Answer())
         answer = planned or owner.answer(received)
