@@ -52,7 +52,7 @@ class ConsumerGoneError(TerminalError):
 
 
 class SinkBehindError(TerminalError):
-    """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new process goes
+    """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new one goes
     on from where the sink is: exit 75."""
 
     exit_code = 75

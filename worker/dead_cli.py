@@ -46,7 +46,7 @@ def list_letters(context: click.Context, worker: str, as_json: bool) -> None:
 @_positions
 @click.pass_context
 def show(context: click.Context, positions: tuple[str, ...], worker: str, every: bool) -> None:
-    """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', with their row values."""
+    """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', row values included."""
     settings = _settings(context)
     from worker import letter_desk
 

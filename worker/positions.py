@@ -149,5 +149,5 @@ class BucketPositions:
         except (KeyError, TypeError, ValueError) as error:
             raise TerminalError(
                 f"key {self._key} of the state bucket {self._names.bucket} is malformed ({type(error).__name__})",
-                f"something else wrote it; remove it and {worker_key(self._worker)}, and the worker begins with the oldest message",
+                f"something else wrote it; remove it and {worker_key(self._worker)}, and the worker begins at the oldest message",
             ) from None

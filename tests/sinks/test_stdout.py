@@ -24,6 +24,7 @@ from tests.sinks.test_contract import worker_settings
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from worker.positions import BucketPositions
+from worker.sinks.receipt_bodies import RECEIPT_BYTES
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
 from worker.sinks.stdout import LineWriter, StdoutSink
 
