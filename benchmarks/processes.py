@@ -15,7 +15,7 @@ from typing import Self
 import psutil
 
 GLANCE_INTERVAL_S = 0.5
-"""How often the peaks of the roots are noted, which costs little: a process that has ended says nothing of its memory."""
+"""How often the peaks of the roots and a replicator's CPU are noted, which costs little: what has ended says nothing."""
 
 SURVEY_INTERVAL_S = 5.0
 """Measuring the memory of all processes costs a tenth of a second, which a short measurement is spared: it is surveyed at its
@@ -31,6 +31,9 @@ REPLICATOR = "replicator"
 WORKER = "worker"
 WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
 WHOLE_WORKER = "worker in all"
+PARENTS_OF_PARTS = (BENCHMARK, REPLICATOR, "replicator JVM", *WORKER_PARTS[:2])
+"""What they start, and reap, is watched as another part."""
+
 ELSEWHERE = "elsewhere"
 """The rest of the machine: when it was busy, figures mean little."""
 
@@ -115,45 +118,59 @@ class ProcessWatch:
             if glance % GLANCES_PER_SURVEY == 0:
                 self._survey()
             else:
-                self._note_peaks()
+                self._glance()
 
-    def _note_peaks(self) -> None:
-        """Of the roots: what they start ends after them, so the last survey still finds it."""
+    def _glance(self) -> None:
+        """At what would be gone at the next survey: a replicator ends its JVM and tasks when it has copied. What the other roots
+        start ends after them."""
         with self._lock:
             roots = dict(self._roots)
         for name, pid in roots.items():
             if not name.endswith(SERVER):
                 part = WORKER_PARTS[0] if name == WORKER else name
                 self._largest[part] = max(self._largest[part], _high_water_mark(pid))
+        self._note_cpu({name: pid for name, pid in roots.items() if name == REPLICATOR})
 
     def _survey(self) -> None:
-        """A process that ended and was reaped has handed its CPU time to its parent, so a part's sum only grows."""
+        """CPU first, for measuring memory takes a while in which processes end."""
+        with self._lock:
+            roots = dict(self._roots)
+        self._note_cpu(roots)
+        self._note_memory(roots)
+
+    def _note_cpu(self, roots: Mapping[str, int]) -> None:
+        """A process that ended and was reaped has handed its CPU time to its parent, so a part's sum only grows, until the part
+        ends: then its last sum counts."""
         cpu: dict[str, float] = defaultdict(float)
-        together: dict[str, int] = defaultdict(int)
-        for root, process, is_root in self._processes():
+        for root, process, is_root in _processes(roots):
             with contextlib.suppress(psutil.NoSuchProcess):
                 part = _part(root, process, is_root=is_root)
-                cpu[part] += _cpu_s(root, process)
+                cpu[part] += _cpu_s(part, process)
+        for part, seconds in cpu.items():
+            self._cpu[part] = max(seconds, self._cpu.get(part, 0.0))
+
+    def _note_memory(self, roots: Mapping[str, int]) -> None:
+        together: dict[str, int] = defaultdict(int)
+        for root, process, is_root in _processes(roots):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                part = _part(root, process, is_root=is_root)
                 largest, share = _memory(root, process)
                 for name in (part, WHOLE_WORKER) if root == WORKER else (part,):
                     together[name] += share
                     self._largest[name] = max(self._largest[name], largest)
-        for part, seconds in cpu.items():
-            self._cpu[part] = max(seconds, self._cpu.get(part, 0.0))
         for name, memory in together.items():
             self._together[name] = max(self._together[name], memory)
 
-    def _processes(self) -> Iterator[tuple[str, psutil.Process, bool]]:
-        """Each with its root's name, and whether it is that root."""
-        with self._lock:
-            roots = dict(self._roots)
-        for name, pid in roots.items():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                root = psutil.Process(pid)
-                yield name, root, True
-                if name != BENCHMARK:  # its children are the other parts
-                    for child in root.children(recursive=True):
-                        yield name, child, False
+
+def _processes(roots: Mapping[str, int]) -> Iterator[tuple[str, psutil.Process, bool]]:
+    """Each with its root's name, and whether it is that root."""
+    for name, pid in roots.items():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(pid)
+            yield name, root, True
+            if name != BENCHMARK:  # its children are the other parts
+                for child in root.children(recursive=True):
+                    yield name, child, False
 
 
 def is_over(pid: int) -> bool:
@@ -187,11 +204,11 @@ def _part(root: str, process: psutil.Process, *, is_root: bool) -> str:
     return f"{root} tasks" if process.name().startswith("python") else f"{root} JVM"
 
 
-def _cpu_s(root: str, process: psutil.Process) -> float:
-    """Its own and that of its descendants that ended."""
+def _cpu_s(part: str, process: psutil.Process) -> float:
+    """Its own and that of its descendants that ended, unless these are other parts."""
     times = process.cpu_times()
     seconds = times.user + times.system
-    if root != BENCHMARK:
+    if part not in PARENTS_OF_PARTS:
         seconds += times.children_user + times.children_system
     return float(seconds)
 

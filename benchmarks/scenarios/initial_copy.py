@@ -55,7 +55,7 @@ def measure(options: Options) -> Iterator[Run]:
             copy = Copy(servers, source, repetition, rows)
             native = copy.by_native()
             yield native
-            for run in (*copy.one_by_one(), copy.warm(), copy.warm_without_table(), copy.cold()):
+            for run in copy.by_pgsluice():
                 run.figures["ratio"] = run.figures["rows_per_s"] / native.figures["rows_per_s"]
                 yield run
 
@@ -81,6 +81,12 @@ class Copy:
         data.require_equal(self.source, target, EVENTS)
         target.drop()
         return self._run(NATIVE, ended_at - began_at, watch)
+
+    def by_pgsluice(self) -> Iterator[Run]:
+        yield from self.one_by_one()
+        yield self.warm()
+        yield self.warm_without_table()
+        yield self.cold()
 
     def one_by_one(self) -> tuple[Run, Run]:
         """The replicator fills the snapshot stream, then the worker empties it."""
