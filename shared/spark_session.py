@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from shared import telemetry
+from shared.errors import TransientError
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
@@ -107,7 +109,7 @@ class Spark:
         self.session: SparkSession
 
     def start(self) -> SparkSession:
-        """Blocks for the seconds that a JVM takes."""
+        """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
         shared_memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
         self._scratch = Path(tempfile.mkdtemp(prefix="pgsluice-spark-", dir=shared_memory))
         launch = SparkConf(loadDefaults=False)
@@ -124,8 +126,13 @@ class Spark:
         conf.set("spark.sql.warehouse.dir", str(self._scratch / "warehouse"))
         for key, value in self._configuration.items():
             conf.set(key, value)
-        context = SparkContext(conf=conf, gateway=gateway)
-        self.session = SparkSession(context)
+        try:
+            self.session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except Py4JError as error:
+            raise TransientError(
+                f"Spark did not start ({type(error).__name__})",
+                "see the lines of Spark in the log; check the settings under 'spark', then start again",
+            ) from None
         return self.session
 
     def warm_up(self) -> None:
