@@ -65,7 +65,7 @@ check: lint
 	$(BIN)/python -m pytest -m "not servers and not long"
 
 test: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m long --timeout 7200
