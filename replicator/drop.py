@@ -13,7 +13,7 @@ from replicator.slot import drop_slot
 from replicator.source import Source
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream
-from shared.jetstream import ChangeStream, SnapshotStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream, connect, disconnect
 from shared.names import TARGET_SCHEMA, GroupNames
 from shared.settings import DropSettings
 from shared.state import StateBucket
@@ -38,7 +38,7 @@ async def _drop(settings: DropSettings) -> None:
         await bucket.destroy()
         log.info("state bucket is removed", bucket=bucket.name)
     finally:
-        await client.close()
+        await disconnect(client)
     log.info("targets are left as they are; drop their tables and their own schema by hand", target_schema=TARGET_SCHEMA)
 
 

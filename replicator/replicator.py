@@ -18,7 +18,7 @@ from replicator.source import Source
 from replicator.tasks import cancel
 from shared import telemetry
 from shared.errors import TransientError
-from shared.jetstream import connect
+from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
 from shared.settings import ReplicatorSettings
 from shared.state import StateBucket
@@ -137,7 +137,7 @@ class Replicator:
         if self._snapshot is not None:
             await self._snapshot.close()
         if self._client is not None:
-            await self._client.close()
+            await disconnect(self._client)
 
     async def _run_session(self) -> None:
         """Returns when there is nothing left to do."""

@@ -20,7 +20,7 @@ from replicator.source import Source
 from replicator.table_status import TableStatus, format_tables, table_statuses
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.message import MessageHeaders
 from shared.names import GroupNames
 from shared.settings import StatusSettings
@@ -89,7 +89,7 @@ async def _look(settings: StatusSettings) -> GroupStatus:
             if name.startswith(_WORKER_PREFIX)
         ]
     finally:
-        await client.close()
+        await disconnect(client)
     slot, problem = await _slot(settings, names)
     return GroupStatus(
         group=names.group,

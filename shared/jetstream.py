@@ -7,6 +7,7 @@ server 2.11, ADR-31), so a reader holds no state in the server and two readers n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from shared.settings import NatsSettings, StreamSettings
 MINIMUM_SERVER_VERSION = (2, 11)
 CONNECT_DEADLINE_S = 10.0
 MOST_FAILURES = 20  # of the first connect, remembered to tell what went wrong
+DISCONNECT_DEADLINE_S = 3.0
 REQUEST_TIMEOUT_S = 5.0
 RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
@@ -69,7 +71,7 @@ async def connect(settings: NatsSettings, name: str) -> Client:
         if not connecting.done():
             connecting.cancel()
             await asyncio.wait({connecting})
-            await client.close()
+            await disconnect(client)
     if connecting.cancelled():
         raise _connect_error(settings, failures)
     try:
@@ -79,9 +81,15 @@ async def connect(settings: NatsSettings, name: str) -> Client:
     try:
         await _check_server(client)
     except PgsluiceError:
-        await client.close()
+        await disconnect(client)
         raise
     return client
+
+
+async def disconnect(client: Client) -> None:
+    """Closes the connection, whether the server is there or gone. Whoever needs an answer has awaited it before."""
+    with contextlib.suppress(RuntimeError, OSError, TimeoutError):  # a dead transport refuses what the client still had to write
+        await asyncio.wait_for(client.close(), DISCONNECT_DEADLINE_S)
 
 
 def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:

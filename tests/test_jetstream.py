@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+import uvloop
 from nats.aio.client import Client
 
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream, connect, disconnect
 from shared.names import GroupNames
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from tests.servers import NatsServer
+from tests.waiting import wait_until_async
 
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, retention_s=3600)
 
@@ -52,6 +54,23 @@ async def test_a_stream_keeps_its_identity_through_an_update_and_a_crash_of_the_
         assert state is not None
         assert state.created == made.created
         await client.close()
+
+
+def test_a_connection_whose_server_is_gone_is_closed_without_complaint() -> None:
+    async def leave(server: NatsServer) -> bool:
+        client = await connect(server.settings(), "test")
+        server.kill()
+
+        async def is_gone() -> bool:
+            return client.is_reconnecting
+
+        await wait_until_async(is_gone, what="the client sees that the server is gone")
+        await client.publish("never.sent", b"x" * 1024)
+        await disconnect(client)
+        return client.is_closed
+
+    with NatsServer() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(leave(server))
 
 
 async def test_a_stream_that_was_made_again_has_another_identity(stream: ChangeStream) -> None:

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from nats.aio.client import Client
 
-from shared.jetstream import connect
+from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
 from shared.settings import NatsSettings
 from worker.event_loop import EventLoopThread
@@ -37,7 +37,7 @@ class BrokerConnection:
     def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            self._loop.run(client.close())
+            self._loop.run(disconnect(client))
         self._loop.close()
 
 

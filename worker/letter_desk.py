@@ -17,7 +17,7 @@ import orjson
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream, StoredLetter
 from shared.errors import TransientError, UsageError
-from shared.jetstream import connect
+from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
 from shared.settings import DeadSettings
 from worker.dead_letter_office import changes_of
@@ -160,6 +160,6 @@ def _at_stream(settings: DeadSettings, work: Callable[[DeadLetterStream], Awaita
         try:
             return await work(DeadLetterStream(client, names))
         finally:
-            await client.close()
+            await disconnect(client)
 
     return asyncio.run(connected())

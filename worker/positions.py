@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nats.aio.client import Client
 
 from shared.errors import TerminalError
-from shared.jetstream import connect
+from shared.jetstream import connect, disconnect
 from shared.lsn import format_lsn, parse_lsn
 from shared.names import GroupNames
 from shared.settings import NatsSettings
@@ -90,7 +90,7 @@ class BucketPositions:
             return
         try:
             if client is not None:
-                loop.run(client.close(), CLOSE_TIMEOUT_S)
+                loop.run(disconnect(client), CLOSE_TIMEOUT_S)
         finally:
             loop.close()
 

@@ -21,7 +21,7 @@ from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
 from shared.errors import TransientError
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name
 from shared.published_tables import load_tables
 from shared.settings import WorkerSettings
@@ -154,7 +154,7 @@ class Worker:
             await self._progress.stop()
         if self._lease is not None:
             await self._lease.release()
-        await client.close()
+        await disconnect(client)
 
     def _wait_for(self, question: Callable[[], T | None], waiting_for: str) -> T | None:
         """What ``question`` answers as soon as it answers something; None when asked to stop before."""

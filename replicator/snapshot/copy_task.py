@@ -114,7 +114,7 @@ class CopyProcess:
         await self._disconnect_source()
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await jetstream.disconnect(client)
 
 
 @functools.cache

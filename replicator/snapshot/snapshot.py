@@ -23,7 +23,7 @@ from replicator.source import Source
 from replicator.tasks import run_until_first
 from shared import telemetry
 from shared.errors import TerminalError, TransientError
-from shared.jetstream import connect
+from shared.jetstream import connect, disconnect
 from shared.ledger import CopyMode, CopyState, now
 from shared.settings import CopySettings, ReplicatorSettings
 from shared.spark_session import Spark
@@ -84,7 +84,7 @@ class Snapshot:
             await source.close()
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await disconnect(client)
 
     async def _copy_waiting(self, prepared: PreparedCopy) -> None:
         assert self._client is not None

@@ -16,6 +16,7 @@ from shared.names import GroupNames
 from shared.snapshot_message import SnapshotHeaders
 from shared.state import StateBucket, worker_key
 from tests.end_to_end.group_under_test import configuration
+from tests.replicator.snapshot.table_gate import TableGate
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.snapshot_audit import audit_snapshot
 from tests.waiting import wait_until, wait_until_async
@@ -68,6 +69,24 @@ class CopiedGroup:
         record = wait_until(find, deadline_s=COPY_DEADLINE_S, what=what, interval_s=0.05)
         assert record is not None
         return record
+
+    def gate(self, table: str, ranges: int = 0) -> TableGate:
+        """A closed gate before a table that is planned, of which as many ranges (or one or two more) are copied."""
+
+        async def is_planned() -> bool:
+            client = await connect(self.nats.settings(), "test")
+            try:
+                state = await SnapshotStream(client, GroupNames(self.name)).state()
+                return state is not None and state.messages > 0
+            finally:
+                await client.close()
+
+        wait_until(lambda: asyncio.run(is_planned()), deadline_s=COPY_DEADLINE_S, what="the plan")
+        gate = TableGate(self.source, table)
+        if ranges:
+            gate.let_pass(ranges)
+            self.wait_for_table(table, lambda record: record.ranges_done >= ranges, "some ranges")
+        return gate
 
     def copied(self, name: str) -> Counter[bytes]:
         """The rows of the snapshot that counts, which has every range and its end."""
@@ -145,7 +164,8 @@ def test_a_finished_copy_is_not_repeated_and_needs_no_spark(copied: CopiedGroup)
 def test_only_the_stream_s_own_slot_exists_while_a_copy_runs(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=30_000)
     with copied.replicator("--copy-and-stream") as process:
-        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
+        with copied.gate("t", ranges=1):
+            assert copied.slots() == [GroupNames(copied.name).slot]
         while copied.table("t").phase is Phase.DATA_SYNC:
             assert copied.slots() == [GroupNames(copied.name).slot]
         copied.source.execute("INSERT INTO t VALUES (0, 'after the copy')")
@@ -168,14 +188,13 @@ def changes(copied: CopiedGroup) -> int:
 
 
 def test_current_is_where_the_source_is_after_the_copy(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=30_000)
+    create_tables(copied.source, t=60_000)
     with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
-        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
-        copied.source.execute("INSERT INTO t VALUES (0, 'during the copy')")
-        assert copied.table("t").phase is Phase.DATA_SYNC
+        with copied.gate("t", ranges=1) as gate:
+            gate.execute("INSERT INTO t VALUES (0, 'during the copy')")
         assert process.wait(COPY_DEADLINE_S) == 0
     assert changes(copied) == 1
-    assert sum(copied.copied("t").values()) == 30_000
+    assert sum(copied.copied("t").values()) == 60_000
 
 
 def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: CopiedGroup) -> None:
@@ -197,12 +216,13 @@ def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: Copie
         assert asyncio.run(first_sight()) in (Phase.INIT, Phase.DATA_SYNC)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.long), 0.5, pytest.param(0.8, marks=pytest.mark.long)])
-def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied: CopiedGroup, share: float) -> None:
+@pytest.mark.parametrize("ranges", [pytest.param(6, marks=pytest.mark.long), 16, pytest.param(26, marks=pytest.mark.long)])
+def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied: CopiedGroup, ranges: int) -> None:
     create_tables(copied.source, first=40_000, second=30_000, third=20_000)
-    with copied.replicator("--copy-and-stream", max_copy_workers_per_table=2, max_copy_connections=2) as process:
+    replicator = copied.replicator("--copy-and-stream", max_copy_workers_per_table=2, max_copy_connections=2)
+    with replicator as process, copied.gate("second", ranges=ranges):
+        begun = copied.table("second")
         copied.wait_for_table("first", lambda table: table.phase is Phase.FINISHED_COPY, "the first table")
-        begun = copied.wait_for_table("second", lambda table: table.ranges_done > share * table.ranges, "a part of the second")
         process.kill()
     assert begun.phase is Phase.DATA_SYNC
     kept, read = copied.table("first"), copied.read_tuples("first")
@@ -219,11 +239,12 @@ def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied
 def test_the_snapshot_s_death_begins_another_without_a_restart(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=60_000)
     with copied.replicator("--copy") as process:
-        before = copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
-        copied.source.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'pgsluice' AND datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        with copied.gate("t", ranges=4):
+            before = copied.table("t")
+            copied.source.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'pgsluice' AND datname = current_database() AND pid <> pg_backend_pid()"
+            )
         code = process.wait(COPY_DEADLINE_S)
         print(process.log())
     assert code == 0
@@ -237,12 +258,12 @@ def test_source_and_broker_may_die_and_come_back_while_tables_are_copied(group: 
         copied = CopiedGroup(group, server.create_database("source"), nats)
         create_tables(copied.source, t=60_000)
         with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
-            copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
-            nats.kill()
-            nats.start()
-            done = copied.table("t").ranges_done
-            copied.wait_for_table("t", lambda table: table.ranges_done > done, "further ranges")
-            server.kill()
+            with copied.gate("t", ranges=4) as gate:
+                nats.kill()
+                nats.start()
+                gate.let_pass(8)
+                copied.wait_for_table("t", lambda table: table.ranges_done > 6, "further ranges")
+                server.kill()
             server.start()
             code = process.wait(COPY_DEADLINE_S)
             print(process.log())
@@ -254,8 +275,8 @@ def test_source_and_broker_may_die_and_come_back_while_tables_are_copied(group: 
 def test_a_table_that_is_rewritten_meanwhile_is_copied_anew_and_the_others_once(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=60_000, other=1000)
     with copied.replicator("--copy") as process:
-        copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
-        copied.source.execute("TRUNCATE t; INSERT INTO t VALUES (1, 'new')")
+        with copied.gate("t", ranges=4) as gate:
+            gate.execute("TRUNCATE t; INSERT INTO t VALUES (1, 'new')")
         code = process.wait(COPY_DEADLINE_S)
         print(process.log())
     assert code == 0
@@ -288,9 +309,9 @@ def test_a_table_in_trouble_does_not_stop_the_others_and_is_taken_up_on_request(
 def test_sigterm_stops_a_copy_that_goes_on_at_the_next_start(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=60_000)
     with copied.replicator("--copy") as process:
-        copied.wait_for_table("t", lambda table: table.ranges_done > 3, "some ranges")
-        process.terminate()
-        assert process.wait(30) == 0
+        with copied.gate("t", ranges=4):
+            process.terminate()
+            assert process.wait(30) == 0
         assert "copy is finished" not in process.log()
     assert copied.table("t").phase is Phase.DATA_SYNC
     assert copied.run("--copy")[0] == 0
@@ -348,12 +369,11 @@ def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: Copi
 
 def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=60_000)
-    with copied.replicator("--copy") as first:
-        copied.wait_for_table("t", lambda table: table.ranges_done > 0, "a range")
-        with copied.replicator("--copy") as second:
+    with copied.replicator("--copy") as first, copied.replicator("--copy") as second:
+        with copied.gate("t", ranges=1):
             second.wait_for_log("another replicator copies the tables")
-            assert first.wait(COPY_DEADLINE_S) == 0
-            assert second.wait(COPY_DEADLINE_S) == 0
+        assert first.wait(COPY_DEADLINE_S) == 0
+        assert second.wait(COPY_DEADLINE_S) == 0
     assert copied.table("t").attempt == 1
 
 
