@@ -34,7 +34,7 @@ _LEASE_PREFIX = "lease."
 class WorkerStatus:
     """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
     none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
-    its rules and routes, "" without any."""
+    its rules and routes, "" without any; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can."""
 
     name: str
     sequence: int
@@ -49,6 +49,7 @@ class WorkerStatus:
     lag_s: float | None
     dead_letters: int
     rules: str
+    waiting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ async def _worker(
         lag_s=lag[2],
         dead_letters=letters.get(name, 0),
         rules=record.get("rules", ""),
+        waiting=record.get("waiting", ""),
     )
 
 
@@ -232,10 +234,11 @@ def _worker_line(worker: WorkerStatus) -> str:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
+    waiting = f", WAITING: {worker.waiting}" if worker.waiting else ""
     dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""
     return (
         f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
-        f"updated {worker.updated_at}"
+        f"updated {worker.updated_at}{waiting}"
     )
 
 

@@ -22,7 +22,7 @@ POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class ProgressReport:
-    """Used on one event loop, except ``note``, which any thread may call."""
+    """Used on one event loop, except ``note`` and ``note_waiting``, which any thread may call."""
 
     def __init__(self, bucket: StateBucket, worker: str, applied: Applied) -> None:
         self._bucket = bucket
@@ -30,14 +30,20 @@ class ProgressReport:
         self._applied = applied
         self._batches = 0
         self._changes = 0
+        self._waiting = ""
         self._started_at = _now()
-        self._reported: tuple[Applied, int] | None = None
+        self._reported: tuple[Applied, int, str] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def note(self, applied: Applied, changes: int) -> None:
         self._applied = applied
         self._batches += 1
         self._changes += changes
+        self._waiting = ""
+
+    def note_waiting(self, reason: str) -> None:
+        """A batch could not be applied for now; it is tried again until it is."""
+        self._waiting = reason
 
     async def start(self) -> None:
         """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background."""
@@ -53,16 +59,20 @@ class ProgressReport:
     async def _report_for_ever(self) -> None:
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            if self._reported != (self._applied, self._batches):
+            if self._reported != self._state:
                 await self._report()
 
     async def _report(self) -> None:
-        state = (self._applied, self._batches)
+        state = self._state
         try:
             await self._bucket.put(self._key, self._content())
         except TransientError:
             return  # nothing depends on one report; the next carries the same facts
         self._reported = state
+
+    @property
+    def _state(self) -> tuple[Applied, int, str]:
+        return self._applied, self._batches, self._waiting
 
     def _content(self) -> dict[str, Any]:
         applied = self._applied
@@ -75,6 +85,7 @@ class ProgressReport:
             "rules": applied.rules,
             "batches": self._batches,
             "changes": self._changes,
+            "waiting": self._waiting,
             "started_at": self._started_at,
             "updated_at": _now(),
             "host": socket.gethostname(),

@@ -49,9 +49,10 @@ class ChangeQuery:
         office: DeadLetterOffice,
         rules: str,
         on_applied: BatchApplied,
+        on_waiting: Callable[[str], None],
     ) -> None:
         """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt. ``rules``
-        is the hash of the transformation that every task is given."""
+        is the hash of the transformation that every task is given. ``on_waiting`` is told why the batch in hand is tried again."""
         self._spark = spark
         self._sink = sink
         self._task = task
@@ -60,6 +61,7 @@ class ChangeQuery:
         self._applied = applied
         self._stream_created = stream_created
         self._on_applied = on_applied
+        self._on_waiting = on_waiting
         self._in_batch = threading.Lock()
         self._stopping = threading.Event()
         self._error: PgsluiceError | None = None
@@ -140,6 +142,7 @@ class ChangeQuery:
                 rejections = rejected.rejections
                 continue
             except TransientError as error:
+                self._on_waiting(str(error))
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1

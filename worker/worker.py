@@ -256,6 +256,7 @@ class Worker:
 
     def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
         assert self._office is not None
+        assert self._progress is not None
         settings, office, transformation = self._settings, self._office, self._transformation
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
 
@@ -273,6 +274,7 @@ class Worker:
             office=office,
             rules=transformation.hash,
             on_applied=self._note_batch,
+            on_waiting=self._progress.note_waiting,
         )
         source = SourceSettings(
             nats=settings.nats,

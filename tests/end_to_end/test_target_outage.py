@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
-from tests.servers import Database, NatsServer, PostgresServer
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 
 
@@ -15,6 +15,12 @@ from tests.waiting import wait_until
 def target() -> Iterator[Database]:
     with PostgresServer(durable=True) as server:
         yield server.create_database("target")
+
+
+def status(under_test: GroupUnderTest) -> str:
+    with PgsluiceProcess("status", config=under_test.keys) as process:
+        assert process.wait() == 0
+        return process.stdout()
 
 
 def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_and_refuses_one_without_its_position(
@@ -35,8 +41,10 @@ def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_a
         target.server.kill()
         source_database.execute("INSERT INTO t SELECT generate_series(1001, 1500)")
         under_test.worker.wait_for_log("a batch could not be applied, trying again")
+        wait_until(lambda: "WAITING: " in status(under_test), what="the reason in the status")
         target.server.start()
         wait_until(lambda: count() == 1500, deadline_s=60, what="all rows at the target", interval_s=0.2)
+        wait_until(lambda: "WAITING: " not in status(under_test), what="a status without trouble")
         target.server.restart()
         source_database.execute("DELETE FROM t WHERE id > 100")
         wait_until(lambda: count() == 100, deadline_s=60, what="the deletions at the target", interval_s=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,8 +12,9 @@ from shared.errors import TerminalError
 from shared.jetstream import connect
 from shared.names import GroupNames
 from shared.settings import StreamSettings
-from shared.state import StateBucket
+from shared.state import StateBucket, worker_key
 from tests.servers import NatsServer
+from tests.waiting import wait_until_async
 from worker.progress import ProgressReport, check_report
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
@@ -37,6 +39,25 @@ async def test_a_worker_without_a_report_or_with_one_of_nothing_may_begin(bucket
     await check_report(bucket, "postgres", NOTHING_APPLIED)
     await report(bucket, NOTHING_APPLIED)
     await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucket) -> None:
+    async def waiting() -> Any:
+        entry = await bucket.get(worker_key("postgres"))
+        return entry.value["waiting"] if entry else None
+
+    async def is_told() -> bool:
+        return bool(await waiting() == "no room")
+
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start()
+    assert await waiting() == ""
+    progress.note_waiting("no room")
+    await wait_until_async(is_told, what="the reason in the report")
+    progress.note(Applied(1, 1, 1, "then"), 1)
+    await progress.stop()
+    assert await waiting() == ""
 
 
 @pytest.mark.asyncio
