@@ -52,7 +52,7 @@ class ChangeQuery:
         on_waiting: Callable[[str], None],
     ) -> None:
         """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt. ``rules``
-        is the hash of the transformation that every task is given. ``on_waiting`` is told why the batch in hand is tried again."""
+        is the hash of the transformation that every task is given. ``on_waiting`` is told why a batch is tried again."""
         self._spark = spark
         self._sink = sink
         self._task = task
