@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.position import Position
 from shared.table import Table, Value
@@ -69,8 +70,7 @@ class Truncation:
     restart_identity: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The part of one source transaction that lies in a message.
 
     Its changes are those with ``first_change <= change_index < end_change``; the first of them has the ordinal

@@ -196,10 +196,10 @@ def _decode_truncate(fields: _Fields) -> Truncate:
     return Truncate(bool(options & _TRUNCATE_CASCADE), bool(options & _TRUNCATE_RESTART_IDENTITY), relation_oids)
 
 
-_FIXED_LAYOUTS: dict[int, tuple[Struct, type[Begin | Commit]]] = {
-    ord("B"): (Struct(">xQqI"), Begin),
-    ord("C"): (Struct(">xBQQq"), Commit),
-}
+BEGIN, COMMIT = Struct(">xQqI"), Struct(">xBQQq")
+"""The fields of ``messages.Begin`` and ``Commit``, behind the kind."""
+
+_FIXED_LAYOUTS: dict[int, tuple[Struct, type[Begin | Commit]]] = {ord("B"): (BEGIN, Begin), ord("C"): (COMMIT, Commit)}
 """Messages of one size, kind included: read at once, because small transactions are made of them."""
 
 _DECODERS: dict[int, Callable[[_Fields], PgoutputMessage]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from shared.changes import (
 )
 from shared.errors import WireError
 from shared.pgoutput.decoder import NEW_ROW
-from shared.pgoutput.messages import Begin, Commit, Relation, RelationColumn, Truncate
+from shared.pgoutput.messages import Relation, RelationColumn, Truncate
 from shared.pgoutput.row_images import PADDING, read_run
 from shared.plain_rows import PlainRows
 from shared.table import Table, Value
@@ -39,19 +39,25 @@ _OLD_KINDS = {
 """The old image of a row, by its operation and the first image in its frame."""
 
 
+Deferral = tuple[Callable[[bytes], None], Callable[[int], None], Callable[[int], None]]
+"""Where a frame goes, its length, and the index of its change: appending methods."""
+
+
 class TableRows:
     """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
 
     The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays behind while no row has an old
     image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the reader may
-    ``defer`` runs of frames while all of them have one shape; nothing is in ``new`` then.
+    ``defer`` frames while all of them have one shape; nothing is in ``new`` then. Once one frame is deferred, others of its shape
+    may also go where ``deferrals`` says.
     """
 
     __slots__ = (
         "_change_indexes",
+        "_deferrals",
         "_deferred",
-        "_deferred_head",
         "_deferred_lengths",
+        "_deferred_shape",
         "_old_kinds",
         "_operations",
         "_table",
@@ -61,12 +67,13 @@ class TableRows:
         "width",
     )
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, deferrals: dict[bytes, Deferral]) -> None:
         self._table = table
         self._operations = bytearray()
         self._change_indexes: list[int] = []
         self._old_kinds = bytearray()
-        self._deferred_head: bytes | None = None
+        self._deferrals = deferrals
+        self._deferred_shape: RowShape | None = None
         self._deferred: list[bytes] = []
         self._deferred_lengths: list[int] = []
         self.width = len(table.columns)
@@ -79,32 +86,39 @@ class TableRows:
         self._old_kinds += bytes(missing)
         self.old += [None] * (missing * self.width)
 
-    def defers(self, head: bytes) -> bool:
-        """Whether frames that begin with ``head`` may be deferred: there are no others."""
-        return self._deferred_head == head or not self._operations
+    def defers(self, shape: RowShape) -> bool:
+        """Whether frames of the shape may be deferred: there are no others."""
+        return self._deferred_shape is shape or not self._change_indexes
 
-    def defer(self, frames: bytes, lengths: list[int]) -> None:
+    def defer(self, shape: RowShape, frames: bytes, lengths: list[int], first_change: int) -> None:
         """Keeps one run of frames."""
-        self._deferred_head = frames[4:12]
+        if self._deferred_shape is None:
+            self._deferred_shape = shape
+            keep = self._deferred.append, self._deferred_lengths.append, self._change_indexes.append
+            self._deferrals[shape.head] = keep
         self._deferred.append(frames)
         self._deferred_lengths += lengths
+        self._change_indexes += range(first_change, first_change + len(lengths))
 
     def read_deferred(self) -> None:
         """Reads what was deferred, if anything, into ``new``."""
-        if self._deferred_head is not None:
+        shape, self._deferred_shape = self._deferred_shape, None
+        if shape is not None:
+            del self._deferrals[shape.head]
+            self._operations += shape.operation * len(self._change_indexes)
             for frames in self._deferred:
-                read_run(frames + PADDING, 0, self._deferred_head, self.width, self.new)
-            self._deferred_head = None
+                read_run(frames + PADDING, 0, shape.head, self.width, self.new)
             self._deferred, self._deferred_lengths = [], []
 
     def add(self, shape: RowShape, first_change: int, count: int) -> None:
-        """Counts ``count`` rows whose values were appended, or frames deferred."""
+        """Counts ``count`` rows whose values were appended."""
         self._operations += shape.operation * count
         self._change_indexes += range(first_change, first_change + count)
         if shape.old_kind != NO_OLD_ROW:
             self._old_kinds += bytes((shape.old_kind,)) * count
 
     def changes(self) -> TableChanges:
+        new = self._plain_rows() or self._columns()
         has_old = bool(self._old_kinds)
         if has_old:
             self.align_old()
@@ -112,18 +126,22 @@ class TableRows:
             table=self._table,
             operations=self._operations,
             change_indexes=self._change_indexes,
-            new=self._plain_rows() or self._columns(),
+            new=new,
             old=[self.old[column :: self.width] for column in range(self.width)] if has_old else None,
             old_kinds=self._old_kinds if has_old else None,
         )
 
     def _plain_rows(self) -> PlainRows | None:
         """None when only few rows were deferred, or one of them is not plain."""
-        if len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
+        shape = self._deferred_shape
+        if shape is None or len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
             return None
         from shared.pgoutput.plain_frames import plain_rows  # replicators read no rows, and need no NumPy
 
-        return plain_rows(b"".join(self._deferred), self._deferred_lengths, self.width)
+        rows = plain_rows(b"".join(self._deferred), self._deferred_lengths, self.width)
+        if rows is not None:
+            self._operations += shape.operation * len(self._change_indexes)
+        return rows
 
     def _columns(self) -> list[list[Value]]:
         self.read_deferred()
@@ -143,7 +161,8 @@ class RowShape(NamedTuple):
 
 
 class Parts:
-    """The parts of a message, in order. ``shapes`` are the row shapes seen since the last barrier, by their heads."""
+    """The parts of a message, in order. ``shapes`` are the row shapes seen since the last barrier, by their heads; ``deferrals``
+    those of them whose frames need not be read yet."""
 
     def __init__(self, tables: Iterable[Table]) -> None:
         self._described = {table.oid: table for table in tables}
@@ -151,6 +170,7 @@ class Parts:
         self._ended: list[TableChanges | Truncation] = []
         self._rows: dict[int, TableRows] = {}
         self.shapes: dict[bytes, RowShape] = {}
+        self.deferrals: dict[bytes, Deferral] = {}
 
     def relate(self, relation: Relation) -> None:
         """Raises WireError when the descriptor says something else of the table than its Relation message."""
@@ -170,7 +190,9 @@ class Parts:
         table = self._table(oid)
         if count != len(table.columns):
             raise WireError(f"a row of {table.qualified_name} has {count} columns, its Relation message {len(table.columns)}")
-        rows = self._rows.setdefault(oid, TableRows(table))
+        rows = self._rows.get(oid)
+        if rows is None:
+            rows = self._rows[oid] = TableRows(table, self.deferrals)
         shape = self.shapes[head] = RowShape(head, rows, head[:1], old_kind)
         return shape
 
@@ -188,6 +210,7 @@ class Parts:
         self._ended += [rows.changes() for rows in self._rows.values()]
         self._rows.clear()
         self.shapes.clear()
+        self.deferrals.clear()
 
     def _table(self, oid: int) -> Table:
         table = self._related.get(oid)
@@ -207,41 +230,35 @@ class Transactions:
     def __init__(self, first_ordinal: int) -> None:
         self._next_first_ordinal = first_ordinal
         self._ended: list[Transaction] = []
-        self._open: Begin | None = None
-        self._first_change = 0
+        self.is_open = False
+        self._commit_lsn = self._committed_at = self._xid = self._first_change = 0
 
     def check_open(self) -> None:
-        if self._open is None:
+        if not self.is_open:
             raise WireError("a change stands outside a transaction")
 
-    def begin(self, begin: Begin, change_index: int) -> None:
-        if self._open is not None:
+    def begin(self, commit_lsn: int, committed_at: int, xid: int, change_index: int) -> None:
+        if self.is_open:
             raise WireError("a transaction begins inside another one")
-        self._open = begin
-        self._first_change = change_index
+        self.is_open = True
+        self._commit_lsn, self._committed_at, self._xid, self._first_change = commit_lsn, committed_at, xid, change_index
 
-    def commit(self, commit: Commit, change_index: int) -> None:
-        if self._open is None or self._open.final_lsn != commit.commit_lsn:
+    def commit(self, commit_lsn: int, change_index: int) -> None:
+        if not self.is_open or self._commit_lsn != commit_lsn:
             raise WireError("a transaction is committed that did not begin")
-        self._end(self._open, change_index, commits=True)
+        self._end(change_index, commits=True)
 
     def end(self, change_count: int) -> list[Transaction]:
-        if self._open is not None:
-            self._end(self._open, change_count, commits=False)
+        if self.is_open:
+            self._end(change_count, commits=False)
         return self._ended
 
-    def _end(self, begin: Begin, end_change: int, *, commits: bool) -> None:
+    def _end(self, end_change: int, *, commits: bool) -> None:
         first_ordinal, self._next_first_ordinal = self._next_first_ordinal, 1
-        self._open = None
+        self.is_open = False
+        begins = first_ordinal == 1
         self._ended.append(
             Transaction(
-                commit_lsn=begin.final_lsn,
-                xid=begin.xid,
-                committed_at=begin.committed_at,
-                first_change=self._first_change,
-                end_change=end_change,
-                first_ordinal=first_ordinal,
-                begins=first_ordinal == 1,
-                commits=commits,
+                self._commit_lsn, self._xid, self._committed_at, self._first_change, end_change, first_ordinal, begins, commits
             )
         )

@@ -99,10 +99,8 @@ def _load(
 
 
 def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[memoryview], *, is_occupied: bool) -> None:
-    columns = target.table.columns
-    if not is_occupied and len(target.written) == len(columns):
-        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
-        _copy(connection, sql.SQL("{} ({})").format(target.identifier, names), blocks)
+    if not is_occupied and target.takes_whole_rows:
+        _copy(connection, target.copy_destination, blocks)
         return
     query = stage_query(target, PieceKind.INSERT)
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))

@@ -44,6 +44,11 @@ class PieceError(Exception):
         return self._has_rows and concerns_rows(self.cause)
 
 
+class OccupiedError(Exception):
+    """Rows could not be copied straight into a table: one met a row of its key, or the table takes no COPY. Never leaves the
+    sink."""
+
+
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the same statement may succeed later."""
     state = error.sqlstate

@@ -22,11 +22,12 @@ from psycopg import sql
 
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
-from worker.sinks.postgres.failure import PieceError
+from worker.sinks.postgres.failure import OccupiedError, PieceError
 from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.row_merge import RowMerge
 from worker.sinks.postgres.sequences import advance_statement, restart_sequences
-from worker.sinks.postgres.staging import SessionStages, Stage, copy_into, stage_identifier
+from worker.sinks.postgres.session import DriverSession
+from worker.sinks.postgres.staging import Stage, copy_into, stage_identifier
 from worker.sinks.postgres.statements import identity_change_query, truncate_statement
 from worker.sinks.postgres.target_table import TargetTable, identity_error
 
@@ -38,18 +39,24 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merges through ``connection``. ``targets`` and ``stages`` hold everything that the batch's pieces need. ``missing``
+    """Merges in ``session``, which is prepared for everything that the batch's pieces need. ``missing``
     counts changes that met no row, by table: not an error, the target may have been started without the row. ``row_merge`` takes
     rounds that the target refuses as a whole; without it they raise."""
 
-    connection: Connection
-    targets: dict[Table, TargetTable]
-    stages: SessionStages
+    session: DriverSession
     row_merge: RowMerge | None = None
     missing: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def connection(self) -> Connection:
+        return self.session.connection
+
+    @property
+    def targets(self) -> dict[Table, TargetTable]:
+        return self.session.targets
+
     def apply(self, shares: Sequence[Share]) -> None:
-        """Raises PieceError, or TerminalError for what a target table cannot do."""
+        """Raises PieceError, OccupiedError, or TerminalError for what a target table cannot do."""
         pieces = [piece for share in shares for piece in share.pieces]
         joined = [piece for piece in pieces if piece.kind in _JOINED]
         if joined and all(isinstance(piece.content, bytes) for piece in joined):
@@ -141,11 +148,20 @@ class Merge:
     def _apply(self, piece: Piece) -> None:
         if isinstance(piece.content, StagedRows):
             self._merge(piece, Stage(stage_identifier(piece.content.name), self.targets[piece.table]))
+        elif self.session.goes_straight(piece):
+            self._copy(piece, piece.content)
         else:
-            stage = self.stages[self.targets[piece.table], piece.kind]
+            stage = self.session.stages[self.targets[piece.table], piece.kind]
             copy_into(self.connection, stage.identifier, piece.content, new=False)
             self._merge(piece, stage)
-            self.stages.empty(stage, len(piece.content))
+            self.session.stages.empty(stage, len(piece.content))
+
+    def _copy(self, piece: Piece, text: bytes) -> None:
+        """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
+        try:
+            copy_into(self.connection, self.targets[piece.table].copy_destination, text, new=False)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):
+            raise OccupiedError from None
 
     def _merge(self, piece: Piece, stage: Stage) -> None:
         if piece.kind is PieceKind.INSERT and piece.table.key:

@@ -9,7 +9,7 @@ from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection, disable_foreign_keys
 from worker.sinks.postgres.pending_keys import PendingKeys
-from worker.sinks.postgres.piece import Share, StagedRows
+from worker.sinks.postgres.piece import Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.sequences import owned_sequences
 from worker.sinks.postgres.staging import SessionStages
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
@@ -23,6 +23,8 @@ class DriverSession:
         self.connection = connection
         self.targets: dict[Table, TargetTable] = {}
         self.stages = SessionStages(connection)
+        self.occupied: set[Table] = set()
+        """Tables that inserted rows cannot be copied straight into."""
         self._sync_schema = settings.sync_schema
         self._sync_sequences = settings.sync_sequences
         self._pending_keys = pending_keys
@@ -58,8 +60,14 @@ class DriverSession:
         self.stages.trim()
         for share in shares:
             for piece in share.pieces:
-                if not isinstance(piece.content, StagedRows):
+                if not isinstance(piece.content, StagedRows) and not self.goes_straight(piece):
                     self.stages.prepare(self.targets[piece.table], piece.kind)
+
+    def goes_straight(self, piece: Piece) -> bool:
+        """Whether the piece's rows are copied right into their table: they are new, and not looked at one by one."""
+        target = self.targets[piece.table]
+        is_possible = piece.kind is PieceKind.INSERT and target.takes_whole_rows and not target.sequences
+        return is_possible and not self.stages.apart and piece.table not in self.occupied
 
     def tell_apart(self, *, apart: bool) -> None:
         """Whether the next pieces' rows have labels. Then every table is looked at again: a row must not be refused for what its

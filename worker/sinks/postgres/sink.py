@@ -16,7 +16,7 @@ from worker.sinks.postgres.applied import AppliedRow
 from worker.sinks.postgres.connection import Connection, connect
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
-from worker.sinks.postgres.failure import PieceError, is_transient, target_error
+from worker.sinks.postgres.failure import OccupiedError, PieceError, is_transient, target_error
 from worker.sinks.postgres.merge import Merge
 from worker.sinks.postgres.own_tables import ensure_tables
 from worker.sinks.postgres.pending_keys import PendingKeys
@@ -233,14 +233,14 @@ class PostgresSink:
         known = session.knows_any(batch.tables)
         try:
             self._transact(session, batch)
+        except OccupiedError:
+            session.occupied.update(batch.tables)  # where one table has rows that are said to be new, others may too
+            self._apply(session, batch)
         except PieceError as error:
             if not known or is_transient(error.cause):
                 raise self._refusal(error, batch) from None
             session.forget()
-            try:
-                self._transact(session, batch)
-            except PieceError as again:
-                raise self._refusal(again, batch) from None
+            self._apply(session, batch)
 
     def _refusal(self, error: PieceError, batch: _Batch) -> PgsluiceError | RejectedChanges:
         """Folding skips states that the source went through; a unique constraint or a foreign key may have needed them."""
@@ -264,7 +264,7 @@ class PostgresSink:
             self._check_position(connection)
             check_staged(connection, batch.stages)
             row_merge = RowMerge(connection, session.targets, session.stages) if self._apart_batches else None
-            merge = Merge(connection, session.targets, session.stages, row_merge)
+            merge = Merge(session, row_merge)
             merge.apply(batch.shares)
             if row_merge is not None and row_merge.rejections:
                 self._apart_batches = APART_BATCHES

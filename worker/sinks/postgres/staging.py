@@ -83,10 +83,10 @@ def index_rows(connection: Connection, name: str) -> None:
     connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(stage_identifier(name)))
 
 
-def copy_into(connection: Connection, stage: sql.Composable, text: bytes, *, new: bool) -> None:
-    """``new``: the stage was created in this transaction, so its rows may be written as frozen."""
+def copy_into(connection: Connection, table: sql.Composable, text: bytes, *, new: bool) -> None:
+    """``new``: the table was created in this transaction, so its rows may be written as frozen."""
     options = sql.SQL(" WITH (FREEZE)" if new else "")
-    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN{}").format(stage, options)) as copy:
+    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN{}").format(table, options)) as copy:
         copy.write(text)
 
 

@@ -43,6 +43,17 @@ class TargetTable:
         return table_identifier(self.table)
 
     @property
+    def copy_destination(self) -> sql.Composed:
+        """For COPY of whole rows of ``table``."""
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
+        return sql.SQL("{} ({})").format(self.identifier, names)
+
+    @property
+    def takes_whole_rows(self) -> bool:
+        """Whether a statement may set all columns that the source sends, of which there are some."""
+        return 0 < len(self.written) == len(self.table.columns)
+
+    @property
     def has_exact_key(self) -> bool:
         """Whether different keys of the source are different keys here."""
         return self.exact.issuperset(self.table.key)
