@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 
@@ -37,6 +38,9 @@ class Column:
     generated: str
 
 
+_column_values = attrgetter(*(field.name for field in fields(Column)))
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One version of a published table; a changed Relation message makes another."""
@@ -46,6 +50,10 @@ class Table:
     name: str
     replica_identity: ReplicaIdentity
     columns: tuple[Column, ...]
+
+    def __hash__(self) -> int:
+        """Tables are looked up all the time; versions of one table are few."""
+        return hash((self.oid, self.schema, self.name))
 
     @property
     def qualified_name(self) -> str:
@@ -73,7 +81,7 @@ class Table:
             "schema": self.schema,
             "table": self.name,
             "replica_identity": self.replica_identity.value,
-            "columns": [list(astuple(column)) for column in self.columns],
+            "columns": [list(_column_values(column)) for column in self.columns],
         }
 
     @classmethod

@@ -93,7 +93,7 @@ class _PartitionShare:
     def __init__(
         self, messages: SequenceRange, ownership: Ownership, diversion: Diversion, transformation: Transformation
     ) -> None:
-        self.partition = Partition(messages.first_sequence, messages.last_sequence)
+        self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions)
         self._copied = messages.copied
         self._ownership = ownership
         self._diversion = diversion

@@ -11,6 +11,7 @@ _FIELDS = (
     ("copied", pa.bool_(), "boolean"),
     ("first_sequence", pa.int64(), "bigint"),
     ("last_sequence", pa.int64(), "bigint"),
+    ("partitions", pa.int64(), "bigint"),
 )
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
 RANGE_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
@@ -19,11 +20,12 @@ RANGE_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
-    """Messages of the snapshot stream (``copied``) or of the change stream."""
+    """Messages of the snapshot stream (``copied``) or of the change stream; ``partitions`` is how many ranges the batch has."""
 
     copied: bool
     first_sequence: int
     last_sequence: int
+    partitions: int
 
 
 def encode_range(messages: SequenceRange) -> pa.RecordBatch:

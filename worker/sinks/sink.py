@@ -42,10 +42,11 @@ class Delivery(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Stream sequences ``first_sequence`` to ``last_sequence`` of one micro-batch, as planned (a body that is cut in
-    chunks belongs to the partition that holds its first chunk)."""
+    chunks belongs to the partition that holds its first chunk), which has as many ``partitions``."""
 
     first_sequence: int
     last_sequence: int
+    partitions: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from tests.sinks.batch import STREAM_CREATED, write
 from tests.sinks.postgres.commit_cutter import CommitCutter
 from tests.sinks.postgres.conftest import Target
 from tests.waiting import wait_until
-from worker.sinks.sink import NOTHING_APPLIED, Applied
+from worker.sinks.postgres.writer import INLINE_BYTES, RECEIPTS_BYTES, SMALLEST_STAGED_BYTES
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
@@ -115,6 +116,16 @@ def test_staging_tables_of_repeated_tasks_are_dropped_with_their_batch(new_targe
     target.sink.commit(receipts, STREAM_CREATED)
     assert len(target.stages()) == 1
     assert later.names == target.sink.writer().names
+
+
+def test_pieces_of_medium_size_are_staged_only_when_receipts_have_no_room_for_them(new_target: NewTarget) -> None:
+    target = new_target(INLINE_BYTES)
+    tables = [table(f"public.t{number}", "id bigint", "note text") for number in range(5)]
+    changes = message(1, *(insert(each, b"1", b"x" * (SMALLEST_STAGED_BYTES - 1000)) for each in tables))
+    list(target.sink.writer().write(Partition(1, 1), iter([changes])))
+    assert target.stages() == []
+    list(target.sink.writer().write(Partition(1, 1, partitions=RECEIPTS_BYTES // INLINE_BYTES), iter([changes])))
+    assert len(target.stages()) == 3
 
 
 def test_staged_rows_that_a_crash_of_the_target_took_are_asked_for_again(new_target: NewTarget) -> None:

@@ -36,8 +36,11 @@ INLINE_BYTES = 256 * 1024
 """Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
 the target about five."""
 
-SMALLEST_STAGED_BYTES = 16 * 1024
-"""A piece below that is never worth a table of its own, however many there are."""
+SMALLEST_STAGED_BYTES = 128 * 1024
+"""A smaller piece is not worth a table of its own, while there is room for it in the receipts."""
+
+RECEIPTS_BYTES = 32 * 1024 * 1024
+"""So much COPY text of a batch may reach the driver, whatever its pieces are like."""
 
 TRANSACTION_BYTES = 8 * 1024 * 1024
 """So much copied text is loaded at once, which is what a task holds: enough to make a commit's cost disappear."""
@@ -47,8 +50,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
-    """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may carry,
-    small pieces aside. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled, so that those
+    """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may always
+    carry. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled, so that those
     that the target refuses can be named; ``blame_first`` is that of ``BlamedPositions``."""
 
     settings: PostgresSinkSettings
@@ -62,7 +65,7 @@ class PostgresWriter:
         """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
         are told ``apart``."""
         share = self._fold(messages)
-        large = self._large(share.pieces)
+        large = self._large(share.pieces, RECEIPTS_BYTES // partition.partitions)
         if large:
             try:
                 share = replace(share, pieces=self._stage(partition, share.pieces, large))
@@ -117,13 +120,15 @@ class PostgresWriter:
             raise copy_error(error, f"loading {_messages(partition)}") from None
         return []
 
-    def _large(self, pieces: tuple[Piece, ...]) -> set[int]:
-        """Indexes of the pieces to stage: the largest, until the rest fits into the receipt."""
+    def _large(self, pieces: tuple[Piece, ...], room: int) -> set[int]:
+        """Indexes of the pieces to stage: the largest, until the rest is little enough for a receipt, or small and within
+        ``room``."""
         sizes = {i: len(piece.content) for i, piece in enumerate(pieces) if isinstance(piece.content, bytes)}
         together = sum(sizes.values())
         large: set[int] = set()
         for i in sorted(sizes, key=lambda i: sizes[i], reverse=True):
-            if together <= self.inline_bytes or sizes[i] < min(SMALLEST_STAGED_BYTES, self.inline_bytes):
+            is_small = sizes[i] < min(SMALLEST_STAGED_BYTES, self.inline_bytes)
+            if together <= self.inline_bytes or (is_small and together <= room):
                 break
             large.add(i)
             together -= sizes[i]
