@@ -21,7 +21,8 @@ from shared.errors import TerminalError, WireError
 from shared.lsn import LSN
 from shared.message import Descriptor, encode_body, frame_length
 from shared.pgoutput import decode_message
-from shared.pgoutput.messages import Begin, Commit, Truncate
+from shared.pgoutput.decoder import begin_lsn, commit_lsns
+from shared.pgoutput.messages import Truncate
 from shared.position import Position
 from shared.table import Table
 
@@ -139,18 +140,17 @@ class Assembler:
         return self._cut() if self._begin is None else None
 
     def _begin_transaction(self, frame: bytes) -> None:
-        begin = decode_message(frame)
-        assert isinstance(begin, Begin)
+        commit_lsn = begin_lsn(frame)
         if self._begin is not None:
             raise WireError("the server began a transaction inside another one")
         self._begin = frame
         self._origin = b""
-        self._commit_lsn = begin.final_lsn
+        self._commit_lsn = commit_lsn
         self._ordinal = 0
         last = self._published.last
-        if last is None or begin.final_lsn > last.commit_lsn:
+        if last is None or commit_lsn > last.commit_lsn:
             self._skip_through, self._is_continued = 0, False
-        elif begin.final_lsn == last.commit_lsn and not self._published.settled:
+        elif commit_lsn == last.commit_lsn and not self._published.settled:
             self._skip_through, self._is_continued = last.ordinal, True
         else:
             self._skip_through, self._is_continued = 1 << 62, False
@@ -186,9 +186,8 @@ class Assembler:
         self._size += len(frame) + 4
 
     def _commit_transaction(self, frame: bytes) -> Message | None:
-        commit = decode_message(frame)
-        assert isinstance(commit, Commit)
-        if self._begin is None or commit.commit_lsn != self._commit_lsn:
+        commit_lsn, end_lsn = commit_lsns(frame)
+        if self._begin is None or commit_lsn != self._commit_lsn:
             raise WireError("the server committed a transaction that it did not begin")
         if self._is_continued and not self._holds_open_transaction:
             raise TerminalError(
@@ -196,7 +195,7 @@ class Assembler:
                 "the source is not the one that was published from; run 'pgsluice drop' and start again",
             )
         self._begin = None
-        self._flushed = max(self._flushed, commit.end_lsn)
+        self._flushed = max(self._flushed, end_lsn)
         if not self._holds_open_transaction:
             return None
         self._append(frame)

@@ -14,14 +14,15 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from replicator.assembler import BEGIN, RELATION, ROW_KINDS, Assembler, Message
+from replicator.assembler import BEGIN, RELATION, Assembler, Message
 from replicator.progress import Progress
 from replicator.publisher import Publisher
 from replicator.source import Source
 from replicator.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
 from shared.lsn import LSN
 from shared.pgoutput import decode_message
-from shared.pgoutput.messages import Begin, Relation
+from shared.pgoutput.decoder import begin_lsn
+from shared.pgoutput.messages import Relation
 
 CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
@@ -101,7 +102,12 @@ class Receiver:
                 raise self._walsender.end_error()
             if data[0] == XLOG_DATA:
                 frame = bytes(data[XLOG_DATA_HEADER_BYTES:])
-                message = add(frame) if frame[0] in ROW_KINDS else await self._add_rare(frame)
+                if frame[0] == RELATION:
+                    message = await self._add_relation(frame)
+                elif frame[0] == BEGIN and self._is_end(frame):
+                    break
+                else:
+                    message = add(frame)
                 if message is not None:
                     await self._publish(message)
             else:
@@ -124,19 +130,14 @@ class Receiver:
             self._is_busy = time.monotonic() - started < BUSY_WAIT_S
         self._waiting_since = None
 
-    async def _add_rare(self, frame: bytes) -> Message | None:
-        """A frame that is not a row's change. Relations need the catalog."""
-        if frame[0] == RELATION:
-            relation = decode_message(frame)
-            assert isinstance(relation, Relation)
-            return self._assembler.add_relation(frame, await self._source.describe(relation))
-        if frame[0] == BEGIN and self._until is not None:
-            begin = decode_message(frame)
-            assert isinstance(begin, Begin)
-            if begin.final_lsn >= self._until:
-                self._stopped = True
-                return None
-        return self._assembler.add(frame)
+    async def _add_relation(self, frame: bytes) -> Message | None:
+        relation = decode_message(frame)
+        assert isinstance(relation, Relation)
+        return self._assembler.add_relation(frame, await self._source.describe(relation))
+
+    def _is_end(self, begin: bytes) -> bool:
+        """Whether the transaction that begins is behind ``until``."""
+        return self._until is not None and begin_lsn(begin) >= self._until
 
     async def _receive_keepalive(self, keepalive: Keepalive) -> None:
         self._progress.received = max(self._progress.received, keepalive.wal_end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 
 from shared.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from shared.errors import WireError
@@ -61,6 +62,23 @@ def decode_message(payload: bytes) -> PgoutputMessage:
     message = decode(fields)
     fields.end()
     return message
+
+
+def begin_lsn(payload: bytes) -> LSN:
+    """``final_lsn`` of what ``decode_message`` would make of a Begin, and nothing else of it. Raises WireError as it does."""
+    try:
+        return LSN(BEGIN.unpack(payload)[0])
+    except StructError:
+        raise _malformed(payload, f"is not {BEGIN.size} bytes long") from None
+
+
+def commit_lsns(payload: bytes) -> tuple[LSN, LSN]:
+    """The same of a Commit: ``commit_lsn`` and ``end_lsn``."""
+    try:
+        _, commit_lsn, end_lsn, _ = COMMIT.unpack(payload)
+    except StructError:
+        raise _malformed(payload, f"is not {COMMIT.size} bytes long") from None
+    return commit_lsn, end_lsn
 
 
 def value_without_bytes(kind: int) -> Unchanged | None:
@@ -197,10 +215,10 @@ def _decode_truncate(fields: _Fields) -> Truncate:
 
 
 BEGIN, COMMIT = Struct(">xQqI"), Struct(">xBQQq")
-"""The fields of ``messages.Begin`` and ``Commit``, behind the kind."""
+"""The fields of ``messages.Begin`` and ``Commit``, behind the kind: messages of one size, which are read at once, because small
+transactions are made of them."""
 
 _FIXED_LAYOUTS: dict[int, tuple[Struct, type[Begin | Commit]]] = {ord("B"): (BEGIN, Begin), ord("C"): (COMMIT, Commit)}
-"""Messages of one size, kind included: read at once, because small transactions are made of them."""
 
 _DECODERS: dict[int, Callable[[_Fields], PgoutputMessage]] = {
     ord("O"): _decode_origin,

@@ -13,6 +13,7 @@ from shared.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from shared.errors import WireError
 from shared.lsn import LSN
 from shared.pgoutput import PgoutputMessage, decode_message
+from shared.pgoutput.decoder import begin_lsn, commit_lsns
 from shared.pgoutput.messages import (
     Begin,
     Commit,
@@ -179,3 +180,20 @@ def test_every_truncated_prefix_of_any_message_raises(message: PgoutputMessage) 
     for size in range(len(encoded)):
         with pytest.raises(WireError):
             decode_message(encoded[:size])
+
+
+def test_the_lsns_of_a_begin_and_a_commit() -> None:
+    assert begin_lsn(encode_message(Begin(LSN(7), 8, 9))) == 7
+    assert commit_lsns(encode_message(Commit(0, LSN(7), LSN(8), 9))) == (7, 8)
+
+
+@pytest.mark.parametrize("payload", [b"B", b"B" + bytes(21), b"B" + bytes(19)])
+def test_a_begin_of_another_length_is_refused(payload: bytes) -> None:
+    with pytest.raises(WireError, match="bytes long"):
+        begin_lsn(payload)
+
+
+@pytest.mark.parametrize("payload", [b"C", b"C" + bytes(24), b"C" + bytes(26)])
+def test_a_commit_of_another_length_is_refused(payload: bytes) -> None:
+    with pytest.raises(WireError, match="bytes long"):
+        commit_lsns(payload)
