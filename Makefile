@@ -77,6 +77,7 @@ BENCH_RESULTS := benchmarks/results/bench.json
 
 bench: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.run --repeat 3 --json $(BENCH_RESULTS)
+	@$(BIN)/python -m benchmarks.page $(BENCH_RESULTS)
 
 bench-quick: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.run backlog tpcb updates initial_copy latency cold_start \
