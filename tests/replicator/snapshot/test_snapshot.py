@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -369,8 +370,9 @@ def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: Copi
 
 def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:
     create_tables(copied.source, t=60_000)
-    with copied.replicator("--copy") as first, copied.replicator("--copy") as second:
+    with closing(copied.replicator("--copy")) as second, copied.replicator("--copy") as first:
         with copied.gate("t", ranges=1):
+            second.start()
             second.wait_for_log("another replicator copies the tables")
         assert first.wait(COPY_DEADLINE_S) == 0
         assert second.wait(COPY_DEADLINE_S) == 0
