@@ -43,11 +43,16 @@ _FIELDS = (
     ("commit_lsn", pa.int64(), "bigint"),
     ("committed_at", pa.int64(), "bigint"),
     ("body", pa.binary(), "binary"),
+    ("body_bytes", pa.int64(), "bigint"),
     ("dead_mail", pa.binary(), "binary"),
     ("error", pa.binary(), "binary"),
 )
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
 RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
+"""``body_bytes`` is the size of a body that is compressed, 0 of one that is not."""
+
+COMPRESSED_FROM_BYTES = 32 * 1024
+"""What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,12 @@ class PartitionTask:
         share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker), self.transformation)
         try:
             for body in self._written(messages, share):
-                yield _row(*share.advance(), body, share.dead_mail().encode(), None)
-            yield _row(*share.finish(), None, share.dead_mail().encode(), None)
+                yield _row(*share.advance(), *_packed(body), share.dead_mail().encode(), None)
+            yield _row(*share.finish(), None, 0, share.dead_mail().encode(), None)
         except RejectedChanges as rejected:
-            yield _row(messages.copied, 0, 0, 0, 0, 0, None, share.dead_mail(rejected.rejections).encode(), None)
+            yield _row(messages.copied, 0, 0, 0, 0, 0, None, 0, share.dead_mail(rejected.rejections).encode(), None)
         except PgsluiceError as error:
-            yield _row(messages.copied, 0, 0, 0, 0, 0, None, None, encode_error(error))
+            yield _row(messages.copied, 0, 0, 0, 0, 0, None, 0, None, encode_error(error))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
@@ -171,6 +176,18 @@ def _row(*values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
+def _packed(body: bytes) -> tuple[bytes, int]:
+    """The columns ``body`` and ``body_bytes``."""
+    if len(body) < COMPRESSED_FROM_BYTES:
+        return body, 0
+    return pa.compress(body, codec="zstd", asbytes=True), len(body)
+
+
+def _unpacked(body: bytes, body_bytes: int) -> bytes:
+    """The inverse of ``_packed``."""
+    return pa.decompress(body, body_bytes, codec="zstd", asbytes=True) if body_bytes else body
+
+
 def read_dead_mail(rows: Iterable[Any]) -> list[DeadMail]:
     """What ``rows`` bring beside receipts. Raises the error that a task sent."""
     mail = []
@@ -210,7 +227,7 @@ def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "") -> Ite
         if pending is not None:
             yield pending
             begin = pending.last_sequence + 1
-        body = bytes(row.body)
+        body = _unpacked(bytes(row.body), row.body_bytes)
         counted = row.changes + changes
         pending = Receipt(
             begin, row.last_sequence, counted, row.commit_lsn, row.committed_at, body, copied=row.copied, rules=rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from shared.errors import TerminalError, TransientError
@@ -20,6 +21,7 @@ class Row(NamedTuple):
     commit_lsn: int = 7
     committed_at: int = 8
     body: bytes | None = b"body"
+    body_bytes: int = 0
     error: bytes | None = None
 
 
@@ -29,6 +31,11 @@ def coverage(rows: list[Row], applied: Applied = NOTHING_APPLIED) -> list[tuple[
 
 def test_receipts_keep_what_the_tasks_reported() -> None:
     assert list(read_receipts([Row(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
+
+
+def test_a_compressed_body_is_unpacked() -> None:
+    row = Row(1, 3, body=pa.compress(b"body" * 1000, codec="zstd", asbytes=True), body_bytes=4000)
+    assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [b"body" * 1000]
 
 
 def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:

@@ -23,7 +23,7 @@ from psycopg import sql
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.failure import OccupiedError, PieceError
-from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows
+from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows, without_borders
 from worker.sinks.postgres.row_merge import RowMerge
 from worker.sinks.postgres.sequences import advance_statement, restart_sequences
 from worker.sinks.postgres.session import DriverSession
@@ -64,7 +64,7 @@ class Merge:
             self.connection.execute(_NO_SCANS)
         # A check that waits cannot tell which row it refuses.
         self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
-        for share in shares:
+        for share in shares if self.row_merge is not None else without_borders(shares):
             self._clear(share.clearings)
             for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
                 self._merge_round(list(round_pieces))

@@ -123,6 +123,23 @@ class Share:
         return cls(clearings, pieces, is_refused)
 
 
+def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
+    """One share instead of all, when they bring nothing but new rows: these may go into a table in any order, and go there together,
+    as far as receipts carry them."""
+    pieces = [piece for share in shares for piece in share.pieces]
+    if any(share.clearings for share in shares) or any(piece.kind is not PieceKind.INSERT or piece.round for piece in pieces):
+        return shares
+    joined = [piece for piece in pieces if isinstance(piece.content, StagedRows)]
+    carried: dict[Table, list[Piece]] = {}
+    for piece in pieces:
+        if isinstance(piece.content, bytes):
+            carried.setdefault(piece.table, []).append(piece)
+    for table, parts in carried.items():
+        text = b"".join(piece.content for piece in parts if isinstance(piece.content, bytes))
+        joined.append(Piece(table, 0, PieceKind.INSERT, sum(piece.rows for piece in parts), 0, text))
+    return [Share((), tuple(joined))]
+
+
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:
     """The pieces, and where the text of the last one ends."""
     pieces = []
