@@ -100,7 +100,7 @@ class Worker:
 
     def run(self) -> None:
         self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
-        starting = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
+        starting = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
         streams = self._wait_for(self._find_streams, "the group's replicator, which creates the streams")
         if streams is None:
             return
@@ -219,7 +219,7 @@ class Worker:
             lambda: self._loop.run(find_drain_target(self._connected, self._names, until)), "the copy, or the end of the stream"
         )
 
-    def _wait_for_spark(self, starting: Future[object]) -> bool:
+    def _wait_for_spark(self, starting: Future[None]) -> bool:
         while not self._stop_requested.is_set():
             try:
                 starting.result(POLL_INTERVAL_S)

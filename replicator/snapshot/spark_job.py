@@ -41,19 +41,19 @@ def start_spark(spark: Spark, connections: int) -> None:
     """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile."""
     spark.start()
     tasks = most_tasks(spark, connections)
-    spark.session.sparkContext.parallelize(range(tasks), tasks).foreachPartition(_nothing)
+    spark.context.parallelize(range(tasks), tasks).foreachPartition(_nothing)
 
 
 def most_tasks(spark: Spark, connections: int) -> int:
     """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
-    is_local = _LOCAL_MASTER.fullmatch(str(spark.session.sparkContext.master)) is not None
+    is_local = _LOCAL_MASTER.fullmatch(str(spark.context.master)) is not None
     return min(connections, spark.parallelism) if is_local else connections
 
 
 def cancel_jobs(spark: Spark) -> None:
     """Ends the jobs that run; their callers get outcomes that say so."""
     try:
-        spark.session.sparkContext.cancelAllJobs()
+        spark.context.cancelAllJobs()
     except (Py4JError, OSError) as error:
         _log.warning("Spark's jobs could not be cancelled", reason=_first_line(error))
 
@@ -61,7 +61,7 @@ def cancel_jobs(spark: Spark) -> None:
 def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> list[RangeOutcome]:
     """Each range's outcome. Blocks; several threads may call it at a time."""
     try:
-        one_task = spark.session.sparkContext.parallelize(range(1), 1)
+        one_task = spark.context.parallelize(range(1), 1)
         outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, order, ranges)).collect()
     except (Py4JError, PySparkException, OSError) as failure:
         error = TransientError(f"a Spark task that copied ended without an outcome ({_first_line(failure)})", "see Spark's log")

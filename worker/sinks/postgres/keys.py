@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -10,10 +11,10 @@ from shared.table import Table
 from worker.sinks.postgres.connection import Connection
 
 _UNIQUE_KEYS = """
-SELECT ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
-             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
+SELECT i.indrelid, ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
+                         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
 FROM pg_index i
-WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 """
 
 
@@ -43,9 +44,12 @@ def keys_of(table: Table) -> list[Key]:
     return keys
 
 
-def unique_keys(connection: Connection, oid: int) -> list[set[str]]:
-    """The columns of each unique index of the table that ON CONFLICT can use."""
-    return [set(row[0]) for row in connection.execute(_UNIQUE_KEYS, [oid]).fetchall()]
+def unique_keys(connection: Connection, oids: Sequence[int]) -> dict[int, list[set[str]]]:
+    """By table, the columns of each of its unique indexes that ON CONFLICT can use. Tables without one are left out."""
+    found: dict[int, list[set[str]]] = {}
+    for oid, columns in connection.execute(_UNIQUE_KEYS, [list(oids)]).fetchall():
+        found.setdefault(oid, []).append(set(columns))
+    return found
 
 
 def _key(table: Table, columns: tuple[int, ...], *, is_primary: bool) -> Key:

@@ -81,7 +81,7 @@ class PendingKeys:
         identifier = sql.Identifier(key.schema, key.table).as_string()
         found = connection.execute("SELECT to_regclass(%s)::oid", [identifier]).fetchone()
         oid = found[0] if found else None
-        is_missing = oid is not None and set(key.columns) not in unique_keys(connection, oid)
+        is_missing = oid is not None and set(key.columns) not in unique_keys(connection, [oid]).get(oid, [])
         if is_missing:
             connection.execute(_RAISE_MEMORY, {"memory": BUILD_MEMORY})
             connection.execute(key.definition())

@@ -124,8 +124,8 @@ class Share:
 
 
 def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
-    """One share instead of all, when they bring nothing but new rows: these may go into a table in any order, and go there together,
-    as far as receipts carry them."""
+    """One share instead of all, when they bring nothing but new rows: these may go into a table in any order. A table's rows go
+    there together, as far as receipts carry them."""
     pieces = [piece for share in shares for piece in share.pieces]
     if any(share.clearings for share in shares) or any(piece.kind is not PieceKind.INSERT or piece.round for piece in pieces):
         return shares

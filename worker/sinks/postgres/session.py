@@ -12,6 +12,7 @@ from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.sequences import owned_sequences
 from worker.sinks.postgres.staging import SessionStages
+from worker.sinks.postgres.target_catalog import Catalog, read_catalog
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
 
 
@@ -45,9 +46,10 @@ class DriverSession:
     def knows_any(self, tables: Iterable[Table]) -> bool:
         return any(table in self.targets for table in tables)
 
-    def target_table(self, table: Table) -> TargetTable:
+    def target_table(self, table: Table, catalog: Catalog | None = None) -> TargetTable:
+        """``catalog`` is what was read of the target just before, if it was."""
         if table not in self.targets:
-            target = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema)
+            target = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema, catalog=catalog)
             if self._sync_sequences:
                 target = replace(target, sequences=owned_sequences(self.connection, table, target.oid))
             self.targets[table] = target
@@ -55,8 +57,10 @@ class DriverSession:
 
     def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:
         """Makes what a merge of ``shares`` needs, each in a transaction of its own."""
-        for table in tables:
-            self.target_table(table)
+        unknown = [table for table in tables if table not in self.targets]
+        catalog = read_catalog(self.connection, unknown) if unknown else {}
+        for table in unknown:
+            self.target_table(table, catalog)
         self.stages.trim()
         for share in shares:
             for piece in share.pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -9,11 +10,12 @@ from psycopg import sql
 from shared.errors import TerminalError
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
-from worker.sinks.postgres.keys import keys_of, unique_keys
+from worker.sinks.postgres.keys import keys_of
 from worker.sinks.postgres.own_tables import DDL_LOCK
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.sequences import OwnedSequence
 from worker.sinks.postgres.table_creation import create_table
+from worker.sinks.postgres.target_catalog import Catalog, CatalogEntry, TargetColumn, find_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,71 +61,27 @@ class TargetTable:
         return self.exact.issuperset(self.table.key)
 
 
-@dataclass(frozen=True, slots=True)
-class _TargetColumn:
-    name: str
-    not_null: bool
-    generated: str
-    identity: str
-    has_default: bool
-    exact: bool
-    domain_type: str
-    equality: str
-
-
-_FIND = """
-SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
-"""
-_COLUMNS = """
-SELECT a.attname, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
-       CASE WHEN t.typtype = 'e' THEN true
-            WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
-            WHEN a.attcollation <> 0 THEN coalesce(c.collisdeterministic, false) AND a.atttypid = ANY (%(strings)s::regtype[])
-            ELSE a.atttypid = ANY (%(exact)s::regtype[])
-       END,
-       CASE WHEN base.depth > 0 THEN format_type(base.type, base.typmod) ELSE '' END,
-       coalesce((SELECT quote_ident(n.nspname) || '.' || o.oprname
-                 FROM pg_opclass k JOIN pg_am m ON m.oid = k.opcmethod AND m.amname = 'btree'
-                 JOIN pg_amop p ON p.amopfamily = k.opcfamily AND p.amoplefttype = k.opcintype AND p.amoprighttype = k.opcintype
-                               AND p.amopstrategy = 3
-                 JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
-                 WHERE k.opcdefault AND k.opcintype = base.type AND n.nspname <> 'pg_catalog'), '')
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
-CROSS JOIN LATERAL (
-    WITH RECURSIVE below (type, typmod, depth) AS (
-        SELECT a.atttypid, a.atttypmod, 0
-        UNION ALL
-        SELECT b.typbasetype, b.typtypmod, depth + 1 FROM below JOIN pg_type b ON b.oid = below.type WHERE b.typtype = 'd')
-    SELECT type, typmod, depth FROM below ORDER BY depth DESC LIMIT 1) AS base
-WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
-_EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
-_EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
-"""With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
-_REFERENCES = "SELECT DISTINCT confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = %s"
-
-
-_PARTITION_COLUMNS = """
-SELECT a.attname FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
-WHERE p.partrelid = %s ORDER BY a.attnum
-"""
-
-
 def table_identifier(table: Table) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
 def prepare_target(
-    connection: Connection, table: Table, pending_keys: PendingKeys, *, sync_schema: bool, copied: bool = False
+    connection: Connection,
+    table: Table,
+    pending_keys: PendingKeys,
+    *,
+    sync_schema: bool,
+    copied: bool = False,
+    catalog: Catalog | None = None,
 ) -> TargetTable:
     """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so. ``copied``: for rows of a
-    snapshot; a table that is created for them gets its keys later.
+    snapshot; a table that is created for them gets its keys later. ``catalog`` is what was read of it just before, if it was.
 
     Raises TerminalError when the table is missing or cannot take the source's rows. ``connection`` must not be in a
     transaction: a table that was created stays, whatever becomes of the batch.
     """
-    found = connection.execute(_FIND, [table.schema, table.name]).fetchone()
-    if found is None:
+    entry = catalog.get((table.schema, table.name)) if catalog is not None else find_table(connection, table)
+    if entry is None:
         if not sync_schema:
             raise TerminalError(
                 f"table '{table.qualified_name}' does not exist at the target",
@@ -131,47 +89,40 @@ def prepare_target(
             )
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-            if connection.execute(_FIND, [table.schema, table.name]).fetchone() is None:
+            if find_table(connection, table) is None:
                 create_table(connection, table)
                 if copied:
                     pending_keys.defer(connection, table)
                 else:
                     for key in keys_of(table):
                         connection.execute(key.definition())
-        found = connection.execute(_FIND, [table.schema, table.name]).fetchone()
-        assert found is not None
-    oid, kind = found
-    if kind not in ("r", "p"):
+        entry = find_table(connection, table)
+        assert entry is not None
+    if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
-    target = _inspect(connection, table, oid)
-    if table.key and not pending_keys.include(connection, table):
-        _check_key(table, unique_keys(connection, oid), _partition_columns(connection, oid))
+    target = _target_table(table, entry)
+    if table.key and set(_key_names(table)) not in entry.unique_keys and not pending_keys.include(connection, table):
+        raise _key_error(table, entry.partition_columns)
     return target
 
 
-def _inspect(connection: Connection, table: Table, oid: int) -> TargetTable:
-    columns = {column.name: column for column in _columns(connection, oid)}
+def _target_table(table: Table, entry: CatalogEntry) -> TargetTable:
+    columns = {column.name: column for column in entry.columns}
     _check_columns(table, columns)
-    references = frozenset(row[0] for row in connection.execute(_REFERENCES, [oid]).fetchall())
     at_target = [columns[column.name] for column in table.columns]
     return TargetTable(
         table,
-        oid,
+        entry.oid,
         written=tuple(i for i, column in enumerate(at_target) if not column.generated),
         fixed=frozenset(i for i, column in enumerate(at_target) if column.identity == "a"),
         exact=frozenset(i for i, column in enumerate(at_target) if column.exact),
         domain_types=tuple(column.domain_type for column in at_target),
         equality=tuple(column.equality for column in at_target),
-        references=references,
+        references=entry.references,
     )
 
 
-def _columns(connection: Connection, oid: int) -> list[_TargetColumn]:
-    parameters = {"table": oid, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
-    return [_TargetColumn(*row) for row in connection.execute(_COLUMNS, parameters).fetchall()]
-
-
-def _check_columns(table: Table, columns: dict[str, _TargetColumn]) -> None:
+def _check_columns(table: Table, columns: dict[str, TargetColumn]) -> None:
     for column in table.columns:
         if column.name not in columns:
             add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(table_identifier(table), sql.Identifier(column.name))
@@ -193,17 +144,14 @@ def _check_columns(table: Table, columns: dict[str, _TargetColumn]) -> None:
             )
 
 
-def _partition_columns(connection: Connection, oid: int) -> list[str]:
-    """The columns that the rows of a partitioned table are distributed by; empty for another table."""
-    return [name for (name,) in connection.execute(_PARTITION_COLUMNS, [oid]).fetchall()]
+def _key_names(table: Table) -> list[str]:
+    return [table.columns[i].name for i in table.key]
 
 
-def _check_key(table: Table, unique: list[set[str]], partition_columns: list[str]) -> None:
-    names = [table.columns[i].name for i in table.key]
-    if set(names) in unique:
-        return
+def _key_error(table: Table, partition_columns: Sequence[str]) -> TerminalError:
+    names = _key_names(table)
     if not set(partition_columns) <= set(names):
-        raise TerminalError(
+        return TerminalError(
             f"table '{table.qualified_name}' at the target is partitioned by {', '.join(partition_columns)}, so no unique index"
             f" there can be on the source's key ({', '.join(names)}) alone",
             "make a unique index on key and partition columns together, on both sides, and have the source's rows identified"
@@ -212,7 +160,7 @@ def _check_key(table: Table, unique: list[set[str]], partition_columns: list[str
     create = sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(
         table_identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
     )
-    raise TerminalError(
+    return TerminalError(
         f"table '{table.qualified_name}' at the target has no unique index on its key ({', '.join(names)})",
         f"run there: {create.as_string()}; then start again, nothing is lost",
     )
