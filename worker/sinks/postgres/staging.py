@@ -62,6 +62,9 @@ def stage_identifier(name: str) -> sql.Identifier:
     return sql.Identifier(TARGET_SCHEMA, name)
 
 
+_COMPRESSED = """
+SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstorage IN ('x', 'm')
+"""
 _LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text")
 """What ``blamed_positions`` adds."""
 
@@ -76,6 +79,16 @@ def create_stage(connection: Connection, name: str, target: TargetTable, kind: P
     )
     if apart:
         connection.execute(_LABELS.format(stage_identifier(name)))
+
+
+def keep_uncompressed(connection: Connection, name: str) -> None:
+    """For rows with large values: compressing them takes the server most of its time, and the merge would undo it."""
+    found = connection.execute(_COMPRESSED, [stage_identifier(name).as_string()]).fetchall()
+    actions = sql.SQL(", ").join(
+        sql.SQL("ALTER COLUMN {} SET STORAGE EXTERNAL").format(sql.Identifier(column)) for (column,) in found
+    )
+    if found:
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(stage_identifier(name), actions))
 
 
 def index_rows(connection: Connection, name: str) -> None:

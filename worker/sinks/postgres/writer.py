@@ -26,7 +26,7 @@ from worker.sinks.postgres.fold import PartitionFold
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, Share, StagedRows
 from worker.sinks.postgres.row_search import copy_apart
-from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, index_rows, stage_identifier
+from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, index_rows, keep_uncompressed, stage_identifier
 from worker.sinks.postgres.task_session import TaskSession, in_task_session
 from worker.sinks.sink import Partition
 
@@ -38,6 +38,9 @@ the target about five."""
 
 SMALLEST_STAGED_BYTES = 128 * 1024
 """A smaller piece is not worth a table of its own, while there is room for it in the receipts."""
+
+WIDE_ROW_BYTES = 2000
+"""Of larger rows PostgreSQL compresses values."""
 
 RECEIPTS_BYTES = 32 * 1024 * 1024
 """So much COPY text of a batch may reach the driver, whatever its pieces are like."""
@@ -168,6 +171,8 @@ class PostgresWriter:
         assert isinstance(piece.content, bytes)
         connection, target = session.connection(), session.target_table(piece.table)
         create_stage(connection, name, target, piece.kind, apart=self.apart)
+        if len(piece.content) > piece.rows * WIDE_ROW_BYTES:
+            keep_uncompressed(connection, name)
         if self.apart:
             rejections += copy_apart(connection, stage_identifier(name), target, piece.content)
             index_rows(connection, name)
