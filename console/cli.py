@@ -67,3 +67,15 @@ def _source_tables(context: click.Context) -> list[Table]:
     from replicator.source_tables import load_source_tables
 
     return load_source_tables(settings)
+
+
+@click.command("spark-archive")
+def spark_archive() -> None:
+    """Make Spark start in half the time, once for an installation.
+
+    The JVM's classes are archived beside the installed program (150 MB), from where every later start takes them. Needs
+    Java and the right to write there; takes about 15 seconds. The image has such an archive already.
+    """
+    from console.spark_archive import run
+
+    run()

@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from shared import telemetry
+from shared import class_archive, telemetry
 from shared.errors import TransientError
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
@@ -93,7 +93,7 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
         for key in _MASTER_DEPENDENT - given.keys():
             del merged[key]
     options = merged.get("spark.driver.extraJavaOptions", "")
-    merged["spark.driver.extraJavaOptions"] = " ".join((*JAVA_OPTIONS, options)).strip()
+    merged["spark.driver.extraJavaOptions"] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
     return merged
 
 
@@ -164,7 +164,9 @@ class Spark:
         assert self._scratch is not None
         return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
 
-    def close(self) -> None:
+    def close(self, patience_s: float = 10.0) -> int | None:
+        """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
+        exit_code = None
         if hasattr(self, "session"):
             self.session.stop()
         elif hasattr(self, "context"):
@@ -173,12 +175,13 @@ class Spark:
             assert self._process.stdin is not None
             self._process.stdin.close()  # the JVM ends when its standard input does
             try:
-                self._process.wait(10)
+                exit_code = self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+        return exit_code
 
 
 def _start_error(error: Py4JError) -> TransientError:
