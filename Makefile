@@ -40,6 +40,7 @@ $(INSTALLED): pyproject.toml
 	echo "Installing into $(VENV) with $$found; the first time this takes a minute or two"; \
 	"$$found" -m venv --clear $(VENV) || { echo "$$found could not make a virtual environment (Debian: install the package python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pgsluice spark-archive || echo "Spark will start without an archive of its classes, only slower" >&2
 	@touch $@
 
 # `java -version` says: openjdk version "17.0.15" 2025-04-15; before Java 9 it said "1.8.0_292".

@@ -37,8 +37,20 @@ def run() -> None:
             exit_code = spark.close(PATIENCE_S)
         if exit_code != 0 or not made.exists():
             raise TransientError("the JVM left no archive of its classes", "Spark starts without one, only slower")
+        check(made)
         os.replace(made, path)
     sys.stderr.write(f"Spark's classes are archived in {path} ({path.stat().st_size / 1e6:.0f} MB)\n")
+
+
+def check(made: Path) -> None:
+    """A JVM refuses an archive that does not fit it, but dies of one that is cut off, as by a full disk."""
+    spark = Spark(
+        "pgsluice spark-archive", {"spark.driver.extraJavaOptions": f"-XX:SharedArchiveFile={made}"}, "worker.spark_daemon"
+    )
+    try:
+        spark.start()
+    finally:
+        spark.close()
 
 
 def _exercise(spark: Spark) -> None:

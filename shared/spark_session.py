@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -127,7 +128,10 @@ class Spark:
             if key in self._configuration:
                 launch.set(key, self._configuration[key])
         self._choose_python()
-        gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
+        try:
+            gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
+        except PySparkException as error:
+            raise _start_error(error) from None
         self._process = gateway.proc
         assert self._process.stdout is not None
         threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
@@ -155,6 +159,11 @@ class Spark:
         os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_local else sys.executable
 
     @property
+    def process_id(self) -> int | None:
+        """The JVM's; None before it started."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def parallelism(self) -> int:
         """How many tasks run at once."""
         return int(self.context.defaultParallelism)
@@ -174,6 +183,7 @@ class Spark:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()  # the JVM ends when its standard input does
+            SparkContext._gateway = SparkContext._jvm = None  # or another Spark of this process would look for the old JVM
             try:
                 exit_code = self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
@@ -184,7 +194,7 @@ class Spark:
         return exit_code
 
 
-def _start_error(error: Py4JError) -> TransientError:
+def _start_error(error: Exception) -> TransientError:
     return TransientError(
         f"Spark did not start ({type(error).__name__})",
         "see the lines of Spark in the log; check the settings under 'spark', then start again",
