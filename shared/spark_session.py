@@ -151,7 +151,7 @@ class Spark:
 
     def _choose_python(self) -> None:
         """SparkContext takes it from the environment only. What the user chose stays."""
-        if "PYSPARK_PYTHON" in os.environ:
+        if os.environ.get("PYSPARK_PYTHON", str(_PYTHON)) != str(_PYTHON):
             return
         is_local = self._configuration["spark.master"].startswith("local") and os.access(_PYTHON, os.X_OK)
         os.environ["PGSLUICE_PYTHON"] = sys.executable

@@ -63,6 +63,7 @@ ENTRANCES = {
         "worker/source.py",
         "worker/query.py",
         "worker/spark_daemon.py",
+        "console/spark_archive.py",
     ),
 }
 """Where each library may be imported: files, or folders ending in a slash."""

@@ -104,6 +104,7 @@ def test_help_of_the_program_lists_every_command() -> None:
         "status",
         "dead",
         "rules",
+        "spark-archive",
         "drop",
         "version",
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,15 @@ from console import spark_archive
 from shared import class_archive
 from shared.errors import TransientError
 from shared.spark_session import Spark, configuration
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Spark is told of its Python by the environment, which later processes must not inherit."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def mapped_files(pid: int) -> str:
