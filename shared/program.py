@@ -25,7 +25,7 @@ _COMMANDS = {
     "replicator": ("replicator.cli", "replicator", "Publish a database's changes to NATS JetStream."),
     "worker": ("worker.cli", "worker", "Apply a group's changes to a sink."),
     "status": ("replicator.cli", "status", "Show where a group's replicator and workers are."),
-    "dead": ("worker.dead_cli", "dead", "Show, replay or discard changes that a worker could not apply."),
+    "dead": ("worker.dead_cli", "dead", "Show, replay or discard changes that were not applied."),
     "rules": ("console.cli", "rules", "Check rules and routing files, and try them on changes."),
     "spark-archive": ("console.cli", "spark_archive", "Make Spark start in half the time."),
     "drop": ("replicator.cli", "drop", "Remove everything a group made at the source and in NATS."),
