@@ -28,8 +28,7 @@ def run() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as directory:
         made = Path(directory) / path.name
-        options = " ".join(class_archive.options_to_make(made))
-        spark = Spark("pgsluice spark-archive", {"spark.driver.extraJavaOptions": options}, "worker.spark_daemon")
+        spark = _spark(class_archive.options_to_make(made))
         try:
             spark.start_session()
             _exercise(spark)
@@ -43,14 +42,17 @@ def run() -> None:
 
 
 def check(made: Path) -> None:
-    """A JVM refuses an archive that does not fit it, but dies of one that is cut off, as by a full disk."""
-    spark = Spark(
-        "pgsluice spark-archive", {"spark.driver.extraJavaOptions": f"-XX:SharedArchiveFile={made}"}, "worker.spark_daemon"
-    )
+    """A JVM refuses an archive that does not fit it, but dies of one that is cut off, as by a full disk: raises TransientError
+    then. What the dying leaves is in the archive's directory."""
+    spark = _spark(class_archive.options_to_try(made))
     try:
         spark.start()
     finally:
         spark.close()
+
+
+def _spark(java_options: Sequence[str]) -> Spark:
+    return Spark("pgsluice spark-archive", {"spark.driver.extraJavaOptions": " ".join(java_options)}, "worker.spark_daemon")
 
 
 def _exercise(spark: Spark) -> None:

@@ -25,3 +25,8 @@ def options_to_use(given: str) -> tuple[str, ...]:
 def options_to_make(path: Path) -> tuple[str, ...]:
     """For a JVM that leaves an archive of the classes that it used at ``path``, when it ends."""
     return f"-XX:ArchiveClassesAtExit={path}", _QUIET
+
+
+def options_to_try(path: Path) -> tuple[str, ...]:
+    """For a JVM that may die of the archive at ``path``: what it leaves then lies beside that."""
+    return f"-XX:SharedArchiveFile={path}", f"-XX:ErrorFile={path.with_suffix('.log')}", "-XX:-CreateCoredumpOnCrash", _QUIET

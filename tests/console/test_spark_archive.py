@@ -14,7 +14,7 @@ from shared.errors import TransientError
 from shared.spark_session import Spark, configuration
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def own_environment() -> Iterator[None]:
     """Spark is told of its Python by the environment, which later processes must not inherit."""
     before = dict(os.environ)
@@ -23,22 +23,37 @@ def own_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-def mapped_files(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text()
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory, own_environment: None) -> Iterator[Path]:
+    """Where this installation's archive is for these tests: made by the command, alone in its directory."""
+    path = tmp_path_factory.mktemp("installation") / "share" / "spark.jsa"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_archive, "PATH", path)
+        assert "SharedArchiveFile" not in configuration({})["spark.driver.extraJavaOptions"]
+        spark_archive.run()
+        assert list(path.parent.iterdir()) == [path]
+        yield path
 
 
-def test_spark_maps_the_archive_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "PATH", tmp_path / "share" / "spark.jsa")
-    assert "SharedArchiveFile" not in configuration({})["spark.driver.extraJavaOptions"]
-    spark_archive.run()
-    assert [file.name for file in class_archive.PATH.parent.iterdir()] == ["spark.jsa"]
+def test_spark_maps_the_archive_that_was_made(archive: Path) -> None:
     spark = Spark("test", {}, "worker.spark_daemon")
     try:
         spark.start()
-        assert spark.process_id is not None
-        assert str(class_archive.PATH) in mapped_files(spark.process_id)
+        assert str(archive) in Path(f"/proc/{spark.process_id}/maps").read_text()
     finally:
         spark.close()
+
+
+def test_an_archive_that_is_cut_off_is_refused_and_leaves_nothing_behind(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    cut_off = tmp_path / "spark.jsa"
+    cut_off.write_bytes(archive.read_bytes()[:1_000_000])
+    with pytest.raises(TransientError, match="Spark did not start"):
+        spark_archive.check(cut_off)
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_an_archive_of_something_else_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +72,3 @@ def test_the_users_own_archive_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(class_archive.PATH) in configuration({})["spark.driver.extraJavaOptions"]
     given = configuration({"spark.driver.extraJavaOptions": "-XX:SharedArchiveFile=/mine"})["spark.driver.extraJavaOptions"]
     assert str(class_archive.PATH) not in given
-
-
-def test_an_archive_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
-    cut_off = tmp_path / "spark.jsa"
-    if not class_archive.PATH.exists():
-        pytest.skip("this installation has no archive")
-    cut_off.write_bytes(class_archive.PATH.read_bytes()[:1_000_000])
-    with pytest.raises(TransientError, match="Spark did not start"):
-        spark_archive.check(cut_off)
