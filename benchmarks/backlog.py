@@ -15,17 +15,17 @@ both            the worker is warm and idle; from the replicator's log line, and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import data
 from benchmarks.data import TargetWatch
 from benchmarks.group import DEADLINE_S, Group, finish, logged_at, stop
-from benchmarks.measurement import NATIVE, Run
+from benchmarks.measurement import NATIVE, Options, Run
 from benchmarks.native import Subscription
 from benchmarks.processes import REPLICATOR, WORKER, ProcessWatch, is_over, suspended
-from benchmarks.servers import Servers
+from benchmarks.servers import Servers, start_servers
 from benchmarks.workload import Workload
 from shared.lsn import LSN
 from tests.servers import Database, PgsluiceProcess
@@ -200,6 +200,12 @@ class Turn:
             for run in backlog.drain_one_by_one(self.one_by_one, self.repetition):
                 yield _compared(run, native)
         yield _compared(backlog.drain_by_both(self.both, self.repetition), native)
+
+
+def measure_backlog(options: Options, scenario: str, workload_of: Callable[[int], Workload], changes: int) -> Iterator[Run]:
+    """Drains one backlog, of ``changes`` unless the options say otherwise, on servers of its own."""
+    with start_servers() as servers:
+        yield from drain(Backlog(servers, scenario, workload_of(options.rows or changes)), options.repetitions)
 
 
 def drain(backlog: Backlog, repetitions: Iterable[int], *, stages: bool = True) -> Iterator[Run]:

@@ -7,7 +7,6 @@ is one log. Settings of the user's configuration (``spark:``) win over the defau
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,10 @@ from pyspark.sql import SparkSession
 
 from shared import class_archive, telemetry
 from shared.errors import TransientError
+from shared.private_directory import PrivateDirectory, make_private_directory
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  scratch for Spark's offset log, in memory where the system has such a place
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  for Spark's offset log: in memory, where the system has such a place
+_DIRECTORY_PREFIX = "pgsluice-spark-"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _PYTHON = Path(__file__).with_name("spark_python.sh")
@@ -66,9 +67,10 @@ DEFAULTS = {
 _MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress"}
 """Defaults for a local master only: executors on other machines must reach the driver."""
 
+_JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
+
 _AT_LAUNCH = (
     "spark.driver.memory",
-    "spark.driver.extraJavaOptions",
     "spark.driver.extraClassPath",
     "spark.jars",
     "spark.jars.packages",
@@ -76,7 +78,7 @@ _AT_LAUNCH = (
 """What the JVM must know before it starts. The rest is set later, so that no other setting is in the process list."""
 
 JAVA_OPTIONS = (
-    f"-Dlog4j2.configurationFile=file:{_LOG_CONFIGURATION}",
+    f'"-Dlog4j2.configurationFile=file:{_LOG_CONFIGURATION}"',
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
@@ -93,19 +95,21 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
     if not merged["spark.master"].startswith("local"):
         for key in _MASTER_DEPENDENT - given.keys():
             del merged[key]
-    options = merged.get("spark.driver.extraJavaOptions", "")
-    merged["spark.driver.extraJavaOptions"] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
+    options = merged.get(_JAVA_OPTIONS_KEY, "")
+    merged[_JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
     return merged
 
 
 class Spark:
-    """One Spark session with its JVM and its scratch directory. ``close`` ends all three; so does the death of this process."""
+    """One Spark session with its JVM and its private directories. ``close`` ends them all. When this process dies, so does the
+    JVM; the next one takes the directories away."""
 
     def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
         """``daemon_module`` is what Spark runs to fork Python workers from."""
         self._application = application
         self._configuration = configuration({"spark.python.daemon.module": daemon_module} | dict(settings))
-        self._scratch: Path | None = None
+        self._scratch: PrivateDirectory | None = None
+        self._temporary: PrivateDirectory | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.context: SparkContext
         self.session: SparkSession
@@ -121,12 +125,16 @@ class Spark:
 
     def start(self) -> None:
         """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
-        shared_memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-        self._scratch = Path(tempfile.mkdtemp(prefix="pgsluice-spark-", dir=shared_memory))
+        temporary = Path(tempfile.gettempdir())
+        scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
+        self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
+        self._temporary = make_private_directory(temporary, _DIRECTORY_PREFIX)
         launch = SparkConf(loadDefaults=False)
         for key in _AT_LAUNCH:
             if key in self._configuration:
                 launch.set(key, self._configuration[key])
+        # Not the scratch: the JVM unpacks libraries there, which the system may forbid to run from shared memory.
+        launch.set(_JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[_JAVA_OPTIONS_KEY]}')
         self._choose_python()
         try:
             gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
@@ -136,8 +144,8 @@ class Spark:
         assert self._process.stdout is not None
         threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
         conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm).setAppName(self._application)
-        conf.set("spark.local.dir", str(self._scratch))
-        conf.set("spark.sql.warehouse.dir", str(self._scratch / "warehouse"))
+        conf.set("spark.local.dir", str(self._scratch.path))
+        conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
         for key, value in self._configuration.items():
             conf.set(key, value)
         try:
@@ -171,7 +179,7 @@ class Spark:
     def checkpoint_directory(self) -> str:
         """A fresh directory for a streaming query's own bookkeeping, which nothing relies on after a restart."""
         assert self._scratch is not None
-        return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
+        return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch.path)
 
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
@@ -189,8 +197,9 @@ class Spark:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        for directory in (self._scratch, self._temporary):
+            if directory is not None:
+                directory.close()
         return exit_code
 
 

@@ -6,6 +6,7 @@ and a test that takes one of the fixtures below, has the marker ``servers``; the
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from types import ModuleType
@@ -18,7 +19,7 @@ from tests.servers import Database, NatsServer, PostgresServer
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
 settings.load_profile("no-deadline")
 
-_SERVER_FIXTURES = {"postgres", "nats_server", "source_database", "target_database"}
+_SERVER_FIXTURES = {"postgres", "nats_server", "source_database", "target_database", "spark_environment"}
 _SERVER_PACKAGES = ("tests.servers", "pyspark")
 
 
@@ -59,6 +60,15 @@ def target_database(postgres: PostgresServer) -> Iterator[Database]:
     database = postgres.create_database(f"target_{uuid.uuid4().hex[:12]}")
     yield database
     database.drop()
+
+
+@pytest.fixture(scope="module")
+def spark_environment() -> Iterator[None]:
+    """Spark is told of its Python by the environment, which later processes must not inherit."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

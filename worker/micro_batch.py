@@ -76,7 +76,7 @@ class PartitionTask:
         share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker), self.transformation)
         try:
             for body in self._written(messages, share):
-                yield _row(*share.advance(), *_packed(body), share.dead_mail().encode(), None)
+                yield _row(*share.advance(), *pack_body(body), share.dead_mail().encode(), None)
             yield _row(*share.finish(), None, 0, share.dead_mail().encode(), None)
         except RejectedChanges as rejected:
             yield _row(messages.copied, 0, 0, 0, 0, 0, None, 0, share.dead_mail(rejected.rejections).encode(), None)
@@ -176,15 +176,15 @@ def _row(*values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def _packed(body: bytes) -> tuple[bytes, int]:
+def pack_body(body: bytes) -> tuple[bytes, int]:
     """The columns ``body`` and ``body_bytes``."""
     if len(body) < COMPRESSED_FROM_BYTES:
         return body, 0
     return pa.compress(body, codec="zstd", asbytes=True), len(body)
 
 
-def _unpacked(body: bytes, body_bytes: int) -> bytes:
-    """The inverse of ``_packed``."""
+def unpack_body(body: bytes, body_bytes: int) -> bytes:
+    """The inverse of ``pack_body``."""
     return pa.decompress(body, body_bytes, codec="zstd", asbytes=True) if body_bytes else body
 
 
@@ -227,7 +227,7 @@ def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "") -> Ite
         if pending is not None:
             yield pending
             begin = pending.last_sequence + 1
-        body = _unpacked(bytes(row.body), row.body_bytes)
+        body = unpack_body(bytes(row.body), row.body_bytes)
         counted = row.changes + changes
         pending = Receipt(
             begin, row.last_sequence, counted, row.commit_lsn, row.committed_at, body, copied=row.copied, rules=rules

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import data
-from benchmarks.backlog import BOTH, RATE, REPLICATOR_ALONE, WORKER_ALONE, Backlog, drain
+from benchmarks.backlog import BOTH, RATE, REPLICATOR_ALONE, WORKER_ALONE, measure_backlog
 from benchmarks.data import EVENTS
 from benchmarks.measurement import Options, Run, Scenario, at_least
-from benchmarks.servers import start_servers
 from benchmarks.workload import Workload
 
 NAME = "backlog"
@@ -25,9 +24,7 @@ def workload(rows: int) -> Workload:
 
 
 def measure(options: Options) -> Iterator[Run]:
-    with start_servers() as servers:
-        backlog = Backlog(servers, NAME, workload(options.rows or ROWS))
-        yield from drain(backlog, options.repetitions)
+    return measure_backlog(options, NAME, workload, ROWS)
 
 
 SCENARIO = Scenario(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.backlog import BOTH, RATE, Backlog, drain
+from benchmarks.backlog import BOTH, RATE, measure_backlog
 from benchmarks.measurement import Options, Run, Scenario, at_least
-from benchmarks.servers import start_servers
 from benchmarks.workload import Workload
 from tests.end_to_end import pgbench
 from tests.servers import Database
@@ -36,9 +35,7 @@ def _write(source: Database, per_connection: int) -> None:
 
 
 def measure(options: Options) -> Iterator[Run]:
-    with start_servers() as servers:
-        backlog = Backlog(servers, NAME, workload(options.rows or CHANGES))
-        yield from drain(backlog, options.repetitions)
+    return measure_backlog(options, NAME, workload, CHANGES)
 
 
 SCENARIO = Scenario(

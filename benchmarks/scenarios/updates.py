@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import data
-from benchmarks.backlog import BOTH, RATE, Backlog, drain
+from benchmarks.backlog import BOTH, RATE, measure_backlog
 from benchmarks.data import EVENTS
 from benchmarks.measurement import Options, Run, Scenario, at_least
-from benchmarks.servers import start_servers
 from benchmarks.workload import Workload, execute_in_parts
 from tests.servers import Database
 
@@ -41,9 +40,7 @@ def workload(updates: int) -> Workload:
 
 
 def measure(options: Options) -> Iterator[Run]:
-    with start_servers() as servers:
-        backlog = Backlog(servers, NAME, workload(options.rows or UPDATES))
-        yield from drain(backlog, options.repetitions)
+    return measure_backlog(options, NAME, workload, UPDATES)
 
 
 SCENARIO = Scenario(

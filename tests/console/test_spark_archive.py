@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +12,13 @@ from shared import class_archive
 from shared.errors import TransientError
 from shared.spark_session import Spark, configuration
 
-
-@pytest.fixture(autouse=True, scope="module")
-def own_environment() -> Iterator[None]:
-    """Spark is told of its Python by the environment, which later processes must not inherit."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+pytestmark = pytest.mark.usefixtures("spark_environment")
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory, own_environment: None) -> Iterator[Path]:
+def archive(tmp_path_factory: pytest.TempPathFactory, spark_environment: None) -> Iterator[Path]:
     """Where this installation's archive is for these tests: made by the command, alone in its directory."""
-    path = tmp_path_factory.mktemp("installation") / "share" / "spark.jsa"
+    path = tmp_path_factory.mktemp("an installation") / "share" / "spark.jsa"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_archive, "PATH", path)
         assert "SharedArchiveFile" not in configuration({})["spark.driver.extraJavaOptions"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pyarrow as pa
 import pytest
 
 from shared.errors import TerminalError, TransientError
 from worker.carried_error import encode_error
-from worker.micro_batch import read_receipts
+from worker.micro_batch import COMPRESSED_FROM_BYTES, pack_body, read_receipts
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
 
 
@@ -33,9 +32,13 @@ def test_receipts_keep_what_the_tasks_reported() -> None:
     assert list(read_receipts([Row(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
 
 
-def test_a_compressed_body_is_unpacked() -> None:
-    row = Row(1, 3, body=pa.compress(b"body" * 1000, codec="zstd", asbytes=True), body_bytes=4000)
-    assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [b"body" * 1000]
+@pytest.mark.parametrize("size", [0, 1, COMPRESSED_FROM_BYTES - 1, COMPRESSED_FROM_BYTES, 3 * COMPRESSED_FROM_BYTES + 1])
+def test_a_body_of_any_size_arrives_as_it_was(size: int) -> None:
+    body = bytes(i % 251 for i in range(size))
+    packed, body_bytes = pack_body(body)
+    assert (len(packed) < len(body)) is (size >= COMPRESSED_FROM_BYTES)
+    row = Row(1, 3, body=packed, body_bytes=body_bytes)
+    assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [body]
 
 
 def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:

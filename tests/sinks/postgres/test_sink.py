@@ -16,7 +16,7 @@ from tests.sinks.batch import STREAM_CREATED, write
 from tests.sinks.postgres.commit_cutter import CommitCutter
 from tests.sinks.postgres.conftest import Target
 from tests.waiting import wait_until
-from worker.sinks.postgres.writer import INLINE_BYTES, RECEIPTS_BYTES, SMALLEST_STAGED_BYTES
+from worker.sinks.postgres.writer import INLINE_BYTES, RECEIPTS_BYTES, SMALLEST_STAGED_BYTES, WIDE_ROW_BYTES
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -126,6 +126,23 @@ def test_pieces_of_medium_size_are_staged_only_when_receipts_have_no_room_for_th
     assert target.stages() == []
     list(target.sink.writer().write(Partition(1, 1, partitions=RECEIPTS_BYTES // INLINE_BYTES), iter([changes])))
     assert len(target.stages()) == 3
+
+
+@pytest.mark.parametrize(("characters", "storage"), [(WIDE_ROW_BYTES // 2, "x"), (10 * WIDE_ROW_BYTES, "e")])
+def test_staged_values_of_wide_rows_are_not_compressed(new_target: NewTarget, characters: int, storage: str) -> None:
+    target = new_target(0)
+    target.sink.open()
+    receipts = target.write([[insert(ORDERS, b"1", b"x" * characters)]])
+    assert storages(target, f"pgsluice.{target.stages()[0]}") == ["p", storage]
+    target.sink.commit(receipts, STREAM_CREATED)
+    assert target.table("public", "orders") == [("1", "x" * characters)]
+    assert storages(target, "orders") == ["p", "x"]
+
+
+def storages(target: Target, table_name: str) -> list[str]:
+    """The storage modes of the table's columns, in their order."""
+    query = f"SELECT attstorage::text FROM pg_attribute WHERE attrelid = '{table_name}'::regclass AND attnum > 0 ORDER BY attnum"
+    return [mode for (mode,) in target.rows(query)]
 
 
 def test_staged_rows_that_a_crash_of_the_target_took_are_asked_for_again(new_target: NewTarget) -> None:

@@ -39,9 +39,11 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merges in ``session``, which is prepared for everything that the batch's pieces need. ``missing``
-    counts changes that met no row, by table: not an error, the target may have been started without the row. ``row_merge`` takes
-    rounds that the target refuses as a whole; without it they raise."""
+    """Merges in ``session``, which is prepared for everything that the batch's pieces need.
+
+    ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row.
+    ``row_merge`` takes rounds that the target refuses as a whole; without it they raise.
+    """
 
     session: DriverSession
     row_merge: RowMerge | None = None
@@ -64,7 +66,9 @@ class Merge:
             self.connection.execute(_NO_SCANS)
         # A check that waits cannot tell which row it refuses.
         self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
-        for share in shares if self.row_merge is not None else without_borders(shares):
+        if self.row_merge is None:
+            shares = without_borders(shares)
+        for share in shares:
             self._clear(share.clearings)
             for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
                 self._merge_round(list(round_pieces))

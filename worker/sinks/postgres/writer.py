@@ -53,9 +53,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PostgresWriter:
-    """``PartitionWriter`` of the Postgres sink. ``inline_bytes`` is how much COPY text a receipt may always
-    carry. ``one_by_one`` is that of ``PartitionFold``. ``apart``: rows are labelled, so that those
-    that the target refuses can be named; ``blame_first`` is that of ``BlamedPositions``."""
+    """``PartitionWriter`` of the Postgres sink.
+
+    ``inline_bytes`` is how much COPY text a receipt may always carry; ``one_by_one`` is that of ``PartitionFold``. With
+    ``apart``, rows are labelled, so that those that the target refuses can be named; ``blame_first`` is that of
+    ``BlamedPositions``.
+    """
 
     settings: PostgresSinkSettings
     names: StageNames

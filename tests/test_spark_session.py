@@ -1,0 +1,36 @@
+"""What Spark leaves behind: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared import spark_session
+from shared.spark_session import Spark
+
+
+@pytest.mark.parametrize("has_shared_memory", [True, False])
+def test_what_the_jvm_writes_is_in_private_directories_that_go_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_environment: None, has_shared_memory: bool
+) -> None:
+    shared_memory, temporary = tmp_path / "shared memory", tmp_path / "temporary files"
+    for directory in (shared_memory, temporary):
+        directory.mkdir()
+    monkeypatch.setattr(spark_session, "_SHARED_MEMORY", shared_memory if has_shared_memory else tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    spark = Spark("test", {}, "pyspark.daemon")
+    try:
+        spark.start()
+        assert [path.parent for path in map(Path, temporary_directories(spark))] == [temporary]
+        assert Path(spark.checkpoint_directory()).is_relative_to(shared_memory if has_shared_memory else temporary)
+        assert spark.context.parallelize(range(10), 2).sum() == 45
+    finally:
+        spark.close()
+    assert [*temporary.iterdir()] == []
+    assert [*shared_memory.iterdir()] == []
+
+
+def temporary_directories(spark: Spark) -> list[str]:
+    arguments = Path(f"/proc/{spark.process_id}/cmdline").read_text().split("\0")
+    return [argument.removeprefix("-Djava.io.tmpdir=") for argument in arguments if argument.startswith("-Djava.io.tmpdir=")]
