@@ -77,15 +77,18 @@ def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_res
     return end if restart is None else max(restart - 1, start + 1)
 
 
-def tile(start: int, end: int, total_bytes: int, parallelism: int) -> list[tuple[int, int]]:
+def tile(start: int, end: int, total_bytes: int, parallelism: int, *, copied: bool) -> list[tuple[int, int]]:
     """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
 
-    As many as there are cores, more when that keeps each within PARTITION_BYTES, one when the batch is small.
+    As many as there are cores, one when the batch is small. Of changes there are more when that keeps each within
+    PARTITION_BYTES; copied rows are written as they are fetched, not held.
     """
     messages = end - start
     if messages == 0:
         return []
-    wanted = 1 if total_bytes < SMALL_BATCH_BYTES else max(parallelism, -(-total_bytes // PARTITION_BYTES))
+    wanted = 1 if total_bytes < SMALL_BATCH_BYTES else parallelism
+    if not copied:
+        wanted = max(wanted, -(-total_bytes // PARTITION_BYTES))
     count = min(wanted, messages)
     borders = [start + messages * i // count for i in range(count + 1)]
     return [(low + 1, high) for low, high in itertools.pairwise(borders)]

@@ -118,13 +118,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         parallelism = self._settings.parallelism
         if end["snapshot"] != start["snapshot"]:
             first, last = start["snapshot"], end["snapshot"]
-            tiles = tile(first, last, (last - first) * COPIED_MESSAGE_BYTES, parallelism)
+            tiles = tile(first, last, (last - first) * COPIED_MESSAGE_BYTES, parallelism, copied=True)
             return [RangePartition(SequenceRange(True, *borders, len(tiles))) for borders in tiles]
         first, last = start["changes"], end["changes"]
         if first == last:
             return []
         total_bytes = self._mark(last).bytes_through - self._mark(first + 1).bytes_before
-        tiles = tile(first, last, total_bytes, parallelism)
+        tiles = tile(first, last, total_bytes, parallelism, copied=False)
         return [RangePartition(SequenceRange(False, *borders, len(tiles))) for borders in tiles]
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:

@@ -97,14 +97,21 @@ def test_a_batch_of_copied_rows_is_as_large_as_the_limit_allows(limit: BatchLimi
     assert plan_copied_end(5, 20, limit, restarts_at(set())) == end
 
 
-@given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 4 * PARTITION_BYTES), st.integers(1, 16))
-def test_partitions_tile_the_range_in_order_without_gap_or_overlap(start: int, count: int, size: int, parallelism: int) -> None:
-    tiles = tile(start, start + count, size, parallelism)
+@given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 4 * PARTITION_BYTES), st.integers(1, 16), st.booleans())
+def test_partitions_tile_the_range_in_order_without_gap_or_overlap(
+    start: int, count: int, size: int, parallelism: int, copied: bool
+) -> None:
+    tiles = tile(start, start + count, size, parallelism, copied=copied)
     assert [sequence for first, last in tiles for sequence in range(first, last + 1)] == list(range(start + 1, start + count + 1))
     assert all(first <= last for first, last in tiles)
 
 
 def test_a_small_batch_is_one_partition_and_a_large_one_keeps_every_core_busy() -> None:
-    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8)) == 1
-    assert len(tile(0, 100, SMALL_BATCH_BYTES, 8)) == 8
-    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8)) == 20
+    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, copied=False)) == 1
+    assert len(tile(0, 100, SMALL_BATCH_BYTES, 8, copied=False)) == 8
+    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, copied=False)) == 20
+
+
+def test_copied_rows_are_not_held_so_a_partition_of_them_may_be_large() -> None:
+    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, copied=True)) == 1
+    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, copied=True)) == 8
