@@ -45,6 +45,16 @@ class Subscription:
             f" PUBLICATION {PUBLICATION}"
         )
 
+    def wait_until_copied(self, deadline_s: float) -> None:
+        """For every table to be copied and caught up with."""
+        assert self._target is not None
+        target = self._target
+        wait_until(
+            lambda: not target.execute("SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"),
+            deadline_s=deadline_s,
+            what=f"copies of subscription {self._name}",
+        )
+
     def _publish(self) -> None:
         if not self._source.execute("SELECT FROM pg_publication WHERE pubname = %s", [PUBLICATION]):
             self._source.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(self._tables)}")

@@ -10,6 +10,7 @@ from benchmarks.scenarios import (
     large_transaction,
     latency,
     rules,
+    schema_copy,
     tables,
     tpcb,
     updates,
@@ -18,5 +19,17 @@ from benchmarks.scenarios import (
 
 SCENARIOS: dict[str, Scenario] = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (backlog, tpcb, updates, initial_copy, latency, cold_start, large_transaction, rules, widths, tables)
+    for module in (
+        backlog,
+        tpcb,
+        updates,
+        initial_copy,
+        schema_copy,
+        latency,
+        cold_start,
+        large_transaction,
+        rules,
+        widths,
+        tables,
+    )
 }
