@@ -6,6 +6,7 @@ Of a scenario that is in several files the last one counts.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +28,10 @@ PLOTS = "benchmarks"
 _INTRODUCTION = """\
 # Benchmarks
 
-Every number here was measured by the command below, on servers that it starts itself, and can be measured again on any machine.
-Source, target, NATS, replicator and worker share that machine's cores. Native logical replication runs in turn with pgsluice, on
-the same servers and the same data. Each run ends with a comparison of source and target by checksum, and one that differs fails
-everything.
+Every number here was measured by a command that is shown below, on servers that it starts itself, and can be measured again on
+any machine. Source, target, NATS, replicator and worker share that machine's cores. Native logical replication runs in turn with
+pgsluice, on the same servers and the same data. Each run ends with a comparison of source and target by checksum, and one that
+differs fails everything.
 
 Values are medians over the repetitions, with the least and the most. A *ratio* is the share of what native replication achieved
 in the same repetition: over 1 pgsluice is faster. *CPU* is spent within the measured time; memory is the peak. Beside the parts
@@ -83,27 +84,36 @@ def page(measured: Sequence[Measured]) -> str:
     documents = {id(each.document): each.document for each in measured}.values()
     sections = [
         _INTRODUCTION,
-        "\n".join(line for document in documents for line in _circumstances(document)),
         "\n".join(_overview(measured)),
         "\n".join(_weak_points(measured)),
+        "\n".join(_circumstances(list(documents))),
         f"## How a backlog is measured\n\n{_quoted(backlog.__doc__ or '')}",
         *("\n".join(_section(each)) for each in measured),
     ]
     return "\n\n".join(section.strip() for section in sections) + "\n"
 
 
-def _circumstances(document: dict[str, Any]) -> Iterator[str]:
-    machine, versions = document["machine"], document["versions"]
-    command = " ".join(["python -m benchmarks.run", *document["command"][1:]])
-    yield f"## Measured at {document['at']}"
-    yield ""
-    yield f"- Command: `{command}`, at commit `{document['commit'] or 'unknown'}`"
+def _circumstances(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What was measured on the same machine, with the same versions, is told together."""
+    yield "## How and where it was measured"
+    for place, runs in itertools.groupby(sorted(documents, key=_place), key=_place):
+        yield ""
+        yield place
+        yield ""
+        yield "| ended at | command | commit | load average of the last minute |"
+        yield "|---|---|---|--:|"
+        for each in runs:
+            command = " ".join(["python -m benchmarks.run", *each["command"][1:]])
+            load = f"{each['machine']['load_average_at_end'][0]:.2f}"
+            yield _row(each["at"], f"`{command}`", f"`{each['commit'] or 'unknown'}`", load)
+
+
+def _place(document: dict[str, Any]) -> str:
+    machine = document["machine"]
     memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
-    yield f"- Machine: {machine['cores']} cores ({machine['processor']}), {memory}, {machine['system']}"
-    yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
-    loads = ", ".join(f"{load:.2f}" for load in machine["load_average_at_end"])
-    yield f"- Load average at the end, of 1, 5 and 15 minutes: {loads}"
-    yield ""
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    system = f"- Machine: {machine['cores']} cores ({machine['processor']}), {memory}, {machine['system']}"
+    return f"{system}\n- Versions: {versions}"
 
 
 def _overview(measured: Sequence[Measured]) -> Iterator[str]:

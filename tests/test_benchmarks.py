@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -37,6 +38,7 @@ def test_a_page_shows_medians_with_their_range_and_judges_goals_by_them(tmp_path
     assert "| both | 2,000 (1,000 to 3,000) | 0.60 (0.50 to 1.40) |" in text
     assert "| backlog | both | ratio | 0.60 | ≥ 0.80 | **missed** |" in text
     assert "- backlog, both: 0.60 of native's rate" in text
+    assert f"- Machine: {os.cpu_count()} cores" in text
 
 
 def test_a_scenario_measured_again_replaces_its_earlier_runs(tmp_path: Path) -> None:
