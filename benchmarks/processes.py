@@ -188,12 +188,14 @@ def suspended(pid: int) -> Iterator[None]:
     root.suspend()
     family = [root, *root.children(recursive=True)]
     for process in family:
-        process.suspend()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
     try:
         yield
     finally:
         for process in family:
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):  # parents go on first, and end children that were idle for long
+                process.resume()
 
 
 def _part(root: str, process: psutil.Process, *, is_root: bool) -> str:
