@@ -74,7 +74,7 @@ def spark_archive() -> None:
     """Make Spark start in half the time, once for an installation.
 
     The JVM's classes are archived beside the installed program (150 MB), from where every later start takes them. Needs
-    Java and the right to write there; takes about 15 seconds. The image has such an archive already.
+    Java and the right to write there; takes about half a minute. The image has such an archive already.
     """
     from console.spark_archive import run
 

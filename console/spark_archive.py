@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from shared import class_archive
 from shared.errors import TransientError
-from shared.spark_session import Spark
+from shared.spark_session import JAVA_OPTIONS_KEY, Spark
 
 PATIENCE_S = 300.0  # the JVM writes 150 MB when it ends
 
@@ -52,7 +52,7 @@ def check(made: Path) -> None:
 
 
 def _spark(java_options: Sequence[str]) -> Spark:
-    return Spark("pgsluice spark-archive", {"spark.driver.extraJavaOptions": " ".join(java_options)}, "worker.spark_daemon")
+    return Spark("pgsluice spark-archive", {JAVA_OPTIONS_KEY: " ".join(java_options)}, "worker.spark_daemon")
 
 
 def _exercise(spark: Spark) -> None:

@@ -28,7 +28,7 @@ from shared.pgoutput.messages import Relation
 CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
 NAP_S = 0.008
-SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 6 kB naps divide the rate by four, at 1 kB they gain nothing
+SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
 
 

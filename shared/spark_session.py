@@ -67,7 +67,7 @@ DEFAULTS = {
 _MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress"}
 """Defaults for a local master only: executors on other machines must reach the driver."""
 
-_JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
 
 _AT_LAUNCH = (
     "spark.driver.memory",
@@ -95,8 +95,8 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
     if not merged["spark.master"].startswith("local"):
         for key in _MASTER_DEPENDENT - given.keys():
             del merged[key]
-    options = merged.get(_JAVA_OPTIONS_KEY, "")
-    merged[_JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
+    options = merged.get(JAVA_OPTIONS_KEY, "")
+    merged[JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
     return merged
 
 
@@ -134,7 +134,7 @@ class Spark:
             if key in self._configuration:
                 launch.set(key, self._configuration[key])
         # Not the scratch: the JVM unpacks libraries there, which the system may forbid to run from shared memory.
-        launch.set(_JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[_JAVA_OPTIONS_KEY]}')
+        launch.set(JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[JAVA_OPTIONS_KEY]}')
         self._choose_python()
         try:
             gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})

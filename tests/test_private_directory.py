@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,43 @@ def test_a_directory_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
     assert directory.path.stat().st_mode & 0o777 == 0o700
     directory.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_taken_away_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[Path] = []
+    make = tempfile.mkdtemp
+
+    def take_away_the_first(**keys: str) -> str:
+        path = Path(make(**keys))
+        if not gone:
+            gone.append(path)
+            path.rmdir()
+        return str(path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", take_away_the_first)
+    directory = make_private_directory(tmp_path, "mine-")
+    assert directory.path.is_dir()
+    assert gone != [directory.path]
+    directory.close()
+
+
+def test_a_directory_that_is_taken_away_while_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[Path] = []
+    lock = fcntl.flock
+
+    def take_away_the_first(descriptor: int, operation: int) -> None:
+        lock(descriptor, operation)
+        if not gone:
+            gone.extend(tmp_path.iterdir())
+            gone[0].rmdir()
+
+    monkeypatch.setattr(fcntl, "flock", take_away_the_first)
+    directory = make_private_directory(tmp_path, "mine-")
+    assert directory.path.is_dir()
+    assert gone != [directory.path]
+    directory.close()
 
 
 def test_the_directory_of_a_process_that_lives_is_left_alone(tmp_path: Path, owner: subprocess.Popen[str]) -> None:

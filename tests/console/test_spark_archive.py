@@ -10,7 +10,7 @@ import pytest
 from console import spark_archive
 from shared import class_archive
 from shared.errors import TransientError
-from shared.spark_session import Spark, configuration
+from shared.spark_session import JAVA_OPTIONS_KEY, Spark, configuration
 
 pytestmark = pytest.mark.usefixtures("spark_environment")
 
@@ -21,7 +21,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory, spark_environment: None) -
     path = tmp_path_factory.mktemp("an installation") / "share" / "spark.jsa"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_archive, "PATH", path)
-        assert "SharedArchiveFile" not in configuration({})["spark.driver.extraJavaOptions"]
+        assert "SharedArchiveFile" not in configuration({})[JAVA_OPTIONS_KEY]
         spark_archive.run()
         assert list(path.parent.iterdir()) == [path]
         yield path
@@ -61,6 +61,6 @@ def test_an_archive_of_something_else_does_no_harm(tmp_path: Path, monkeypatch: 
 def test_the_users_own_archive_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "PATH", tmp_path / "spark.jsa")
     class_archive.PATH.write_bytes(b"x")
-    assert str(class_archive.PATH) in configuration({})["spark.driver.extraJavaOptions"]
-    given = configuration({"spark.driver.extraJavaOptions": "-XX:SharedArchiveFile=/mine"})["spark.driver.extraJavaOptions"]
+    assert str(class_archive.PATH) in configuration({})[JAVA_OPTIONS_KEY]
+    given = configuration({JAVA_OPTIONS_KEY: "-XX:SharedArchiveFile=/mine"})[JAVA_OPTIONS_KEY]
     assert str(class_archive.PATH) not in given

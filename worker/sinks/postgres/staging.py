@@ -82,7 +82,8 @@ def create_stage(connection: Connection, name: str, target: TargetTable, kind: P
 
 
 def keep_uncompressed(connection: Connection, name: str) -> None:
-    """For rows with large values: compressing them takes the server most of its time, and the merge would undo it."""
+    """For rows with large values. A value that does not compress would be tried twice, here and by the merge, which takes the
+    server most of its time; one that does costs a little more when only the merge, in one session, compresses it."""
     found = connection.execute(_COMPRESSED, [stage_identifier(name).as_string()]).fetchall()
     actions = sql.SQL(", ").join(
         sql.SQL("ALTER COLUMN {} SET STORAGE EXTERNAL").format(sql.Identifier(column)) for (column,) in found
