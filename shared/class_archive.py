@@ -1,7 +1,7 @@
 """A class archive for Spark's JVM: its thousands of classes, read and checked once, and mapped into memory at later starts.
 
-That halves the start (JEP 350, "Dynamic CDS Archives"). ``pgsluice spark-archive`` makes it. It belongs to one installation: a
-JVM of another version, or with other jars, starts without it.
+That halves what the JVM's start costs (JEP 350, "Dynamic CDS Archives"). ``pgsluice spark-archive`` makes it. It belongs to
+one installation: a JVM of another version, or with other jars, starts without it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _COMMANDS = {
     "status": ("replicator.cli", "status", "Show where a group's replicator and workers are."),
     "dead": ("worker.dead_cli", "dead", "Show, replay or discard changes that were not applied."),
     "rules": ("console.cli", "rules", "Check rules and routing files, and try them on changes."),
-    "spark-archive": ("console.cli", "spark_archive", "Make Spark start in half the time."),
+    "spark-archive": ("console.cli", "spark_archive", "Make Spark start faster."),
     "drop": ("replicator.cli", "drop", "Remove everything a group made at the source and in NATS."),
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
