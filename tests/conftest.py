@@ -14,12 +14,12 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
-from tests.servers import Database, NatsServer, PostgresServer
+from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
 
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
 settings.load_profile("no-deadline")
 
-_SERVER_FIXTURES = {"postgres", "nats_server", "source_database", "target_database", "spark_environment"}
+_SERVER_FIXTURES = {"postgres", "nats_server", "nats_cluster", "source_database", "target_database", "spark_environment"}
 _SERVER_PACKAGES = ("tests.servers", "pyspark")
 
 
@@ -46,6 +46,13 @@ def postgres() -> Iterator[PostgresServer]:
 def nats_server() -> Iterator[NatsServer]:
     with NatsServer() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def nats_cluster() -> Iterator[NatsCluster]:
+    """A test that kills or pauses a node brings it back."""
+    with NatsCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import psutil
 import psycopg
 import pytest
 
-from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
+from shared import jetstream
+from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
 from tests.servers.postgres import copy_binaries
 from tests.servers.program import REPOSITORY
@@ -146,3 +148,31 @@ def test_a_program_that_ends_early_is_reported_with_its_log() -> None:
 def test_waiting_names_what_did_not_happen() -> None:
     with pytest.raises(DeadlineError, match="the moon: not within"):
         wait_until(lambda: False, deadline_s=0.05, what="the moon")
+
+
+def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluster, group: str) -> None:
+    stream = f"test_{group}"
+
+    async def ask(*nodes: NatsServer, create: bool = False) -> int:
+        client = await jetstream.connect(nats_cluster.settings(*nodes), "test")
+        context = client.jetstream()
+        if create:
+            await context.add_stream(name=stream, subjects=[group], num_replicas=3)
+        sequence = (await context.publish(group, b"")).seq
+        await client.close()
+        return sequence
+
+    assert asyncio.run(ask(create=True)) == 1
+    nats_cluster.wait_until_current(stream)
+    killed = nats_cluster.kill_leader(stream)
+    leader = nats_cluster.leader_of(stream)
+    assert leader is not killed
+    assert asyncio.run(ask(leader)) == 2
+    killed.start()
+    nats_cluster.wait_until_current(stream)
+
+    follower, _ = nats_cluster.followers_of(stream)
+    nats_cluster.pause(follower)
+    assert nats_cluster.leader_of(stream) is not follower
+    nats_cluster.resume(follower)
+    nats_cluster.wait_until_current(stream)

@@ -5,7 +5,8 @@ Nothing outlives the Python process that started it: what is not closed is close
 """
 
 from tests.servers.nats import NatsServer
+from tests.servers.nats_cluster import NatsCluster
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.program import PgsluiceProcess
 
-__all__ = ["Database", "NatsServer", "PgsluiceProcess", "PostgresServer"]
+__all__ = ["Database", "NatsCluster", "NatsServer", "PgsluiceProcess", "PostgresServer"]

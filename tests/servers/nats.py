@@ -53,6 +53,11 @@ class NatsServer:
         return f"nats://{self.host}:{self.port}"
 
     @property
+    def name(self) -> str:
+        """What the server calls itself."""
+        return f"pgsluice-{self.port}"
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, "the server is not running"
         return self._process.pid
@@ -90,9 +95,7 @@ class NatsServer:
         directory = self._private().path
         jetstream = _JETSTREAM.format(store=directory / "store") if self.jetstream else ""
         configuration = directory / "nats.conf"
-        configuration.write_text(
-            f'listen: "{self.host}:{self.port}"\nserver_name: pgsluice-{self.port}\n{jetstream}\n{self.config}\n'
-        )
+        configuration.write_text(f'listen: "{self.host}:{self.port}"\nserver_name: {self.name}\n{jetstream}\n{self.config}\n')
         self._process = ChildProcess([str(nats_server_path()), "--config", str(configuration)], log_path=directory / "log")
 
     def _started(self) -> bool | str:
@@ -119,6 +122,11 @@ class NatsServer:
         if self._process is not None:
             self._process.send(signal.SIGTERM)
             self._process.wait(STOP_DEADLINE_S)
+
+    def send(self, signal_number: int) -> None:
+        """Nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.send(signal_number)
 
     def kill(self) -> None:
         if self._process is not None:
