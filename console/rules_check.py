@@ -15,8 +15,8 @@ def run(rules_file: str, routing_file: str, tables: Sequence[Table] | None) -> N
     transformation = load_transformation(rules_file, routing_file)
     if tables is not None:
         check_tables(transformation, tables)
-        for warning in transformation.warnings(tables):
-            sys.stdout.write(f"warning: {warning}\n")
+    for warning in transformation.warnings(tables or ()):
+        sys.stdout.write(f"warning: {warning}\n")
     rules = sum(len(entry.rules) for entry in transformation.rules.entries)
     compared = f", and they fit the source's {len(tables)} tables" if tables is not None else ""
     sys.stdout.write(

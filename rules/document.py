@@ -208,6 +208,15 @@ class Mapping:
     def is_list(self, key: str) -> bool:
         return key in self._entries and isinstance(self._entries[key][1], yaml.SequenceNode)
 
+    def is_list_of_mappings(self, key: str) -> bool:
+        """Whether the key holds a list that is not empty, of mappings alone."""
+        node = self._value(key)
+        return (
+            isinstance(node, yaml.SequenceNode)
+            and bool(node.value)
+            and all(isinstance(item, yaml.MappingNode) for item in node.value)
+        )
+
     def keys(self) -> list[str]:
         """In file order."""
         return list(self._entries)

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
+from rules import rootless_file
 from rules.comparison import Comparison
 from rules.composition import All, Any, Not
 from rules.contains import Contains
@@ -52,31 +52,47 @@ class RulesFile:
     path: str
     entries: tuple[TableRules, ...]
     digest: str
+    remarks: tuple[str, ...]
 
     def ruleset(self) -> RuleSet:
-        return RuleSet(self.path, self.digest, self.entries)
+        return RuleSet(self.path, self.digest, self.entries, self.remarks)
 
 
 def load_rules(path: str) -> RulesFile:
     """Raises UsageError when the file cannot be read, or with all that is wrong in it: "file:line: table 't', rule 2: …"."""
     root, problems = open_document(path, "rules file")
-    root.finish(("tables",))
-    tables = root.mapping("tables")
-    if tables is None and "tables" not in root:
-        root.problem("tables is missing (write 'tables:' and below it each table with its list of rules)")
-    entries = tuple(map(partial(_entry, path, tables), tables.keys())) if tables is not None else ()
+    remarks: list[str] = []
+    if rootless_file.is_rootless(root):
+        tables: Mapping | None = root
+        remarks.append(rootless_file.remark(path, root))
+    else:
+        tables = _tables(root)
+    entries = [_entry(path, tables, name, remarks) for name in tables.keys()] if tables is not None else []  # noqa: SIM118  no dict
     problems.check()
-    return RulesFile(path, entries, (tables or root).digest())
+    return RulesFile(path, tuple(entries), (tables or root).digest(), tuple(remarks))
 
 
-def _entry(path: str, tables: Mapping, name: str) -> TableRules:
+def _tables(root: Mapping) -> Mapping | None:
+    root.finish(("tables",))
+    if "tables" not in root:
+        root.problem("tables is missing (write 'tables:' and below it each table with its list of rules)")
+    return root.mapping("tables")
+
+
+def _entry(path: str, tables: Mapping, name: str, remarks: list[str]) -> TableRules:
     where = f"table '{name}'"
     try:
         pattern = TablePattern.parse(name)
     except ValueError as error:
         tables.problem(f"{where} {error}", name)
         pattern = TablePattern.parse("*")
-    rules = [_rule(path, rule) for rule in tables.mappings(name, f"{where}, rule") or ()]
+    rules = []
+    for rule in tables.mappings(name, f"{where}, rule") or ():
+        left_out = rootless_file.left_out(path, rule) if remarks else None
+        if left_out:
+            remarks.append(left_out)
+        else:
+            rules.append(_rule(path, rule))
     return TableRules(f"{path}:{tables.line_of(name)}: {where}", pattern, tuple(rule for rule in rules if rule is not None))
 
 

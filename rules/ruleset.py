@@ -54,11 +54,13 @@ class BoundRules:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Picklable. ``hash`` is the hexadecimal SHA-256 of what the file says."""
+    """Picklable. ``hash`` is the hexadecimal SHA-256 of what the file says; ``remarks`` are what may surprise about the file,
+    whatever the tables."""
 
     path: str
     hash: str
     entries: tuple[TableRules, ...] = field(compare=False)
+    remarks: tuple[str, ...] = field(compare=False, default=())
 
     def bind(self, table: Table) -> BoundRules | None:
         """The rules of this version of the table, found once for each; None when none touches it.
@@ -84,16 +86,16 @@ class RuleSet:
         return list(dict.fromkeys(problems))
 
     def warnings(self, tables: Sequence[Table]) -> list[str]:
-        """What is not wrong but may surprise: what a table's replica identity keeps the rules from knowing."""
-        return list(
-            dict.fromkeys(
-                warning
-                for entry in self.entries
-                for table in tables
-                if entry.pattern.matches(table.schema, table.name)
-                for warning in _identity_warnings(entry, table)
-            )
+        """What is not wrong but may surprise: the file's remarks, and what a table's replica identity keeps the rules from
+        knowing."""
+        unknown = dict.fromkeys(
+            warning
+            for entry in self.entries
+            for table in tables
+            if entry.pattern.matches(table.schema, table.name)
+            for warning in _identity_warnings(entry, table)
         )
+        return [*self.remarks, *unknown]
 
 
 NO_RULES = RuleSet("", "", ())

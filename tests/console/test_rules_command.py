@@ -54,6 +54,14 @@ def test_well_formed_files_are_counted_and_their_hash_is_that_of_the_worker(
     assert len(out.split()[-1]) == 64
 
 
+def test_a_file_without_a_root_is_told_of_without_a_source(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rules", "check", write("rules.yaml", RULES.replace("tables:\n", ""))]) == 0
+    warning, counted = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: ")
+    assert "there is no 'tables:' above the tables" in warning
+    assert counted.startswith("2 rules and 0 routes are well formed")
+
+
 def test_a_file_with_mistakes_is_refused_with_all_of_them(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rules = write("rules.yaml", RULES.replace("mask_char", "maskchar").replace("gte", "ge"))
     assert run(["rules", "check", rules]) == 2

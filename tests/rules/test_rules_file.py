@@ -277,6 +277,76 @@ def test_a_rule_that_cannot_be_meant_is_refused(rule: str, problem: str) -> None
     assert problem in str(refused.value)
 
 
+E2E_ROUTING = """
+users:
+  - type: transform
+    column: email
+    parameters:
+      operation: lowercase
+orders:
+  - type: filter
+    column: total_amount
+    parameters:
+      operator: gt
+      value: 100
+  - type: transform
+    column: items
+    parameters:
+      operation: jsonb_array_length
+"""
+"""As pg_flo's own routing test writes its rules: pg_flo looks below 'tables:' alone, and does not know these transforms."""
+
+
+def test_tables_without_a_root_above_them_are_rules_and_a_remark_says_what_pg_flo_does() -> None:
+    ruleset = load(E2E_ROUTING)
+    orders = table("orders", "id bigint", "total_amount numeric", "items jsonb")
+    users = table("users", "id bigint", "email text")
+    assert seen(ruleset, insert(orders, b"1", b"50.00", b"[]"), insert(orders, b"2", b"150.00", b"[1]")) == [
+        Seen("INSERT", (b"2", b"150.00", b"[1]"))
+    ]
+    assert ruleset.check([orders, users]) == []
+    told = [remark.rpartition("rules.yml:")[2] for remark in ruleset.warnings([])]
+    assert told == [
+        "2: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
+        " (write 'tables:' above them, or do not give the file)",
+        "3: table 'users', rule 1: is left out: 'operation: lowercase' does nothing in pg_flo, and nothing here",
+        "13: table 'orders', rule 2: is left out: 'operation: jsonb_array_length' does nothing in pg_flo, and nothing here",
+    ]
+
+
+def test_a_root_makes_no_difference_to_what_the_rules_are() -> None:
+    mask = "{users: [{type: transform, column: email, parameters: {type: mask}}]}"
+    assert load(mask).hash == load(f"tables: {mask}").hash
+    assert len(load(mask).warnings([])) == 1
+    assert load(f"tables: {mask}").warnings([]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "users: [{type: transform, column: email, parameters: {type: msk}}]",
+        "users: [{type: transform, column: email, parameters: {operation: mask, type: msk}}]",
+        "users: [{type: filter, column: email, parameters: {operation: eq, value: 1}}]",
+        "tables: {users: [{type: transform, column: email, parameters: {operation: lowercase}}]}",
+    ],
+)
+def test_a_rule_that_may_have_been_meant_is_never_left_out(text: str) -> None:
+    with pytest.raises(UsageError, match="table 'users', rule 1: "):
+        load(text)
+
+
+def test_the_list_of_rules_in_pg_flos_examples_is_refused_with_what_to_write() -> None:
+    with pytest.raises(UsageError) as refused:
+        load(
+            "rules:\n  - table: payments\n    type: transform\n    column: card_number\n"
+            "    parameters: {type: regex_replace, pattern: '([0-9]+)', replacement: '#'}\n"
+        )
+    assert "rules.yml:1: unknown key 'rules'" in str(refused.value)
+    assert "write 'tables:' and below it each table with its list of rules" in str(refused.value)
+    with pytest.raises(UsageError, match=r"type 'regex_replace' is unknown \(known: regex, mask\)"):
+        rules("payments", "{type: transform, column: card_number, parameters: {type: regex_replace, pattern: a, replacement: b}}")
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_rules(str(tmp_path / "none.yml"))
