@@ -46,7 +46,7 @@ def load_values(context: click.Context, *roles: Role) -> config.Values:
     values = config.load(context.meta.get(_FLAGS, {}), os.environ, *roles)
     telemetry.set_up(config.log_settings(values))
     for notice in config.notices(values, os.environ):
-        _log.warning("a setting has no effect", name=notice.name, place=notice.place, reason=notice.reason)
+        _log.warning(notice.message, name=notice.name, place=notice.place, reason=notice.reason)
     return values
 
 

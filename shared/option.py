@@ -42,6 +42,10 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 
+PREFIX = "PGSLUICE_"
+PG_FLO_PREFIX = "PG_FLO_"
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option.
@@ -73,7 +77,12 @@ class Option:
 
     @property
     def variable(self) -> str:
-        return "PGSLUICE_" + self.name.upper().replace("-", "_")
+        return PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def pg_flo_variable(self) -> str:
+        """pg_flo's name of the variable, which is read where ours is not set."""
+        return PG_FLO_PREFIX + self.name.upper().replace("-", "_")
 
     @property
     def allowed(self) -> str:

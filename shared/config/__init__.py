@@ -4,7 +4,8 @@
 of the result. ``shared.options`` is the table behind it.
 """
 
-from shared.config.load import load, notices
+from shared.config.load import load
+from shared.config.notices import notices
 from shared.config.produce import (
     dead_settings,
     drop_settings,

@@ -65,7 +65,10 @@ class EnvironmentLayer:
     environment: Mapping[str, str] = field(repr=False)
 
     def look(self, option: Option) -> Found | None:
-        return _found(Source.ENVIRONMENT, option.variable, self.environment.get(option.variable, ""))
+        """pg_flo's variable counts where ours is not set, so that a service that ran pg_flo starts as it is."""
+        names = (option.variable, option.pg_flo_variable)
+        found = (_found(Source.ENVIRONMENT, name, self.environment.get(name, "")) for name in names)
+        return next((value for value in found if value is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from shared.config.checks import problems_between
 from shared.config.file import NO_FILE, ConfigFile, read_config_file
 from shared.config.layers import DefaultLayer, EnvironmentLayer, FileLayer, FlagLayer, Flags, Found, Layer, malformed
 from shared.config.spark import full_names
-from shared.config.values import Notice, Values
+from shared.config.values import Values
 from shared.errors import UsageError
 from shared.kinds import Kind, Value, parse
 from shared.options import BY_NAME, OPTIONS, Option, Role, options_of
@@ -19,8 +19,6 @@ HOME_FILE = "~/.pgsluice.yaml"
 
 _FILE_KEYS = [option.name for option in OPTIONS if option.name != "config"]
 _FILE_OF = {option.content_of: option for option in OPTIONS if option.content_of}
-_TYPING_ERROR = 0.85
-"""Similarity (difflib's ratio) from which an unknown variable is taken for a misspelt one."""
 
 
 def load(flags: Flags, environment: Mapping[str, str], *roles: Role) -> Values:
@@ -162,16 +160,3 @@ def _all_in_one(problems: Sequence[UsageError]) -> UsageError:
         return problems[0]
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return UsageError(f"the configuration has {len(problems)} mistakes", f"correct each of these{lines}")
-
-
-def notices(values: Values, environment: Mapping[str, str]) -> Iterator[Notice]:
-    """What was given without effect: options that are accepted only for pg_flo's files, and misspelt variables."""
-    for name, place in values.places.items():
-        if BY_NAME[name].no_effect:
-            yield Notice(name, place, BY_NAME[name].no_effect)
-    variables = {option.variable for option in OPTIONS}
-    for name in sorted(environment):
-        if name.startswith("PGSLUICE_") and name not in variables:
-            nearest = difflib.get_close_matches(name, variables, n=1, cutoff=_TYPING_ERROR)
-            if nearest:
-                yield Notice(name, "environment", f"no such variable; did you mean {nearest[0]}?")

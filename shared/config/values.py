@@ -10,11 +10,13 @@ from shared.kinds import Value
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that was given and has no effect: its name as it was given, where, and why."""
+    """Something that was given and is not a mistake, but has no effect or another name: its name as it was given, where, and why.
+    ``message`` is the log line's."""
 
     name: str
     place: str
     reason: str
+    message: str = "a setting has no effect"
 
 
 @dataclass(frozen=True, slots=True)
