@@ -23,7 +23,7 @@ class PgsluiceProcess:
     """``pgsluice <arguments> --config <file>``; ``config`` is what the file holds (no ``--config`` when it is None).
 
     ``start`` may be called again after the process ended; log and output go on in the same files. Environment variables
-    ``PGSLUICE_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still runs.
+    ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still runs.
     """
 
     def __init__(self, *arguments: str, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -32,7 +32,7 @@ class PgsluiceProcess:
         if config is not None:
             self.config_path.write_text(yaml.safe_dump(dict(config)))
             self._command += ["--config", str(self.config_path)]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PGSLUICE_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PGSLUICE_", "PG_FLO_"))}
         self._env = inherited | {"PYTHONPATH": str(REPOSITORY), "HOME": str(self._directory.path)} | dict(env or {})
         self._process: ChildProcess | None = None
 
