@@ -23,7 +23,8 @@ class PgsluiceProcess:
     """``pgsluice <arguments> --config <file>``; ``config`` is what the file holds (no ``--config`` when it is None).
 
     ``start`` may be called again after the process ended; log and output go on in the same files. Environment variables
-    ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still runs.
+    ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still
+    runs.
     """
 
     def __init__(self, *arguments: str, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
