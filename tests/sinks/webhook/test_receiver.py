@@ -10,28 +10,47 @@ from shared.errors import TerminalError, TransientError, UsageError
 from worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
 
 NOT_PUBLIC = (
-    "127.0.0.1",
     "127.8.8.8",
-    "0.0.0.0",
     "10.0.0.5",
     "172.16.3.4",
-    "192.168.1.1",
-    "100.64.0.1",
-    "169.254.169.254",
-    "192.0.2.1",
+    "169.254.169.254",  # metadata of most clouds
+    "192.0.0.192",  # metadata of Oracle's
+    "100.100.100.200",  # metadata of Alibaba's
+    "fd00:ec2::254",  # metadata of Amazon's
     "224.0.0.1",
-    "255.255.255.255",
-    "::",
-    "::1",
-    "fe80::1",
-    "fc00::1",
+    "239.255.255.255",
+    "fec0::1",
     "ff02::1",
-    "2001:db8::1",
+    "ff0e::1",
+    "4000::1",
+    "::127.0.0.1",
+    "::93.184.215.14",
     "::ffff:10.0.0.5",
+    "::ffff:0:127.0.0.1",
+    "::ffff:0:93.184.215.14",
     "64:ff9b::a9fe:a9fe",
+    "64:ff9b::c000:c0",
+    "64:ff9b:1::5db8:d70e",
     "2002:a00:5::1",
+    "2002:5db8:d70e::1",
     "2001:0:4136:e378:8000:63bf:f5ff:fffa",
+    "2001:0:4136:e378:8000:63bf:a247:28f1",
 )
+_REGISTRY_4 = """
+    0.0.0.0/8 0.0.0.0/32 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.0.0/29 192.0.0.8/32
+    192.0.0.9/32 192.0.0.10/32 192.0.0.170/32 192.0.0.171/32 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24
+    192.88.99.2/32 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 255.255.255.255/32
+"""
+_REGISTRY_6 = """
+    ::1/128 ::/128 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001::/23 2001::/32 2001:1::1/128 2001:1::2/128 2001:1::3/128
+    2001:2::/48 2001:3::/32 2001:4:112::/48 2001:10::/28 2001:20::/28 2001:30::/28 2001:db8::/32 2002::/16 2620:4f:8000::/48
+    3fff::/20 5f00::/16 fc00::/7 fe80::/10
+"""
+SPECIAL_PURPOSE_4 = _REGISTRY_4.split()
+"""Every row of IANA's IPv4 Special-Purpose Address Registry, reachable or not: no row is a place for somebody's receiver."""
+SPECIAL_PURPOSE_6 = _REGISTRY_6.split()
+"""The same of the IPv6 registry, but for the two rows whose addresses stand for those of version 4."""
+STANDS_FOR_VERSION_4 = ("::ffff:0:0/96", "64:ff9b::/96")
 PUBLIC = ("93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:93.184.215.14", "64:ff9b::5db8:d70e")
 
 
@@ -39,9 +58,37 @@ def is_allowed(entries: tuple[str, ...], host: str, address: str) -> bool:
     return AllowedHosts.parse(entries).allows(host, ipaddress.ip_address(address))
 
 
+def borders(network: str) -> tuple[str, str]:
+    found = ipaddress.ip_network(network)
+    return str(found.network_address), str(found.broadcast_address)
+
+
 @pytest.mark.parametrize("address", NOT_PUBLIC)
 def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     assert not is_allowed((), "hooks.example.com", address)
+
+
+@pytest.mark.parametrize("network", [*SPECIAL_PURPOSE_4, *SPECIAL_PURPOSE_6])
+def test_no_address_of_a_special_purpose_is_public(network: str) -> None:
+    for address in borders(network):
+        assert not is_allowed((), "hooks.example.com", address)
+        assert is_allowed((network,), "hooks.example.com", address)
+
+
+@pytest.mark.parametrize("network", SPECIAL_PURPOSE_4)
+@pytest.mark.parametrize("outer", STANDS_FOR_VERSION_4)
+def test_an_address_that_stands_for_one_of_version_4_is_judged_as_that_one(network: str, outer: str) -> None:
+    prefix = int(ipaddress.ip_network(outer).network_address)
+    for address in borders(network):
+        spelled = str(ipaddress.IPv6Address(prefix | int(ipaddress.ip_address(address))))
+        assert not is_allowed((), "hooks.example.com", spelled)
+
+
+@pytest.mark.parametrize("network", ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15"])
+def test_the_neighbours_of_a_private_network_are_public(network: str) -> None:
+    private = ipaddress.ip_network(network)
+    for address in (private.network_address - 1, private.broadcast_address + 1):
+        assert is_allowed((), "hooks.example.com", str(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)

@@ -20,7 +20,23 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the IPv4 address that is reached
+_SPECIAL_PURPOSE = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.31.196.0/24
+    192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4
+    240.0.0.0/4
+    2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20
+"""
+"""Multicast, and every row of IANA's IPv4 and IPv6 Special-Purpose Address Registries (of the latter what lies in
+_GLOBAL_UNICAST). Rows that are reachable from everywhere are anycast: the machine that answers is the nearest one, which may be
+one of the worker's own network. 6to4 and Teredo tunnel to an address of version 4 that nobody judges. What Python itself thinks
+of an address depends on its patch level."""
+_NOT_PUBLIC = tuple(map(ipaddress.ip_network, _SPECIAL_PURPOSE.split()))
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""Outside of it no address of version 6 is public."""
+
+_STANDS_FOR_VERSION_4 = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""Mapped addresses (RFC 4291), and those that a translator makes (RFC 6052) where the network speaks version 6 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +94,11 @@ class AllowedHosts:
 
 
 def _is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address):
-        embedded = address.ipv4_mapped or address.sixtofour
-        if address.teredo is not None:
-            embedded = address.teredo[1]
-        if address in _NAT64:
-            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if embedded is not None:
-            return _is_public(embedded)
-    return address.is_global and not address.is_multicast
+    if any(address in network for network in _STANDS_FOR_VERSION_4):
+        return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    if address.version == 6 and address not in _GLOBAL_UNICAST:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC)
 
 
 def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address]:
