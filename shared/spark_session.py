@@ -22,6 +22,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from shared import class_archive, telemetry
+from shared.config.spark import is_local
 from shared.errors import TransientError
 from shared.private_directory import PrivateDirectory, make_private_directory
 
@@ -40,6 +41,9 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Every user of the machine may connect to the ports of Spark, which give away what tasks are given. With a local master
+    # Spark makes the secret itself.
+    "spark.authenticate": "true",
     # One micro-batch is one small plan without shuffles: planning it again and compiling code for it cost more than they give.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -64,8 +68,9 @@ DEFAULTS = {
     "spark.locality.wait": "0s",
 }
 
-_MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress"}
-"""Defaults for a local master only: executors on other machines must reach the driver."""
+_MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress", "spark.authenticate"}
+"""Defaults for a local master only: executors on other machines must reach the driver, and their cluster has a secret of its own
+(``shared.config`` has checked that it is used)."""
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
 
@@ -92,7 +97,7 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
     """Spark's configuration: the defaults, overridden by ``settings`` (``master``, ``memory``, or any ``spark.*`` key)."""
     given = {{"master": "spark.master", "memory": "spark.driver.memory"}.get(key, key): value for key, value in settings.items()}
     merged = DEFAULTS | given
-    if not merged["spark.master"].startswith("local"):
+    if not is_local(merged["spark.master"]):
         for key in _MASTER_DEPENDENT - given.keys():
             del merged[key]
     options = merged.get(JAVA_OPTIONS_KEY, "")
@@ -161,10 +166,10 @@ class Spark:
         """SparkContext takes it from the environment only. What the user chose stays."""
         if os.environ.get("PYSPARK_PYTHON", str(_PYTHON)) != str(_PYTHON):
             return
-        is_local = self._configuration["spark.master"].startswith("local") and os.access(_PYTHON, os.X_OK)
+        is_ours = is_local(self._configuration["spark.master"]) and os.access(_PYTHON, os.X_OK)
         os.environ["PGSLUICE_PYTHON"] = sys.executable
         os.environ["PGSLUICE_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_local else sys.executable
+        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_ours else sys.executable
 
     @property
     def process_id(self) -> int | None:

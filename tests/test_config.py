@@ -35,6 +35,40 @@ def test_a_spark_setting_that_cannot_be_meant_is_refused(tmp_path: Path, mapping
     assert "line 9" in str(raised.value)
 
 
+CLUSTERS = ("spark://spark:7077", "k8s://https://kubernetes", "yarn", "local-cluster[1,1,1024]", "spark://local:7077")
+AUTHENTICATED = "spark.authenticate: true"
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+@pytest.mark.parametrize(
+    "settings",
+    ["", f", {AUTHENTICATED}", ", spark.network.crypto.enabled: true", f", {AUTHENTICATED}, spark.ssl.rpc.enabled: false"],
+)
+def test_a_cluster_that_would_give_passwords_to_the_network_is_refused(tmp_path: Path, master: str, settings: str) -> None:
+    mapping = f'spark: {{master: "{master}"{settings}}}\n'
+    for roles in ((Role.WORKER,), (Role.WORKER, Role.POSTGRES)):
+        with pytest.raises(UsageError) as raised:
+            load(tmp_path, mapping, *roles)
+        assert f"spark.master {master} runs tasks over the network without" in str(raised.value)
+        assert "set spark.authenticate: true" in str(raised.value)
+        assert "spark.network.crypto.enabled: true" in str(raised.value)
+        assert ("spark.authenticate.secret" in str(raised.value)) is not master.startswith(("yarn", "k8s"))
+    with pytest.raises(UsageError, match=r"spark\.master"):
+        load(tmp_path, mapping + "copy-and-stream: true\n", Role.REPLICATOR)
+    load(tmp_path, mapping, Role.REPLICATOR)  # it does not start Spark
+
+
+@pytest.mark.parametrize("encryption", ["spark.network.crypto.enabled", "spark.ssl.rpc.enabled"])
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_a_cluster_that_authenticates_and_encrypts_is_accepted(tmp_path: Path, master: str, encryption: str) -> None:
+    load(tmp_path, f'spark: {{master: "{master}", {AUTHENTICATED}, {encryption}: true}}\n', Role.WORKER)
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 4]"])
+def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
+    load(tmp_path, f'spark: {{master: "{master}"}}\n', Role.WORKER)
+
+
 @pytest.mark.parametrize(
     ("content", "roles", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from shared.config.spark import check_cluster
 from shared.config.values import Values
 from shared.errors import UsageError
 from shared.names import GroupNames, check_worker_name
@@ -25,6 +26,8 @@ def problems_between(values: Values, roles: Collection[Role], missing: Callable[
         yield from (missing(name) for name in ("dbname", "user") if not values.given(name))
     if Role.REPLICATOR in roles:
         yield from _mode_problems(values)
+    if Role.WORKER in roles or (Role.REPLICATOR in roles and (values.switch("copy") or values.switch("copy-and-stream"))):
+        yield from _cluster_problems(values)
     if Role.FILE in roles and values.text("format") == "parquet" and values.switch("transactions"):
         yield UsageError(
             f"transactions ({values.places['transactions']}) has no meaning with format: parquet ({values.places['format']})",
@@ -51,6 +54,13 @@ def _tls_problems(values: Values) -> Iterator[UsageError]:
 
 def _nats_identities(values: Values) -> list[str]:
     return [name for name in ("nats-user", "nats-token", "nats-credentials") if values.given(name)]
+
+
+def _cluster_problems(values: Values) -> Iterator[UsageError]:
+    try:
+        check_cluster(values.pairs("spark"))
+    except UsageError as error:
+        yield error
 
 
 def _mode_problems(values: Values) -> Iterator[UsageError]:
