@@ -7,8 +7,11 @@ pending_keys   keys of tables that are being filled, to be built when they are f
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from psycopg import sql
 
+from shared.errors import TerminalError
 from shared.names import TARGET_SCHEMA
 from worker.sinks.postgres.connection import Connection
 
@@ -60,11 +63,26 @@ _ADDED_COLUMNS = {
 
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND NOT attisdropped"
 
+_FOREIGN: LiteralString = """
+WITH ours AS (
+    SELECT 'SCHEMA' AS kind, quote_ident(nspname) AS name, nspowner AS owner FROM pg_namespace WHERE nspname = %(schema)s
+    UNION ALL
+    SELECT 'TABLE', quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relowner
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(schema)s AND c.relname = ANY (%(tables)s))
+SELECT ours.kind, ours.name, owner.rolname, me.rolname
+FROM ours JOIN pg_roles owner ON owner.oid = ours.owner CROSS JOIN pg_roles me
+WHERE me.rolname = current_user AND NOT owner.rolsuper AND owner.oid <> me.oid
+  AND (me.rolsuper OR NOT pg_has_role(owner.oid, 'MEMBER'))
+"""
+"""Of what is ours by name, that of other owners. A superuser is a member of every role, which says nothing about trust."""
+
 
 def ensure_tables(connection: Connection) -> None:
-    """Makes what is missing. What is there is only looked at: a user who may not create anything can be given it."""
+    """Makes what is missing. What is there is only looked at: a user who may not create anything can be given it. Raises
+    TerminalError when somebody else could have put anything into it."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+        _check_owners(connection)
         if connection.execute("SELECT to_regnamespace(%s)", [TARGET_SCHEMA]).fetchone() == (None,):
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
         for name, definition in _DEFINITIONS.items():
@@ -73,3 +91,15 @@ def ensure_tables(connection: Connection) -> None:
         for column, statement in _ADDED_COLUMNS.items():
             if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.applied", column]).rowcount == 0:
                 connection.execute(sql.SQL(statement).format(sql.Identifier(TARGET_SCHEMA, "applied")))
+
+
+def _check_owners(connection: Connection) -> None:
+    """Whoever owns a table has its triggers and rules run as the worker's role, and a schema's owner can exchange its tables."""
+    found = connection.execute(_FOREIGN, {"schema": TARGET_SCHEMA, "tables": list(_DEFINITIONS)}).fetchone()
+    if found is not None:
+        kind, name, owner, user = found
+        raise TerminalError(
+            f"{kind.lower()} {name} of the target belongs to '{owner}', who could run anything as '{user}' through it",
+            f"drop it when nobody needs it; otherwise look at its triggers and rules, then run: ALTER {kind} {name}"
+            f' OWNER TO "{user}"',
+        )

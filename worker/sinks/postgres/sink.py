@@ -101,6 +101,9 @@ class PostgresSink:
                 connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
                 self._applied = self._row.lock(connection) or NOTHING_APPLIED
             drop_stages(connection, leftover_stages(connection, self._names, None))
+        except PgsluiceError:
+            connection.close()
+            raise
         except psycopg.Error as error:
             connection.close()
             raise target_error(error, None, "preparing schema pgsluice") from None
