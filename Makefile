@@ -13,12 +13,13 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long demo bench bench-quick bench-page clean
+.PHONY: help install java lint format check test test-long test-versions demo bench bench-quick bench-page clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make test       every test but the long ones (several minutes)"
 	@echo "make test-long  the long ones"
+	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
@@ -70,6 +71,9 @@ test: $(INSTALLED) java
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m long --timeout 7200
+
+test-versions: $(INSTALLED) java
+	$(BIN)/python -m pytest -m versions
 
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo

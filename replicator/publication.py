@@ -12,6 +12,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
+from replicator.privileges import check_publisher
 from replicator.source import Source
 from replicator.tables import SourceTable
 from shared.errors import TerminalError, UsageError
@@ -79,6 +80,7 @@ async def ensure_publication(
 
 
 async def _create(source: Source, names: GroupNames, tables: Sequence[SourceTable], operations: Sequence[str]) -> None:
+    await check_publisher(source, tables, creates=True)
     statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish = {}, publish_via_partition_root = true)").format(
         sql.Identifier(names.publication), _table_list(tables), sql.Literal(", ".join(operations))
     )
@@ -102,6 +104,7 @@ async def _align(
         options = sql.SQL("ALTER PUBLICATION {} SET (publish = {}, publish_via_partition_root = true)")
         await source.execute(doing, options.format(name, sql.Literal(", ".join(operations))))
     if set(publication.table_oids) != {table.oid for table in tables}:
+        await check_publisher(source, tables, creates=False)
         await source.execute(doing, sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, _table_list(tables)))
 
 

@@ -23,6 +23,8 @@ class RelationRow:
     """A relation that holds rows of the table ``table_oid``: the table itself or one of its partitions.
 
     ``filenode`` is as of the snapshot; a relation that was rewritten has another. ``size_bytes`` is None when it is gone.
+    ``schema_grant`` and ``select_grant`` are the statements by which the role could read it, the first "" when it may use the
+    schema.
     """
 
     table_oid: int
@@ -33,6 +35,8 @@ class RelationRow:
     filenode: int
     size_bytes: int | None
     unreadable_columns: list[str]
+    schema_grant: str
+    select_grant: str
 
 
 _DOING = "reading the catalog"
@@ -80,7 +84,10 @@ _RELATIONS: LiteralString = """
                 ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
                             WHERE a.attrelid = c.oid AND (a.attnum > 0 OR a.attname = 'ctid') AND NOT a.attisdropped
                               AND NOT coalesce(has_column_privilege(a.attrelid, a.attnum, 'SELECT'), true)) END
-               AS unreadable_columns
+               AS unreadable_columns,
+           CASE WHEN has_schema_privilege(n.oid, 'USAGE') THEN ''
+                ELSE format('GRANT USAGE ON SCHEMA %%I TO %%I', n.nspname, current_user) END AS schema_grant,
+           format('GRANT SELECT ON %%I.%%I TO %%I', n.nspname, c.relname, current_user) AS select_grant
       FROM unnest(%s::oid[]) AS t (oid)
       JOIN pg_class r ON r.oid = t.oid
       JOIN LATERAL (SELECT t.oid AS relid WHERE r.relkind <> 'p'
@@ -160,8 +167,11 @@ def _obstacle(table: Table, relations: Sequence[RelationRow]) -> TerminalError |
         needed = [*(column.name for column in table.columns), "ctid"]
         unreadable = [column for column in needed if column in relation.unreadable_columns]
         if unreadable:
+            also = f"{relation.schema_grant}; " if relation.schema_grant else ""
             return TerminalError(
                 f"the role may not read {', '.join(unreadable)} of {name}",
-                f"GRANT SELECT ON {name} TO the role, or SELECT on its columns and ctid, by which pages are told apart",
+                f"{also}{relation.select_grant}, or SELECT on its columns and ctid, by which pages are told apart",
             )
+        if relation.schema_grant:
+            return TerminalError(f"the role may not use the schema of {name}", relation.schema_grant)
     return None

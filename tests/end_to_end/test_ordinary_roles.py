@@ -1,51 +1,100 @@
-"""The roles that README.md describes, without superuser rights on either side, are enough."""
+"""README.md's configuration works with the roles that README.md's statements make, as they are written there, and no more."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+import yaml
 
+from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
-from tests.waiting import wait_until
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+PASSWORDS = {"SOURCE_PASSWORD": "s'öurce", "TARGET_PASSWORD": "t%40r:get/"}
+
+TABLES = """
+CREATE ROLE shop_owner NOLOGIN;
+CREATE SCHEMA sales;
+CREATE TABLE customers (id int PRIMARY KEY, name text);
+CREATE TABLE sales.orders (id int PRIMARY KEY, total numeric);
+CREATE TABLE sales.lines (id int PRIMARY KEY, total numeric);
+INSERT INTO customers VALUES (1, 'Ada');
+INSERT INTO sales.orders VALUES (1, 1.5);
+ALTER SCHEMA sales OWNER TO shop_owner;
+ALTER TABLE customers OWNER TO shop_owner;
+ALTER TABLE sales.orders OWNER TO shop_owner;
+ALTER TABLE sales.lines OWNER TO shop_owner;
+"""
+"""What README.md's configuration names, before pgsluice comes."""
+
+CHANGES = """
+INSERT INTO customers VALUES (2, 'Edsger'), (3, 'Barbara');
+UPDATE customers SET name = 'Grace' WHERE id = 2;
+DELETE FROM customers WHERE id = 3;
+INSERT INTO sales.lines VALUES (1, 2);
+TRUNCATE sales.lines;
+INSERT INTO sales.lines VALUES (2, 3.25);
+"""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(password="superuser's") as server:
-        yield server
+@pytest.fixture
+def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """Source and target, each with passwords."""
+    with ExitStack() as running:
+        source = running.enter_context(PostgresServer({"wal_level": "replica"}, password="superuser's"))
+        target = running.enter_context(PostgresServer(password="superuser's"))
+        yield source, target
 
 
-def test_a_table_is_replicated_by_ordinary_roles(server: PostgresServer, nats_server: NatsServer, group: str) -> None:
-    source, target = server.create_database("shop"), server.create_database("warehouse")
-    source.execute("CREATE ROLE reader LOGIN REPLICATION PASSWORD 'r'; GRANT CREATE ON DATABASE shop TO reader")
-    source.execute("CREATE TABLE customers (id int PRIMARY KEY, name text); ALTER TABLE customers OWNER TO reader")
-    target.execute("CREATE ROLE writer LOGIN PASSWORD 'w'; GRANT CREATE ON DATABASE warehouse TO writer")
-    target.execute("GRANT CREATE ON SCHEMA public TO writer")
-    config = {
-        "group": group,
-        "nats-url": nats_server.url,
-        **connection("", source, "reader", "r"),
-        **connection("target-", target, "writer", "w"),
-    }
-    with PgsluiceProcess("replicator", config=config) as replicator:
-        wait_until(lambda: has_active_slot(source) or not replicator.is_running, what="the replication slot")
-        assert replicator.is_running, replicator.log()
-        source.execute("INSERT INTO customers VALUES (1, 'Ada'); UPDATE customers SET name = 'Grace'; TRUNCATE customers")
-        source.execute("INSERT INTO customers VALUES (2, 'Edsger')")
-        replicator.terminate()
-        assert replicator.wait() == 0
-    with PgsluiceProcess("replicator", "--until-lsn", "current", config=config) as replicator:
-        assert replicator.wait() == 0, replicator.log()
-    with PgsluiceProcess("worker", "postgres", "--until-sequence", "current", config=config) as worker:
-        assert worker.wait(120) == 0, worker.log()
-    assert target.execute("TABLE customers") == [(2, "Edsger")]
+@pytest.mark.parametrize("mode", ["stream", "copy-and-stream"])
+def test_the_documented_statements_are_enough_for_the_documented_configuration(
+    servers: tuple[PostgresServer, PostgresServer], nats_server: NatsServer, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = (server.create_database(name) for server, name in zip(servers, ("shop", "warehouse"), strict=True))
+    source.execute(TABLES)
+    execute(source, block("sql", after="**At the source**"), PASSWORDS["SOURCE_PASSWORD"])
+    execute(target, block("sql", after="**At the target**"), PASSWORDS["TARGET_PASSWORD"])
+    del source.server.settings["wal_level"]  # from the command line it would hide what ALTER SYSTEM set
+    source.server.restart()
+    keys = documented_configuration(source, target, nats_server) | {mode: True}
+    for name, value in PASSWORDS.items():
+        monkeypatch.setenv(name, value)
+
+    succeed(replicate(keys))
+    source.execute(CHANGES)
+    succeed(replicate(keys))
+    succeed(apply(keys))
+    assert target.execute("TABLE customers ORDER BY id") == [*([(1, "Ada")] if mode == "copy-and-stream" else []), (2, "Grace")]
+    assert target.execute("SELECT id, total::text FROM sales.lines") == [(2, "3.25")]
+    for command in (["status"], ["dead", "list"], ["drop", "--yes"]):
+        succeed(Outcome(PgsluiceProcess(*command, config=keys), 30.0))
+    assert source.execute("SELECT slot_name FROM pg_replication_slots") == []
 
 
-def connection(prefix: str, database: Database, user: str, password: str) -> dict[str, str | int]:
-    values = {"host": database.server.host, "port": database.server.port, "dbname": database.dbname}
-    return {prefix + key: value for key, value in (values | {"user": user, "password": password}).items()}
+def block(language: str, after: str) -> str:
+    """README.md's first block of code in ``language`` after ``after``."""
+    found = re.search(rf"```{language}\n(.*?)```", README[README.index(after) :], re.DOTALL)
+    assert found is not None
+    return found[1]
 
 
-def has_active_slot(database: Database) -> bool:
-    return bool(database.execute("SELECT FROM pg_replication_slots WHERE database = current_database() AND active"))
+def execute(database: Database, statements: str, password: str) -> None:
+    """One statement after the other, as psql would, by the superuser."""
+    assert "PASSWORD '…'" in statements
+    for line in statements.replace("'…'", psycopg.sql.Literal(password).as_string()).splitlines():
+        database.execute(line)
+
+
+def documented_configuration(source: Database, target: Database, nats: NatsServer) -> dict[str, Any]:
+    """As it is written, but for where the servers are."""
+    keys = yaml.safe_load(block("yaml", after="## Configure"))
+    assert keys["tables"] == ["customers", "sales.*"]
+    assert (keys["dbname"], keys["target-dbname"]) == (source.dbname, target.dbname)
+    where = {"nats-url": nats.url, "host": source.server.host, "port": source.server.port}
+    return keys | where | {"target-host": target.server.host, "target-port": target.server.port}

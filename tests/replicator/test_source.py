@@ -73,16 +73,6 @@ def test_a_role_that_may_not_replicate_is_refused(postgres: PostgresServer, sour
     assert error.remedy == 'ALTER ROLE "plain" REPLICATION'
 
 
-def test_a_role_that_may_not_publish_is_refused(replication: Group) -> None:
-    replication.source.execute("CREATE ROLE publisher LOGIN REPLICATION")
-    settings = replace(replication.settings(), source=replace(replication.source.settings, user="publisher"))
-    try:
-        with pytest.raises(TerminalError, match=r"creating publication .* failed: permission denied"):
-            run(settings)
-    finally:
-        replication.source.execute("DROP ROLE publisher")
-
-
 def test_full_replication_slots_are_named_with_the_setting(
     strict_server: PostgresServer, group: str, nats_server: NatsServer
 ) -> None:

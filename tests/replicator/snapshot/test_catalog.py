@@ -107,24 +107,32 @@ def test_a_publication_s_row_filter_and_column_list_hold_for_the_copy(copier: Co
 
 
 def test_columns_that_the_role_may_not_read_are_refused(copier: Copier) -> None:
-    copier.source.execute('CREATE TABLE t (a int, "Secret" text, b int)')
+    copier.source.execute('CREATE SCHEMA s; CREATE TABLE s.t (a int, "Secret" text, b int)')
     role = f"reader_{copier.source.dbname}"
-    copier.source.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT (a, b) ON t TO {role}")
+    select = f"GRANT SELECT ON s.t TO {role}"
+    usage = f"GRANT USAGE ON SCHEMA s TO {role}"
+    copier.source.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT (a, b) ON s.t TO {role}")
     try:
-
-        async def read() -> str:
-            settings = copier.source.settings
-            keeper = await SnapshotKeeper.export(type(settings)(**{**_fields(settings), "user": role}))
-            try:
-                [copied] = await read_tables(keeper.source, copier.names, [copier.oid("t")], 18)
-                return str(copied.obstacle)
-            finally:
-                await keeper.close()
-
-        obstacle = asyncio.run(read())
+        unreadable = "the role may not read Secret, ctid of s.t: "
+        also = ", or SELECT on its columns and ctid, by which pages are told apart"
+        assert asyncio.run(_obstacle(copier, role)) == f"{unreadable}{usage}; {select}{also}"
+        copier.source.execute(select)
+        assert asyncio.run(_obstacle(copier, role)) == f"the role may not use the schema of s.t: {usage}"
+        copier.source.execute(usage)
+        assert asyncio.run(_obstacle(copier, role)) == "None"
     finally:
-        copier.source.execute(f"REVOKE ALL ON t FROM {role}; DROP ROLE {role}")
-    assert obstacle.startswith("the role may not read Secret, ctid of public.t: GRANT SELECT ON public.t TO the role, or")
+        copier.source.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def _obstacle(copier: Copier, role: str) -> str:
+    """Of the table s.t, for ``role``."""
+    settings = copier.source.settings
+    keeper = await SnapshotKeeper.export(type(settings)(**{**_fields(settings), "user": role}))
+    try:
+        [copied] = await read_tables(keeper.source, copier.names, [copier.oid("s.t")], 18)
+        return str(copied.obstacle)
+    finally:
+        await keeper.close()
 
 
 def _fields(settings: object) -> dict[str, object]:
