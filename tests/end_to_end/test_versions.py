@@ -58,6 +58,7 @@ def test_a_target_of_any_version_equals_a_source_of_any_version(
         target.execute("ALTER TABLE strict ALTER note TYPE text")
         dead(keys, "replay", "--all", "--wait", "60")
         wait_until(lambda: differing(source, target, tables) == [], deadline_s=DEADLINE_S, what="equality", interval_s=0.5)
+        assert column_names(target, "derived") == ["id", "n"]
         assert target.execute("INSERT INTO numbered (note) VALUES ('next') RETURNING id > 110") == [(True,)]
         status = json.loads(succeed(Outcome(PgsluiceProcess("status", "--json", config=keys), 30.0)).stdout)
         assert "errored" not in json.dumps(status)
@@ -76,6 +77,11 @@ def differing(source: Database, target: Database, tables: tuple[str, ...]) -> li
     """Tables whose rows are not equal."""
     there, here = version_tables.digests(source, tables), version_tables.digests(target, tables)
     return [table for table in tables if there[table] != here[table]]
+
+
+def column_names(database: Database, table: str) -> list[str]:
+    query = "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum"
+    return [name for (name,) in database.execute(query, [table])]
 
 
 def dead(keys: dict[str, Any], *arguments: str) -> str:

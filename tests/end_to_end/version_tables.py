@@ -76,6 +76,8 @@ UPDATE documents SET note = 'the body is not sent' WHERE id % 2 = 0;
 UPDATE documents SET body = repeat('x' || id, 5000) WHERE id % 10 = 1;
 INSERT INTO numbered (note) SELECT 'streamed' FROM generate_series(1, 10);
 INSERT INTO computed SELECT n, n FROM generate_series(200, 210) AS n;
+INSERT INTO derived VALUES (10, 10);
+UPDATE derived SET n = -n WHERE id < 5;
 UPDATE computed SET n = -n WHERE id < 50;
 TRUNCATE emptied;
 INSERT INTO emptied VALUES (7);
@@ -92,7 +94,17 @@ RELEASE SAVEPOINT b;
 COMMIT;
 """
 
-NAMES = ("everything", "events", "keyless", "documents", "numbered", "strict", "emptied", "computed")
+NAMES = (
+    "everything",
+    "events",
+    "keyless",
+    "documents",
+    "numbered",
+    "strict",
+    "emptied",
+    "computed",
+    "(SELECT id, n FROM derived)",
+)
 
 
 def create_tables(source: Database, target: Database) -> tuple[str, ...]:
@@ -104,6 +116,9 @@ def create_tables(source: Database, target: Database) -> tuple[str, ...]:
     kind = "VIRTUAL" if source.server.version >= 18 else "STORED"
     source.execute(f"CREATE TABLE computed (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) {kind})")
     source.execute("INSERT INTO computed SELECT n, n FROM generate_series(1, 100) AS n")
+    source.execute(
+        "CREATE TABLE derived (LIKE computed INCLUDING ALL); INSERT INTO derived SELECT n, n FROM generate_series(1, 9) n"
+    )
     names = NAMES
     if target.server.version >= 15:
         target.execute("CREATE UNIQUE INDEX ON numbered (id, note) NULLS NOT DISTINCT")
@@ -115,6 +130,7 @@ def create_tables(source: Database, target: Database) -> tuple[str, ...]:
         names += ("bookings",)
         if target.server.version >= 18:
             target.execute(_TEMPORAL)
+            target.execute("CREATE UNIQUE INDEX ON bookings (room, during)")  # ON CONFLICT takes no key of this kind
     return names
 
 

@@ -15,6 +15,7 @@ SELECT i.indrelid, ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 
                          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
 FROM pg_index i
 WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND NOT i.indisexclusion  -- a key WITHOUT OVERLAPS (PostgreSQL 18) is unique too, and no ON CONFLICT names it
 """
 
 
