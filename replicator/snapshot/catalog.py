@@ -18,6 +18,10 @@ FILTERS_SINCE = 15
 """Row filters and column lists of publications came with PostgreSQL 15."""
 
 
+GENERATED_SINCE = 18
+"""Generated columns may be published since; PostgreSQL 15 lists them among a publication's columns and does not send them."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelationRow:
     """A relation that holds rows of the table ``table_oid``: the table itself or one of its partitions.
@@ -138,8 +142,10 @@ async def _tables_and_filters(
         columns[oid].append(Column(*facts))
     described = []
     for oid, schema, name, identity in tables:
-        row_filter, column_names = published.get(oid, ("", [column.name for column in columns[oid] if not column.generated]))
-        chosen = tuple(column for column in columns[oid] if column.name in column_names)
+        plain = [column.name for column in columns[oid] if not column.generated]
+        row_filter, column_names = published.get(oid, ("", plain))
+        sent = set(column_names) if major_version >= GENERATED_SINCE else set(column_names) & set(plain)
+        chosen = tuple(column for column in columns[oid] if column.name in sent)
         described.append((Table(oid, schema, name, ReplicaIdentity(identity), chosen), row_filter))
     return described
 

@@ -47,7 +47,8 @@ class Copier:
         async def read() -> list[CopiedTable]:
             keeper = await SnapshotKeeper.export(self.source.settings)
             try:
-                return await read_tables(keeper.source, self.names, [self.oid(table) for table in tables], 18)
+                oids = [self.oid(table) for table in tables]
+                return await read_tables(keeper.source, self.names, oids, self.source.server.version)
             finally:
                 await keeper.close()
 

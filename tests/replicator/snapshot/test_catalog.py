@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from replicator.snapshot.export import SnapshotKeeper
 from replicator.source import Source
 from replicator.tables import select_tables
 from tests.replicator.snapshot.conftest import PAGE_BYTES, Copier
+from tests.servers import PostgresServer
 
 
 def test_a_table_that_was_never_analysed_has_its_true_size(copier: Copier) -> None:
@@ -104,6 +107,17 @@ def test_a_publication_s_row_filter_and_column_list_hold_for_the_copy(copier: Co
     [copied] = copier.read("t")
     assert [column.name for column in copied.table.columns] == ["id", "kind"]
     assert copied.row_filter == "(kind = ANY (ARRAY['a'::text, 'b'::text]))"
+
+
+def test_generated_columns_that_postgresql_15_lists_but_does_not_send_are_left_out(
+    copier: Copier, postgres_of: Callable[[int], PostgresServer]
+) -> None:
+    source = postgres_of(15).create_database(copier.source.dbname)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+    source.execute(f'CREATE PUBLICATION "{copier.names.publication}" FOR TABLE t')
+    [copied] = replace(copier, source=source).read("t")
+    source.drop()
+    assert [column.name for column in copied.table.columns] == ["id"]
 
 
 def test_columns_that_the_role_may_not_read_are_refused(copier: Copier) -> None:
