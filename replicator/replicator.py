@@ -71,7 +71,7 @@ class Replicator:
     def __init__(self, settings: ReplicatorSettings, stop: asyncio.Event) -> None:
         self._settings = settings
         self._stop = stop
-        self._run = Run(settings, GroupNames(settings.group))
+        self._run = Run(settings, GroupNames(settings.group, settings.publication))
         self._snapshot = _snapshot(settings)
         self._client: Client | None = None
         self._streaming = asyncio.Event()

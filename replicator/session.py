@@ -14,27 +14,25 @@ from nats.aio.client import Client
 
 from replicator.assembler import Assembler
 from replicator.feedback import Feedback, status_interval_s
+from replicator.group_publication import GroupPublication
 from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, read_record
 from replicator.progress import Progress
-from replicator.publication import Publication, check_owner, ensure_publication, find_publication
+from replicator.publication import check_owner, find_publication
 from replicator.publisher import Publisher
 from replicator.receiver import Published, Receiver
 from replicator.recorder import Recorder
 from replicator.resume import RecordedProgress, check_agreement, find_resume_point
 from replicator.retention import Retention
 from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
-from replicator.snapshot.catalog import describe_tables, fold_partitions
 from replicator.snapshot.room import CopyRetention
 from replicator.source import Source, SourceFacts
-from replicator.tables import check_replica_identity, select_tables
 from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
-from shared.errors import TerminalError, TransientError
+from shared.errors import TransientError
 from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
-from shared.published_tables import store_tables
 from shared.settings import ReplicatorSettings
 from shared.state import REPLICATOR_KEY, StateBucket
 
@@ -83,7 +81,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
-    slot, record = await _prepare_source(run, source, facts, walsender, bucket)
+    publication = GroupPublication(settings, names, source, bucket)
+    slot, record = await _prepare_source(run, source, facts, walsender, bucket, publication)
 
     id_prefix = f"{record.system_id}/{names.slot}/"
     point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
@@ -111,11 +110,16 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
-    return Session(receiver, publisher, feedback, recorder, retention, copy_retention)
+    return Session(receiver, publisher, feedback, recorder, retention, copy_retention, publication)
 
 
 async def _prepare_source(
-    run: Run, source: Source, facts: SourceFacts, walsender: WalSender, bucket: StateBucket
+    run: Run,
+    source: Source,
+    facts: SourceFacts,
+    walsender: WalSender,
+    bucket: StateBucket,
+    group_publication: GroupPublication,
 ) -> tuple[ReplicationSlot, GroupRecord]:
     """Publication and slot as they should be, and the group bound to them."""
     names = run.names
@@ -128,7 +132,14 @@ async def _prepare_source(
     check_source(bound, names, identity, facts.database, slot)
     if run.settings.failover:
         check_failover(facts)
-    publication = await _prepare_publication(run, source, facts, bucket)
+    if slot is not None:
+        check_slot(slot, facts)  # before anything is altered: another replicator may be reading it
+    if run.is_publication_ready:
+        publication = await group_publication.verify()
+    else:
+        has_published = bound is not None and bool(bound.record.slot_lsn)
+        publication = await group_publication.prepare(is_bound=bound is not None, has_published=has_published)
+        run.is_publication_ready = True
     record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid)
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
@@ -137,27 +148,6 @@ async def _prepare_source(
     if not record.slot_lsn:
         record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
     return slot, record
-
-
-async def _prepare_publication(run: Run, source: Source, facts: SourceFacts, bucket: StateBucket) -> Publication:
-    """Brought to the configuration by the first session of a process. Later ones take it as it is, so that a table made
-    meanwhile cannot stop a replicator that only lost its connection."""
-    settings, names = run.settings, run.names
-    if run.is_publication_ready:
-        publication = await find_publication(source, names)
-        if publication is None:
-            raise TerminalError(
-                f"publication {names.publication} was dropped while the slot needs it",
-                "run 'pgsluice drop' and start again with an empty target",
-            )
-        return publication
-    tables = await select_tables(source, settings.tables, settings.schema)
-    check_replica_identity(tables, settings.publish)
-    publication = await ensure_publication(source, names, tables, settings.publish)
-    oids = [table.oid for table in await fold_partitions(source, tables)]
-    await store_tables(bucket, await describe_tables(source, names, oids, facts.major_version))
-    run.is_publication_ready = True
-    return publication
 
 
 async def find_until(text: str, source: Source) -> LSN:
@@ -176,6 +166,7 @@ class Session:
         recorder: Recorder,
         retention: Retention,
         copy_retention: CopyRetention,
+        publication: GroupPublication,
     ) -> None:
         self._receiver = receiver
         self._publisher = publisher
@@ -183,6 +174,7 @@ class Session:
         self._recorder = recorder
         self._retention = retention
         self._copy_retention = copy_retention
+        self._publication = publication
 
     def finish_at(self, until: LSN) -> None:
         """Makes ``stream`` end there, soon if the source is idle."""
@@ -202,6 +194,7 @@ class Session:
                 self._recorder.run(),
                 self._retention.run(),
                 self._copy_retention.run(),
+                self._publication.run(),
             ]
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, Self, TypeVar
 
@@ -11,7 +12,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from replicator.connection import Connection, connect, sql_error
-from shared.errors import TerminalError
+from shared.errors import LockTimeoutError, TerminalError
 from shared.lsn import LSN, parse_lsn
 from shared.pgoutput.messages import Relation
 from shared.settings import PostgresSettings
@@ -77,6 +78,19 @@ class Source:
     async def close(self) -> None:
         await self._connection.close()
 
+    @property
+    def major_version(self) -> int:
+        return self._connection.info.server_version // 10000
+
+    @asynccontextmanager
+    async def transaction(self, doing: str) -> AsyncIterator[None]:
+        """What is executed meanwhile is committed together, or rolled back when the block raises."""
+        try:
+            async with self._connection.transaction():
+                yield
+        except psycopg.Error as error:
+            raise sql_error(error, doing) from None
+
     async def rows(self, doing: str, query: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """``doing`` says in an error what was being done, like "reading the catalog"."""
         try:
@@ -93,8 +107,11 @@ class Source:
             raise sql_error(error, doing) from None
 
     async def execute(self, doing: str, statement: sql.Composed) -> None:
+        """Raises LockTimeoutError when ``lock_timeout`` was set and passed."""
         try:
             await self._connection.execute(statement)
+        except psycopg.errors.LockNotAvailable as error:
+            raise LockTimeoutError(f"{doing} failed: {error.diag.message_primary}", "it is tried again") from None
         except psycopg.Error as error:
             raise sql_error(error, doing) from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from replicator.snapshot.catalog import describe_tables, fold_partitions
+from replicator.group_publication import select_group_tables
+from replicator.snapshot.catalog import describe_tables
 from replicator.source import Source
-from replicator.tables import select_tables
 from shared.names import GroupNames
 from shared.settings import SourceTablesSettings
 from shared.table import Table
@@ -21,8 +21,8 @@ async def _load(settings: SourceTablesSettings) -> list[Table]:
     source = await Source.connect(settings.source)
     try:
         facts = await source.facts()
-        selected = await fold_partitions(source, await select_tables(source, settings.tables, settings.schema))
-        oids = [table.oid for table in selected]
-        return await describe_tables(source, GroupNames(settings.group), oids, facts.major_version)
+        names = GroupNames(settings.group, settings.publication)
+        selected = await select_group_tables(source, names, settings.tables, settings.schema)
+        return await describe_tables(source, names, [table.oid for table in selected], facts.major_version)
     finally:
         await source.close()

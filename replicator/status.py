@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from replicator.membership_status import MembershipStatus, format_membership, membership_status
 from replicator.slot import ReplicationSlot, find_slot
 from replicator.source import Source
 from replicator.table_status import TableStatus, format_tables, table_statuses
@@ -63,6 +64,7 @@ class GroupStatus:
     source_problem: str
     stream: StreamState | None
     snapshot_stream: StreamState | None
+    membership: MembershipStatus | None
     tables: list[TableStatus]
     workers: list[WorkerStatus]
 
@@ -100,6 +102,7 @@ async def _look(settings: StatusSettings) -> GroupStatus:
         source_problem=problem,
         stream=state,
         snapshot_stream=snapshot_state,
+        membership=membership_status(records),
         tables=table_statuses(records, state),
         workers=workers,
     )
@@ -176,6 +179,8 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     yield f"group        {status.group}"
     yield f"source       {_source_line(status)}"
     yield f"slot         {_slot_line(status)}"
+    if status.membership is not None:
+        yield from format_membership(status.membership)
     yield f"replicator   {_replicator_line(status.replicator)}"
     yield f"stream       {_stream_line(status.stream)}"
     if status.snapshot_stream is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
 from replicator.source import Source
 from shared.errors import TerminalError, UsageError
+from shared.names import TARGET_SCHEMA
 
 _IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^".]+)'
 _PATTERN = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
@@ -33,6 +34,9 @@ class TablePattern:
             )
         schema = _unquote(match["schema"]) if match["schema"] else default_schema
         return cls(schema, None if match["table"] == ALL_TABLES else _unquote(match["table"]))
+
+    def matches(self, schema: str, table: str) -> bool:
+        return self.schema == schema and self.table in (None, table)
 
 
 def _unquote(name: str) -> str:
@@ -68,10 +72,12 @@ class SourceTable:
             return "temporary" if self.persistence == "t" else "unlogged"
         if self.schema == "information_schema" or self.schema.startswith("pg_"):
             return "a system table"
+        if self.schema == TARGET_SCHEMA:
+            return f"in schema {TARGET_SCHEMA}, which holds pgsluice's own tables at a target"
         return None
 
 
-_TABLES: LiteralString = """
+_COLUMNS: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relpersistence::text AS persistence,
            CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
@@ -85,9 +91,14 @@ _TABLES: LiteralString = """
                                                                WHEN 'i' THEN i.indisreplident ELSE false END)
                   ORDER BY 1) AS unidentified
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+"""
+
+_NAMED: LiteralString = """
      WHERE n.nspname = %(schema)s AND (c.relname = %(table)s OR %(table)s::text IS NULL AND c.relkind IN ('r', 'p'))
      ORDER BY c.relname
 """
+
+_DOING = "looking up the tables"
 
 
 async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
@@ -97,15 +108,31 @@ async def select_tables(source: Source, patterns: Sequence[str], default_schema:
     that does not exist or that is named and cannot be published.
     """
     selected: dict[int, SourceTable] = {}
-    for pattern in [TablePattern.parse(text, default_schema) for text in patterns] or [TablePattern(default_schema, None)]:
+    for pattern in parse_patterns(patterns, default_schema):
         for table in await _matching(source, pattern):
             selected[table.oid] = table
     return sorted(selected.values(), key=lambda table: (table.schema, table.name))
 
 
+async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
+    """Those that are still there, by name."""
+    query = _COLUMNS + " WHERE c.oid = ANY(%s::oid[]) ORDER BY n.nspname, c.relname"
+    return await source.rows_of(SourceTable, _DOING, query, [list(oids)])
+
+
+def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePattern]:
+    """As ``tables`` is read: none mean every table of ``default_schema``."""
+    return [TablePattern.parse(text, default_schema) for text in patterns] or [TablePattern(default_schema, None)]
+
+
 async def _matching(source: Source, pattern: TablePattern) -> list[SourceTable]:
+    if pattern.schema == TARGET_SCHEMA:
+        raise UsageError(
+            f"tables of schema {TARGET_SCHEMA} cannot be replicated: at a target that schema holds pgsluice's own tables",
+            "remove them from tables, or move what is yours to another schema",
+        )
     parameters = {"schema": pattern.schema, "table": pattern.table}
-    found = await source.rows_of(SourceTable, "looking up the tables", _TABLES, parameters)
+    found = await source.rows_of(SourceTable, _DOING, _COLUMNS + _NAMED, parameters)
     if not found:
         exists = await source.rows("looking up the schema", "SELECT FROM pg_namespace WHERE nspname = %s", [pattern.schema])
         if not exists:

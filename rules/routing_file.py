@@ -25,6 +25,7 @@ from rules.name_pattern import TablePattern
 from rules.routing import EVERY_OPERATION, TRUNCATE, Route, Routing
 from rules.rule import OPERATIONS
 from shared.changes import DELETE
+from shared.names import TARGET_SCHEMA
 
 _OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated
@@ -67,6 +68,8 @@ def _route(mapping: Mapping, source: TablePattern, path: str) -> Route:
     if named not in (None, source.text, source.text.rpartition(".")[2]):
         mapping.problem(f"source_table '{named}' is another table than the route's, '{source.text}'", "source_table")
     schema, table = _destination(mapping)
+    if schema == TARGET_SCHEMA:
+        mapping.problem(f"schema '{schema}' holds pgsluice's own tables at a target (choose another one)", "destination_schema")
     if table and not source.is_name:
         mapping.problem("destination_table would send several tables to one (give destination_schema alone)", "destination_table")
     renamed = _renamed(mapping)

@@ -7,6 +7,7 @@
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   └── SinkBehindError    75   the sink is behind where it was, as after a failover
     └── TransientError     75   the same call may succeed later
+        ├── LockTimeoutError    a lock at the source was not to be had for now
         └── SnapshotGoneError   the source no longer shows the snapshot that a copy reads; a new one is needed
 
 An error states the fact, the thing and the way out. It never holds a row value or a secret.
@@ -62,6 +63,10 @@ class TransientError(PgsluiceError):
     """The same call may succeed later: exit 75 when the program gives up."""
 
     exit_code = 75
+
+
+class LockTimeoutError(TransientError):
+    """A lock at the source was not to be had for now: somebody's transaction holds it."""
 
 
 class SnapshotGoneError(TransientError):

@@ -8,7 +8,7 @@ Order of writes, on which workers rely:
 2. a table as DATA_SYNC without snapshot and LSN, before the snapshot is exported that will copy it;
 3. the same with snapshot and LSN, before its begin message is published;
 4. FINISHED_COPY after JetStream acknowledged every range; ERRORED at any time after 1;
-5. ``snapshot`` with state FINISHED after every table is FINISHED_COPY or ERRORED.
+5. ``snapshot`` with state FINISHED after every table is FINISHED_COPY, ERRORED or LEFT.
 
 A copy that was interrupted goes on with 2 for the tables that are not finished; their ``attempt`` grows, and what was published
 of them under the earlier snapshot no longer counts.
@@ -17,7 +17,7 @@ of them under the earlier snapshot no longer counts.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -41,7 +41,8 @@ class CopyState(enum.StrEnum):
 
 class Phase(enum.StrEnum):
     """Where a table is. The replicator writes all but CATCHUP and READY, which follow from a worker's position: a worker that
-    has applied the copy is catching up until it has passed the table's LSN in the change stream."""
+    has applied the copy is catching up until it has passed the table's LSN in the change stream. A table that LEFT the group
+    keeps what its copy holds, for workers that have not applied all of it, and is copied anew when it returns."""
 
     INIT = "init"
     DATA_SYNC = "data_sync"
@@ -49,6 +50,7 @@ class Phase(enum.StrEnum):
     CATCHUP = "catchup"
     READY = "ready"
     ERRORED = "errored"
+    LEFT = "left"
 
     @property
     def is_waiting_for_copy(self) -> bool:
@@ -74,7 +76,8 @@ class SnapshotRecord:
 
     @classmethod
     def decode(cls, value: dict[str, Any]) -> Self:
-        return cls(**value | {"state": CopyState(value["state"]), "mode": CopyMode(value["mode"])})
+        """Fields that this version does not know are passed over."""
+        return cls(**_known(cls, value) | {"state": CopyState(value["state"]), "mode": CopyMode(value["mode"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ class TableRecord:
 
     @classmethod
     def decode(cls, value: dict[str, Any]) -> Self:
-        return cls(**value | {"phase": Phase(value["phase"])})
+        """Fields that this version does not know are passed over."""
+        return cls(**_known(cls, value) | {"phase": Phase(value["phase"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,10 @@ class Ledger:
 
     async def remove_table(self, oid: int) -> None:
         await self._bucket.delete(f"{TABLE_PREFIX}{oid}")
+
+
+def _known(record: type, value: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: value[field.name] for field in fields(record) if field.name in value}
 
 
 def now() -> str:

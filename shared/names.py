@@ -16,9 +16,11 @@ TARGET_SCHEMA = "pgsluice"
 
 @dataclass(frozen=True, slots=True)
 class GroupNames:
-    """All names of one group. ``group`` is the spelling the user chose; ``-`` becomes ``_`` in Postgres names only."""
+    """All names of one group. ``group`` is the spelling the user chose; ``-`` becomes ``_`` in Postgres names only.
+    ``chosen_publication`` is one that an administrator made, "" for the group's own."""
 
     group: str
+    chosen_publication: str = ""
 
     def __post_init__(self) -> None:
         if _GROUP.fullmatch(self.group) is None:
@@ -29,11 +31,11 @@ class GroupNames:
 
     @property
     def publication(self) -> str:
-        return "pgsluice_" + self.group.replace("-", "_")
+        return self.chosen_publication or self.slot
 
     @property
     def slot(self) -> str:
-        return self.publication
+        return "pgsluice_" + self.group.replace("-", "_")
 
     @property
     def changes_stream(self) -> str:

@@ -100,6 +100,22 @@ _REPLICATOR = (
         choices=OPERATIONS,
     ),
     Option(
+        "publication",
+        Kind.TEXT,
+        CATALOG,
+        "Publication that an administrator made, taken as it is (default: one that pgsluice makes)",
+        "shop_changes",
+    ),
+    Option(
+        "check-interval",
+        Kind.DURATION,
+        REPLICATOR,
+        "How often publication and tables at the source are compared with what was replicated before",
+        "60s",
+        "60s",
+        minimum=1,
+    ),
+    Option(
         "failover",
         Kind.SWITCH,
         REPLICATOR,
@@ -149,6 +165,20 @@ _REPLICATOR = (
         minimum=8 * 1024,
     ),
     Option("retry-errored", Kind.SWITCH, REPLICATOR, "Copy tables again whose copy was given up", "true", "false"),
+    Option(
+        "recopy",
+        Kind.LIST,
+        REPLICATOR,
+        "Tables to be copied anew at this start, into emptied tables (table, schema.table or schema.*); give it as a flag, once",
+        "orders",
+    ),
+    Option(
+        "without-copy",
+        Kind.LIST,
+        REPLICATOR,
+        "Tables to go on with although rows or changes of them are missing at the targets (table, schema.table or schema.*)",
+        "orders",
+    ),
     Option("track-ddl", Kind.SWITCH, REPLICATOR, "Replicate changes of table definitions (not available yet)", "false", "false"),
     Option(
         "until-lsn",

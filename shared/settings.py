@@ -61,7 +61,7 @@ class CopySettings:
     """How the rows that are there are copied, and whether changes follow (``then_stream``).
 
     ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``spark`` holds
-    Spark's own settings, as WorkerSettings does.
+    Spark's own settings, as WorkerSettings does. ``recopy`` holds patterns of tables that are copied anew.
     """
 
     then_stream: bool
@@ -69,6 +69,7 @@ class CopySettings:
     connections: int
     range_bytes: int
     retry_errored: bool
+    recopy: tuple[str, ...]
     spark: dict[str, str] = field(repr=False)
 
 
@@ -77,7 +78,9 @@ class ReplicatorSettings:
     """One replicator. ``copy`` is None when it only streams.
 
     ``tables`` holds patterns: ``table`` (in ``schema``), ``schema.table`` or ``schema.*``; empty means all of ``schema``.
-    ``publish`` holds operations of the publication. ``until_lsn`` is "" (for ever), "current" or an LSN's text.
+    ``publish`` holds operations of the publication; ``publication`` is one that an administrator made, "" for the group's own.
+    ``without_copy`` holds patterns of tables that are taken although rows or changes of them are missing at the targets.
+    ``until_lsn`` is "" (for ever), "current" or an LSN's text.
     """
 
     group: str
@@ -88,6 +91,9 @@ class ReplicatorSettings:
     schema: str
     tables: tuple[str, ...]
     publish: tuple[str, ...]
+    publication: str
+    without_copy: tuple[str, ...]
+    check_interval_s: float
     failover: bool
     until_lsn: str
     copy: CopySettings | None
@@ -105,12 +111,14 @@ class StatusSettings:
 
 @dataclass(frozen=True, slots=True)
 class SourceTablesSettings:
-    """Which tables of which source a group publishes; ``tables`` and ``schema`` are those of ReplicatorSettings."""
+    """Which tables of which source a group publishes; ``tables``, ``schema`` and ``publication`` are those of
+    ReplicatorSettings."""
 
     group: str
     source: PostgresSettings
     schema: str
     tables: tuple[str, ...]
+    publication: str
 
 
 @dataclass(frozen=True, slots=True)

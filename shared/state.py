@@ -1,9 +1,10 @@
 """The group's small durable facts, in a JetStream key-value bucket.
 
-Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``shared.published_tables``), ``replicator`` (its
-progress), ``snapshot`` and ``table.<oid>`` (the copy of the tables, ``shared.ledger``), ``worker.<name>`` (what a worker reports
-of itself), ``position.<name>`` (the position of a sink that has no better place for it), ``lease.<name>`` (who runs that worker).
-Values are JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
+Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``shared.published_tables``), ``publication`` (what
+was made of it, ``replicator.membership``), ``replicator`` (its progress), ``snapshot`` and ``table.<oid>`` (the copy of the
+tables, ``shared.ledger``), ``worker.<name>`` (what a worker reports of itself), ``position.<name>`` (the position of a sink that
+has no better place for it), ``lease.<name>`` (who runs that worker). Values are JSON objects. A write that names the revision it
+replaces fails when somebody else wrote in between.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shared.settings import StreamSettings
 
 GROUP_KEY = "group"
 REPLICATOR_KEY = "replicator"
+PUBLICATION_KEY = "publication"
 WORKER_PREFIX = "worker."
 
 _MEANINGFUL = (

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from nats.aio.client import Client
 
-from replicator.snapshot.catalog import describe_tables, fold_partitions
-from replicator.snapshot.resume import Origin, check_origin, resume_copy
+from replicator.group_publication import select_group_tables
+from replicator.membership import load_membership
+from replicator.snapshot.catalog import describe_tables
+from replicator.snapshot.resume import CopyWishes, Origin, check_origin, resume_copy
 from replicator.snapshot.table_book import TableBook
 from replicator.source import Source, SourceFacts
-from replicator.tables import select_tables
-from shared.errors import TransientError
+from replicator.tables import SourceTable, TablePattern
+from shared.errors import TransientError, UsageError
 from shared.jetstream import SnapshotStream
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
 from shared.names import GroupNames
@@ -50,9 +53,9 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     ``source`` is locked against another copy of the group for as long as it is connected. Raises UsageError or TerminalError when
     the copy may not begin or go on, TransientError when another replicator copies this group.
     """
-    names = GroupNames(settings.group)
+    names = GroupNames(settings.group, settings.publication)
     facts = await (source.check() if copy.then_stream else source.facts())
-    tables = await fold_partitions(source, await select_tables(source, settings.tables, settings.schema))
+    tables = await select_group_tables(source, names, settings.tables, settings.schema)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
     await _lock_group(source, settings.group)
 
@@ -67,7 +70,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     origin = Origin(system_id, facts.database, state.created)
     check_origin(content.snapshot, origin, mode)
 
-    resumption = resume_copy(content, tables, copy.retry_errored)
+    resumption = resume_copy(content, tables, await _wishes(settings, copy, tables, bucket))
     book = TableBook(ledger, resumption.records)
     record = content.snapshot or _new_record(origin, mode)
     prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, book)
@@ -75,9 +78,29 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
         await prepared.store(replace(prepared.record, state=CopyState.RUNNING, finished_at="", last_sequence=0))
     for changed in resumption.changed:
         await ledger.store_table(changed)
-    for oid in resumption.stale:
-        await ledger.remove_table(oid)
+    for left in resumption.left:
+        await ledger.store_table(left)
     return prepared
+
+
+async def _wishes(
+    settings: ReplicatorSettings, copy: CopySettings, tables: Collection[SourceTable], bucket: StateBucket
+) -> CopyWishes:
+    """Raises UsageError when ``recopy`` names a table that is not selected."""
+    membership = await load_membership(bucket)
+    recopied: set[int] = set()
+    for text in copy.recopy:
+        pattern = TablePattern.parse(text, settings.schema)
+        matching = {table.oid for table in tables if pattern.matches(table.schema, table.name)}
+        if not matching:
+            raise UsageError(f"recopy: {text!r} is not among the tables of this group", "check recopy and tables (case matters)")
+        recopied |= matching
+    return CopyWishes(
+        retry_errored=copy.retry_errored,
+        recopied=frozenset(recopied),
+        followed=None if membership is None else membership.oids,
+        known_names=frozenset() if membership is None else membership.known_names,
+    )
 
 
 def _new_record(origin: Origin, mode: CopyMode) -> SnapshotRecord:

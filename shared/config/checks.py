@@ -72,6 +72,10 @@ def _mode_problems(values: Values) -> Iterator[UsageError]:
             f"until-lsn ({values.places['until-lsn']}) has no meaning with copy ({values.places['copy']})",
             "remove it, or give copy-and-stream",
         )
+    if values.given("recopy") and not (values.switch("copy") or values.switch("copy-and-stream")):
+        yield UsageError(
+            f"recopy ({values.places['recopy']}) has no meaning without a copy", "give copy-and-stream too, or remove it"
+        )
     if values.switch("track-ddl"):
         yield UsageError(
             f"track-ddl ({values.places['track-ddl']}) is not available in this version",

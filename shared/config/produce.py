@@ -38,6 +38,9 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         schema=values.text("schema"),
         tables=values.names("tables"),
         publish=values.names("publish"),
+        publication=values.text("publication"),
+        without_copy=values.names("without-copy"),
+        check_interval_s=values.seconds("check-interval"),
         failover=values.switch("failover"),
         until_lsn=values.text("until-lsn"),
         copy=_copy_settings(values),
@@ -54,6 +57,7 @@ def _copy_settings(values: Values) -> CopySettings | None:
         connections=values.number("max-copy-connections"),
         range_bytes=values.number("copy-range-bytes"),
         retry_errored=values.switch("retry-errored"),
+        recopy=values.names("recopy"),
         spark=values.pairs("spark"),
     )
 
@@ -65,7 +69,11 @@ def status_settings(values: Values) -> StatusSettings:
 
 def source_tables_settings(values: Values) -> SourceTablesSettings:
     return SourceTablesSettings(
-        group=values.text("group"), source=_postgres(values), schema=values.text("schema"), tables=values.names("tables")
+        group=values.text("group"),
+        source=_postgres(values),
+        schema=values.text("schema"),
+        tables=values.names("tables"),
+        publication=values.text("publication"),
     )
 
 

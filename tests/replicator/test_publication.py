@@ -19,7 +19,7 @@ def test_tables_are_added_and_removed_at_the_next_start(replication: Group) -> N
     replication.source.execute('CREATE TABLE "Odd ""name""-?" (id int PRIMARY KEY)')
     replication.replicate(tables=("t",))
     assert published(replication) == {"public.t"}
-    replication.replicate()
+    replication.replicate(without_copy=("*",))
     assert published(replication) == {"public.t", 'public.Odd "name"-?'}
     replication.source.execute('INSERT INTO "Odd ""name""-?" VALUES (1)')
     replication.replicate(tables=('"Odd ""name""-?"',))
@@ -52,7 +52,13 @@ def test_tables_that_inherit_are_published_only_when_they_are_named(replication:
     assert published(replication) == {"public.parent"}
 
 
-def test_a_publication_for_all_tables_of_somebody_else_is_refused(replication: Group) -> None:
-    replication.source.execute(f"CREATE PUBLICATION {replication.names.publication} FOR ALL TABLES")
-    with pytest.raises(TerminalError, match="FOR ALL TABLES"):
-        replication.replicate()
+def test_row_filters_and_column_lists_stay_when_other_tables_join_and_leave(replication: Group) -> None:
+    replication.source.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    publication = replication.names.publication
+    replication.replicate(tables=("t", "u"))
+    replication.source.execute(f"ALTER PUBLICATION {publication} SET TABLE t (id) WHERE (id > 5), u")
+    with pytest.raises(TerminalError, match=r"changes of public\.t since .* somebody changed its row filter or its columns"):
+        replication.replicate(tables=("t", "u"))
+    replication.replicate(tables=("t",), without_copy=("t",))
+    filters = replication.source.execute("SELECT tablename::text, rowfilter, attnames::text FROM pg_publication_tables")
+    assert filters == [("t", "(id > 5)", "{id}")]

@@ -154,6 +154,9 @@ def test_a_slot_that_nats_knows_nothing_of_stops_the_start(replication: Group) -
 def test_a_publication_that_was_recreated_stops_the_start(replication: Group) -> None:
     replication.replicate()
     replication.source.execute(f"DROP PUBLICATION {replication.names.publication}")
+    with pytest.raises(TerminalError, match="was dropped while the slot needs it"):
+        replication.replicate()
+    replication.source.execute(f"CREATE PUBLICATION {replication.names.publication} FOR TABLE t")
     with pytest.raises(TerminalError, match="was dropped and made again"):
         replication.replicate()
 

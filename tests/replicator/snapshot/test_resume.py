@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from replicator.snapshot.resume import Origin, begin_attempt, check_origin, resume_copy
+from replicator.snapshot.resume import CopyWishes, Origin, begin_attempt, check_origin, resume_copy
 from replicator.tables import SourceTable
 from shared.errors import TerminalError, UsageError
 from shared.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
@@ -31,20 +31,58 @@ def content(*records: TableRecord) -> LedgerContent:
 
 def test_finished_tables_stay_finished_and_new_ones_are_added() -> None:
     known = content(record(1, Phase.FINISHED_COPY), record(2, Phase.DATA_SYNC))
-    resumption = resume_copy(known, [source_table(oid) for oid in (1, 2, 3)], retry_errored=False)
+    resumption = resume_copy(known, [source_table(oid) for oid in (1, 2, 3)], CopyWishes())
     assert [table.phase for table in resumption.records] == [Phase.FINISHED_COPY, Phase.DATA_SYNC, Phase.INIT]
     assert [table.oid for table in resumption.changed] == [3]
 
 
 @pytest.mark.parametrize(("retry_errored", "phase", "error"), [(False, Phase.ERRORED, "e"), (True, Phase.INIT, "")])
 def test_an_errored_table_is_taken_up_only_when_asked_for(retry_errored: bool, phase: Phase, error: str) -> None:
-    [table] = resume_copy(content(record(1, Phase.ERRORED)), [source_table(1)], retry_errored).records
+    [table] = resume_copy(content(record(1, Phase.ERRORED)), [source_table(1)], CopyWishes(retry_errored)).records
     assert (table.phase, table.error) == (phase, error)
 
 
-def test_a_table_that_is_no_longer_selected_is_not_waited_for() -> None:
-    known = content(record(1, Phase.INIT), record(2, Phase.DATA_SYNC), record(3, Phase.FINISHED_COPY), record(4, Phase.ERRORED))
-    assert resume_copy(known, [], retry_errored=False).stale == [1, 2]
+def test_a_table_that_is_no_longer_selected_is_not_waited_for_and_keeps_a_finished_copy() -> None:
+    known = content(
+        record(1, Phase.INIT, ""), record(2, Phase.DATA_SYNC), record(3, Phase.FINISHED_COPY), record(4, Phase.ERRORED)
+    )
+    left = resume_copy(known, [], CopyWishes()).left
+    assert {table.phase for table in left} == {Phase.LEFT}
+    assert [(table.oid, table.lsn, table.attempt) for table in left] == [(1, "", 1), (2, "", 2), (3, "0/1", 1), (4, "", 2)]
+
+
+def test_a_table_that_left_stays_so_without_being_written_again() -> None:
+    left = resume_copy(content(record(1, Phase.FINISHED_COPY)), [], CopyWishes()).left
+    assert resume_copy(content(*left), [], CopyWishes()).left == []
+
+
+@pytest.mark.parametrize("phase", [Phase.INIT, Phase.DATA_SYNC, Phase.FINISHED_COPY, Phase.ERRORED])
+def test_a_table_that_returns_is_a_new_attempt_when_a_snapshot_had_begun_it(phase: Phase) -> None:
+    left = resume_copy(content(record(1, phase)), [], CopyWishes()).left
+    [table] = resume_copy(content(*left), [source_table(1)], CopyWishes()).records
+    assert (table.phase, table.attempt, table.snapshot, table.lsn, table.error) == (Phase.INIT, 2, "", "", "")
+
+
+def test_a_new_table_under_the_name_of_one_that_was_copied_empties_it_and_owns_its_changes() -> None:
+    resumption = resume_copy(content(record(1, Phase.FINISHED_COPY)), [replace(source_table(2), name="t1")], CopyWishes())
+    assert [(table.oid, table.phase, table.attempt) for table in resumption.records] == [(2, Phase.INIT, 2)]
+    assert [(table.oid, table.phase, table.lsn) for table in resumption.left] == [(1, Phase.LEFT, "")]
+
+
+def test_a_table_that_was_streamed_before_it_is_copied_is_emptied_first() -> None:
+    wishes = CopyWishes(known_names=frozenset({"public.t1"}))
+    assert resume_copy(content(), [source_table(1)], wishes).records[0].attempt == 2
+
+
+def test_a_finished_table_is_copied_anew_when_asked_for_or_when_it_was_not_followed() -> None:
+    known = content(*(record(oid, Phase.FINISHED_COPY) for oid in (1, 2, 3)))
+    wishes = CopyWishes(recopied=frozenset({1}), followed=frozenset({1, 2}))
+    records = resume_copy(known, [source_table(oid) for oid in (1, 2, 3)], wishes).records
+    assert [(table.phase, table.attempt) for table in records] == [
+        (Phase.INIT, 2),
+        (Phase.FINISHED_COPY, 1),
+        (Phase.INIT, 2),
+    ]
 
 
 def test_an_attempt_counts_when_a_snapshot_had_begun_the_table() -> None:
