@@ -87,7 +87,7 @@ class GroupPublication:
         membership = await load_membership(self._bucket) if has_published else None
         if membership is None:
             membership = Membership.of(publication, lsn)
-        membership = await self._checked(membership, publication, tables)
+        membership = await self._checked(membership.settled(publication), publication, tables)
         if has_published:
             tables = self._joining(membership, publication, tables)
         dropped = await self._dropped(membership, publication)
@@ -105,7 +105,7 @@ class GroupPublication:
         if self._membership is None:
             self._membership = await load_membership(self._bucket) or Membership.of(publication, await self._lsn())
         lsn = await self._lsn()
-        membership = self._membership
+        membership = self._membership.settled(publication)
         self._check_identity(membership, publication)
         dropped = await self._dropped(membership, publication)
         broken = membership.with_breaks(find_breaks(membership, publication, dropped))

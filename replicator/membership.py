@@ -149,6 +149,28 @@ class Membership:
             unpublished=self.unpublished,
         )
 
+    def settled(self, publication: Publication) -> Membership:
+        """The same without ``making``, which the catalog shows to have happened or not."""
+        if self.making is None:
+            return self
+        xid, oids = self.making.xid, frozenset(self.making.oids)
+        is_marked = publication.xmin == xid or any(table.xmin == xid for table in publication.tables)
+        if not is_marked and (oids == self.oids or publication.oids != oids):
+            return replace(self, making=None)
+        ours = {table.oid: _member(table, self.seen_lsn) for table in publication.tables if table.xmin == xid}
+        kept = [ours.pop(member.oid, member) for member in self.members if member.oid in oids]
+        gone = [member for member in self.members if member.oid not in oids]
+        reason = "it is no longer among the tables"
+        left = [Break(member.oid, member.schema, member.table, self.seen_lsn, self.seen_at, reason) for member in gone]
+        return replace(
+            self,
+            xmin=xid if publication.xmin == xid else self.xmin,
+            operations=publication.operations if publication.xmin == xid else self.operations,
+            members=(*kept, *ours.values()),
+            left=(*self.left, *left),
+            making=None,
+        )
+
     def with_breaks(self, breaks: Iterable[Break]) -> Membership:
         """A table's first break stays the one that counts."""
         known = {entry.oid for entry in self.missing}
@@ -212,29 +234,27 @@ async def store_membership(bucket: StateBucket, membership: Membership) -> None:
 
 
 def find_breaks(membership: Membership, publication: Publication, dropped: Collection[int]) -> list[Break]:
-    """Members whose changes may be missing since the last look: an alteration came between that is not ours. ``dropped`` are oids
-    of tables that do not exist any more; a table that somebody added to the publication breaks nothing."""
-    ours = "" if membership.making is None else membership.making.xid
+    """Members whose changes may be missing since the last look: an alteration came between. The record is settled. ``dropped``
+    are oids of tables that do not exist any more; a table that somebody added to the publication breaks nothing."""
     reason = ""
-    if publication.xmin not in (membership.xmin, ours):
+    if publication.xmin != membership.xmin:
         reason = "somebody altered the publication's operations, options or owner"
     found = {table.oid: table for table in publication.tables}
-    expected = membership.oids if membership.making is None else frozenset(membership.making.oids)
     breaks = []
     for member in membership.members:
         if member.oid in dropped:
             continue
-        why = reason or _break_of(member, found.get(member.oid), is_expected=member.oid in expected, ours=ours)
+        why = reason or _break_of(member, found.get(member.oid))
         if why:
             breaks.append(Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, why))
     return breaks
 
 
-def _break_of(member: Member, found: PublishedTable | None, *, is_expected: bool, ours: str) -> str:
+def _break_of(member: Member, found: PublishedTable | None) -> str:
     """Why changes of the member may be missing, "" when none are."""
     if found is None:
-        return "somebody took it out of the publication" if is_expected else ""
-    if found.xmin in (member.xmin, ours):
+        return "somebody took it out of the publication"
+    if found.xmin == member.xmin:
         return ""
     if (found.row_filter, found.columns) != (member.row_filter, member.columns):
         return "somebody changed its row filter or its columns in the publication"

@@ -9,7 +9,8 @@ from typing import LiteralString
 from nats.aio.client import Client
 
 from replicator.group_publication import select_group_tables
-from replicator.membership import load_membership
+from replicator.membership import Membership, load_membership
+from replicator.publication import find_publication
 from replicator.snapshot.catalog import describe_tables
 from replicator.snapshot.resume import CopyWishes, Origin, check_origin, resume_copy
 from replicator.snapshot.table_book import TableBook
@@ -70,7 +71,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     origin = Origin(system_id, facts.database, state.created)
     check_origin(content.snapshot, origin, mode)
 
-    resumption = resume_copy(content, tables, await _wishes(settings, copy, tables, bucket))
+    resumption = resume_copy(content, tables, _wishes(settings, copy, tables, await _membership(source, names, bucket)))
     book = TableBook(ledger, resumption.records)
     record = content.snapshot or _new_record(origin, mode)
     prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, book)
@@ -83,11 +84,17 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     return prepared
 
 
-async def _wishes(
-    settings: ReplicatorSettings, copy: CopySettings, tables: Collection[SourceTable], bucket: StateBucket
+async def _membership(source: Source, names: GroupNames, bucket: StateBucket) -> Membership | None:
+    """None before the group's first session, and when it never streams."""
+    membership = await load_membership(bucket)
+    publication = None if membership is None else await find_publication(source, names)
+    return membership if membership is None or publication is None else membership.settled(publication)
+
+
+def _wishes(
+    settings: ReplicatorSettings, copy: CopySettings, tables: Collection[SourceTable], membership: Membership | None
 ) -> CopyWishes:
     """Raises UsageError when ``recopy`` names a table that is not selected."""
-    membership = await load_membership(bucket)
     recopied: set[int] = set()
     for text in copy.recopy:
         pattern = TablePattern.parse(text, settings.schema)

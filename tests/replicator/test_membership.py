@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from replicator.membership import Membership, load_membership
+from replicator.membership import Making, Membership, load_membership, store_membership
 from shared.errors import TerminalError, UsageError
 from tests.end_to_end.group_under_test import configuration
 from tests.replicator.conftest import Group
@@ -208,3 +209,22 @@ def test_a_group_of_an_earlier_version_takes_its_publication_as_it_is(two_tables
     two_tables.with_broker(lambda _, bucket: bucket.delete("publication"))
     two_tables.replicate(tables=("t", "u"))
     assert {member.table for member in membership(two_tables).members} == {"t", "u"}
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_an_alteration_of_ours_that_a_kill_interrupted_is_not_taken_for_somebody_else_s(
+    two_tables: Group, is_committed: bool
+) -> None:
+    before = membership(two_tables)
+    wanted = {"tables": ("t",), "publish": ("insert",)}
+    if is_committed:
+        two_tables.replicate(**wanted)
+    [(xid,)] = two_tables.source.execute("SELECT xmin::text FROM pg_publication")
+    announced = replace(before, making=Making(xid if is_committed else "7", (before.members[0].oid,)))
+    two_tables.with_broker(lambda _, bucket: store_membership(bucket, announced))
+    if is_committed:
+        with pytest.raises(TerminalError, match=rf"public\.u was not replicated from {before.seen_lsn}"):
+            two_tables.replicate(tables=("t", "u"), publish=("insert",))
+    two_tables.replicate(**wanted)
+    assert [entry.table for entry in membership(two_tables).left] == ["u"]
+    assert membership(two_tables).making is None
