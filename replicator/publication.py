@@ -206,8 +206,8 @@ async def create_publication(
     try:
         await check_publisher(source, tables, creates=True)
     except TerminalError as error:
-        remedy = f"{error.remedy}; or let one make the publication alone: {statement.as_string()}"
-        raise TerminalError(error.fact, remedy) from None
+        alone = f"an administrator's own publication takes none of them: {statement.as_string()}"
+        raise TerminalError(f"{error.fact} ({alone})" if len(tables) <= 10 else error.fact, error.remedy) from None
     async with source.transaction(f"creating publication {names.publication}"):
         await source.execute(f"creating publication {names.publication}", statement)
         await source.execute(f"naming the group of publication {names.publication}", comment)

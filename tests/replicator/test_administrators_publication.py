@@ -105,8 +105,9 @@ def test_one_that_is_not_there_is_asked_for_with_its_statement(replication: Grou
         with pytest.raises(TerminalError) as raised:
             replicate(replication, reader, publication=publication, tables=("t",))
         name = publication or replication.names.publication
-        assert f'CREATE PUBLICATION "{name}" FOR TABLE ONLY "public"."t" WITH (publish = ' in raised.value.remedy
-    replication.source.execute(raised.value.remedy[raised.value.remedy.index("CREATE PUBLICATION") :])
+        assert f'CREATE PUBLICATION "{name}" FOR TABLE ONLY "public"."t" WITH (publish = ' in str(raised.value)
+    statement = raised.value.fact[raised.value.fact.index("CREATE PUBLICATION") : -1]
+    replication.source.execute(statement)
     replicate(replication, reader, tables=("t",))
 
 

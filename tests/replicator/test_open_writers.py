@@ -1,0 +1,55 @@
+"""A table joins while the application writes to it: nothing of it is lost, and nobody waits for long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.end_to_end.group_under_test import configuration
+from tests.replicator.conftest import Group
+from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
+from tests.servers.postgres_binaries import NEWEST
+
+LONGEST_WAIT_S = 3.0  # LOCK_TIMEOUT_MS, and what a busy machine adds
+
+
+@pytest.fixture(params=[16, NEWEST])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """Also one of before spring 2025, which decodes an open transaction by what it knew of the publication at first."""
+    with PostgresServer(version=request.param) as server:
+        yield server
+
+
+def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(
+    server: PostgresServer, nats_server: NatsServer, group: str
+) -> None:
+    source = server.create_database("source")
+    source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE w (id bigint PRIMARY KEY, v text)")
+    replication = Group(group, source, nats_server.settings())
+    replication.replicate(tables=("t",))
+    config = configuration(group, source, None, nats_server, tables="t,w", **{"without-copy": "w"})
+    with source.connect(autocommit=False) as writer, source.connect() as application:
+        writer.execute("INSERT INTO w VALUES (1, 'before')")
+        with PgsluiceProcess("replicator", config=config) as replicator:
+            replicator.wait_for_log("a transaction writes to a table that joins")
+            waits = [insert(application, number) for number in range(10, 30)]
+            writer.execute("INSERT INTO w VALUES (2, 'after')")
+            writer.commit()
+            replicator.wait_for_log("replicating")
+            application.execute("INSERT INTO w VALUES (100, 'followed')")
+            replicator.terminate()
+            assert replicator.wait() == 0
+    assert max(waits) < LONGEST_WAIT_S
+    replication.replicate(tables=("t", "w"))
+    assert replication.audit().rows == {"public.w insert": 1}
+
+
+def insert(application: psycopg.Connection[Any], number: int) -> float:
+    """Seconds that it took."""
+    began = time.monotonic()
+    application.execute("INSERT INTO w VALUES (%s, 'meanwhile')", [number])
+    return time.monotonic() - began
