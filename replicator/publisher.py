@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import nats.errors
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -37,6 +36,7 @@ from replicator.assembler import Message
 from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.jetstream import ChangeStream
+from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
 from shared.lsn import LSN
 from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
 
@@ -50,11 +50,6 @@ FULL_STREAM_REMINDER_S = 10.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
 _CHECK_INTERVAL_S = 0.25
-
-# JetStream's error codes (nats-server, server/errors.json)
-_WRONG_LAST_SEQUENCE = {10071, 10070, 10164}
-_STREAM_FULL = {10077, 10047, 10023, 10122}
-_TRANSIENT_STATUS = {500, 503}
 
 log = telemetry.logger(__name__)
 
@@ -188,7 +183,9 @@ class Publisher:
             reply = f"{self._inbox}.{self._attempt}.{outstanding.sequence}"
             try:
                 await self._client.publish(self._stream.subject, outstanding.data, reply=reply, headers=headers)
-            except (nats.errors.OutboundBufferLimitError, nats.errors.ConnectionClosedError, OSError) as error:
+            except CLIENT_ERRORS as error:
+                if not is_passing(error):
+                    raise
                 self._fail(f"cannot send to NATS ({type(error).__name__})")
 
     @property
@@ -242,7 +239,7 @@ class Publisher:
             try:
                 await self._client.flush(timeout=int(ACK_TIMEOUT_S))
                 return
-            except (nats.errors.Error, OSError) as error:
+            except CLIENT_ERRORS as error:
                 if self._client.is_closed:
                     raise TransientError("the connection to NATS is closed", "it is made again") from None
                 log.warning("NATS does not answer, waiting", reason=type(error).__name__)
@@ -289,13 +286,13 @@ class Publisher:
 
     def _receive_error(self, error: Mapping[str, Any]) -> None:
         code, text = error.get("err_code"), error.get("description", "")
-        if code in _WRONG_LAST_SEQUENCE:
+        if code in WRONG_LAST_SEQUENCE:
             self._wrong_sequence = True
             self._fail("the stream's end is not the expected one")
-        elif code in _STREAM_FULL:
+        elif code in STREAM_FULL:
             self._log_full_stream(text)
             self._fail("the stream is full")
-        elif error.get("code") in _TRANSIENT_STATUS:
+        elif is_passing_answer(error):
             self._fail(f"JetStream refused a message: {text} (error {code})")
         else:
             self._fatal = TerminalError(

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
 from shared.dead_letter import DeadLetter, chunk_of
 from shared.errors import TransientError
 from shared.jetstream import REQUEST_TIMEOUT_S, StoredMessage, Stream, StreamState
+from shared.jetstream_error import CLIENT_ERRORS
 from shared.names import GroupNames
 from shared.settings import StreamSettings
 
 MAX_BYTES = 1024 * 1024 * 1024
 """NATS reserves it. Enough for the letters of many workers: a row seldom has more than some kilobytes."""
 
-_FETCH_MESSAGES = 512
-_FETCH_BYTES = 4 * 1024 * 1024
 _HEADER_BYTES = 16 * 1024
 """Room for headers in a NATS message, which counts towards the server's ``max_payload``."""
 
@@ -70,7 +68,7 @@ class DeadLetterStream(Stream):
                     f"stream {self.name} does not take a dead letter ({error.description})",
                     "replay or discard dead letters, or give the stream more room",
                 ) from None
-            except (nats.errors.Error, nats.js.errors.Error, TimeoutError) as error:
+            except CLIENT_ERRORS as error:
                 raise self._unavailable(type(error).__name__) from None
         return StoredLetter(letter, tuple(sequences), queue)
 
@@ -80,7 +78,7 @@ class DeadLetterStream(Stream):
         state = await self.state()
         if state is None or not state.messages:
             return []
-        messages = await self._messages(state)
+        messages = await self._messages(state.first_sequence)
         found: dict[tuple[str, object], StoredLetter] = {}
         for stored in _joined(messages):
             letter = stored.letter
@@ -95,15 +93,13 @@ class DeadLetterStream(Stream):
             for sequence in stored.sequences:
                 await self.delete_message(sequence)
 
-    async def _messages(self, state: StreamState) -> list[StoredMessage]:
+    async def _messages(self, sequence: int) -> list[StoredMessage]:
+        """All there are, one by one from the leader: a letter that a replica does not show yet must not be taken for none, nor
+        one that was removed for one that is there."""
         messages: list[StoredMessage] = []
-        next_sequence = state.first_sequence
-        while next_sequence <= state.last_sequence:
-            fetched = await self.fetch(next_sequence, _FETCH_MESSAGES, _FETCH_BYTES)
-            if not fetched:
-                break
-            messages += fetched
-            next_sequence = fetched[-1].sequence + 1
+        while (message := await self.next_message_on(">", sequence)) is not None:
+            messages.append(message)
+            sequence = message.sequence + 1
         return messages
 
 

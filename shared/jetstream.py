@@ -2,11 +2,16 @@
 
 The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
 server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
+
+A direct get is answered by any replica of the stream, however far behind its leader it is, and by nobody while there is no
+leader. What it shows is right, for a message never changes; that it shows nothing, or what it calls the last message, proves
+nothing. So ``peek…`` asks whoever is near, for callers who ask again, and everything else asks the leader where it matters.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import ssl
 import uuid
@@ -23,6 +28,7 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_passing, stream_error
 from shared.names import GroupNames
 from shared.settings import NatsSettings, StreamSettings
 
@@ -39,10 +45,7 @@ _END_OF_BATCH = "204"
 _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
 _STREAM_MANAGEMENT = "$JS.API.STREAM."
-_STREAM_NOT_FOUND = 10059
-_MESSAGE_NOT_FOUND = 10043
 _CREATED_METADATA = "pgsluice.created"
-_SUBJECTS_OVERLAP = 10065
 
 
 async def connect(settings: NatsSettings, name: str) -> Client:
@@ -163,13 +166,13 @@ async def _check_server(client: Client) -> None:
         )
     try:
         await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()
-    except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError, nats.js.errors.APIError):
+    except (nats.errors.Error, OSError) as error:
+        if is_passing(error) and not isinstance(error, nats.errors.NoRespondersError):
+            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader") from None
         raise TerminalError(
             "the NATS server has no JetStream for this account",
             "start nats-server with -js and a store directory, or enable JetStream for the account",
         ) from None
-    except (nats.errors.TimeoutError, TimeoutError):
-        raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,7 @@ class Stream:
         """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages."""
         answer = await self._request(f"INFO.{self.name}", {})
         configuration = stream_configuration(self.name, [self._subjects], settings)
-        if answer.get("error", {}).get("err_code") == _STREAM_NOT_FOUND:
+        if answer.get("error", {}).get("err_code") == STREAM_NOT_FOUND:
             configuration["metadata"] = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {uuid.uuid4().hex[:8]}"}
             answer = await self._request(f"CREATE.{self.name}", configuration)
         elif "error" not in answer and not configuration.items() <= answer["config"].items():
@@ -224,21 +227,29 @@ class Stream:
         """None when there is no such stream."""
         answer = await self._request(f"INFO.{self.name}", {})
         if "error" in answer:
-            if answer["error"].get("err_code") == _STREAM_NOT_FOUND:
+            if answer["error"].get("err_code") == STREAM_NOT_FOUND:
                 return None
             raise stream_error(self.name, answer["error"])
         return _stream_state(answer)
 
+    async def peek(self, sequence: int) -> StoredMessage | None:
+        """The message with that sequence; None when the server that was asked does not show it, whatever the stream holds."""
+        return await self._direct_get({"seq": sequence})
+
     async def message(self, sequence: int) -> StoredMessage | None:
         """The message with that sequence; None when the stream does not hold it."""
-        return await self._direct_get({"seq": sequence})
+        return await self.peek(sequence) or await self._leader_get({"seq": sequence})
 
     async def last_message_on(self, subject: str) -> StoredMessage | None:
         """The newest message on ``subject``; None when the stream holds none."""
-        return await self._direct_get({"last_by_subj": subject})
+        return await self._leader_get({"last_by_subj": subject})
+
+    async def next_message_on(self, subject: str, first_sequence: int) -> StoredMessage | None:
+        """The first message on ``subject`` with a sequence of at least ``first_sequence``; None when the stream holds none."""
+        return await self._leader_get({"seq": first_sequence, "next_by_subj": subject})
 
     async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
-        """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``.
+        """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``; from whoever is near.
 
         The answer ends early at ``max_bytes`` (but holds one message at least) or at the end of what the answering server
         has; the caller asks again. A gap inside shows in the sequences.
@@ -273,7 +284,7 @@ class Stream:
     async def delete_message(self, sequence: int) -> None:
         """Removes one message; nothing happens when it is gone."""
         answer = await self._request(f"MSG.DELETE.{self.name}", {"seq": sequence})
-        if "error" in answer and answer["error"].get("err_code") != _MESSAGE_NOT_FOUND:
+        if "error" in answer and answer["error"].get("err_code") != MESSAGE_NOT_FOUND:
             raise stream_error(self.name, answer["error"])
 
     async def configuration_of(self, name: str) -> dict[str, Any]:
@@ -287,14 +298,14 @@ class Stream:
     async def delete(self) -> None:
         """Removes the stream and all its messages; nothing happens when there is none."""
         answer = await self._request(f"DELETE.{self.name}", {})
-        if "error" in answer and answer["error"].get("err_code") != _STREAM_NOT_FOUND:
+        if "error" in answer and answer["error"].get("err_code") != STREAM_NOT_FOUND:
             raise stream_error(self.name, answer["error"])
 
     async def _direct_get(self, request: dict[str, Any]) -> StoredMessage | None:
         try:
             answer = await self._client.request(_DIRECT_GET + self.name, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
         except nats.errors.NoRespondersError:
-            return None  # no stream, or no leader: `state` tells which
+            return None  # no stream, or no leader
         except (nats.errors.Error, TimeoutError) as error:
             raise self._unavailable(type(error).__name__) from None
         headers = answer.headers or {}
@@ -303,6 +314,15 @@ class Stream:
         if "Status" in headers:
             raise self._unavailable(f"status {headers['Status']} {headers.get('Description', '')}")
         return _stored(headers, answer.data)
+
+    async def _leader_get(self, request: dict[str, Any]) -> StoredMessage | None:
+        """From the stream's leader: what was acknowledged before is found. None when there is no such message, or no stream."""
+        answer = await self._request(f"MSG.GET.{self.name}", request)
+        if "error" not in answer:
+            return _stored_at_leader(answer["message"])
+        if answer["error"].get("err_code") in (NO_MESSAGE_FOUND, STREAM_NOT_FOUND):
+            return None
+        raise stream_error(self.name, answer["error"])
 
     async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -327,6 +347,10 @@ class ChangeStream(Stream):
         """The newest message; None when the stream is empty."""
         return await self.last_message_on(self.subject)
 
+    async def peek_last(self) -> StoredMessage | None:
+        """The newest message that the server that was asked shows; the stream may hold newer ones."""
+        return await self._direct_get({"last_by_subj": self.subject})
+
 
 class SnapshotStream(Stream):
     """Copied rows, one subject for each page range (``shared.snapshot_message``)."""
@@ -337,7 +361,7 @@ class SnapshotStream(Stream):
 
     async def next_begin(self, first_sequence: int) -> StoredMessage | None:
         """The first message from ``first_sequence`` on that begins a table; None without one."""
-        return await self._direct_get({"seq": first_sequence, "next_by_subj": self._begin_subjects})
+        return await self.next_message_on(self._begin_subjects, first_sequence)
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
@@ -361,19 +385,6 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
     return configuration
 
 
-def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
-    """What the operator reads when JetStream refuses an operation on ``stream``."""
-    code, text = error.get("err_code"), error.get("description", "")
-    if code == _SUBJECTS_OVERLAP:
-        return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")
-    if error.get("code") in (503, 500) and code not in (10047, 10023):
-        return TransientError(f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again")
-    return TerminalError(
-        f"JetStream refuses stream {stream}: {text} (error {code})",
-        "check stream-max-bytes, stream-replicas and the account's JetStream limits",
-    )
-
-
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:
     state = answer["state"]
     return StreamState(
@@ -393,7 +404,17 @@ def _own_metadata(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
-    stamp = headers["Nats-Time-Stamp"]
+    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, _time(headers["Nats-Time-Stamp"]))
+
+
+def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
+    """From the leader's answer: a JSON object with headers and data in base 64."""
+    lines = base64.b64decode(message.get("hdrs", "")).decode().split("\r\n")[1:]
+    headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+    headers |= {"Nats-Subject": message["subject"], "Nats-Sequence": str(message["seq"])}
+    return StoredMessage(message["seq"], headers, base64.b64decode(message.get("data", "")), _time(message["time"]))
+
+
+def _time(stamp: str) -> datetime:
     seconds, _, fraction = stamp.rstrip("Z").partition(".")
-    stored_at = datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))
-    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, stored_at)
+    return datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))

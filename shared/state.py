@@ -5,6 +5,8 @@ was made of it, ``replicator.membership``), ``replicator`` (its progress), ``sna
 tables, ``shared.ledger``), ``worker.<name>`` (what a worker reports of itself), ``position.<name>`` (the position of a sink that
 has no better place for it), ``lease.<name>`` (who runs that worker). Values are JSON objects. A write that names the revision it
 replaces fails when somebody else wrote in between.
+
+Everything is read through the leader of the stream behind the bucket, so whatever was acknowledged to anybody before is seen.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import nats.errors
 import nats.js.errors
 import orjson
 from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
-from shared.errors import TerminalError, TransientError
+from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.jetstream import REQUEST_TIMEOUT_S
+from shared.jetstream_error import CLIENT_ERRORS, is_passing
 from shared.names import GroupNames
 from shared.settings import StreamSettings
 
@@ -69,16 +71,18 @@ class StateBucket:
 
     async def exists(self) -> bool:
         try:
-            self._bucket = await self._answer(self._jetstream.key_value(self.name))
+            await self._answer(self._jetstream.key_value(self.name))
         except nats.js.errors.NotFoundError:
             return False
+        self._bucket = self._read_through_leader()
         return True
 
     async def ensure(self, settings: StreamSettings) -> None:
         """Creates the bucket when there is none."""
         if not await self.exists():
-            config = KeyValueConfig(self.name, history=1, storage=StorageType.FILE, replicas=settings.replicas, direct=True)
-            self._bucket = await self._answer(self._jetstream.create_key_value(config))
+            config = KeyValueConfig(self.name, history=1, storage=StorageType.FILE, replicas=settings.replicas, direct=False)
+            await self._answer(self._jetstream.create_key_value(config))
+            self._bucket = self._read_through_leader()
 
     async def get(self, key: str) -> Entry | None:
         try:
@@ -126,6 +130,10 @@ class StateBucket:
             await self._answer(self._jetstream.delete_key_value(self.name))
             self._bucket = None
 
+    def _read_through_leader(self) -> KeyValue:
+        """nats-py would ask any replica, however far behind, where the stream allows it, as those of earlier versions do."""
+        return KeyValue(self.name, f"KV_{self.name}", f"$KV.{self.name}.", self._jetstream, direct=False)
+
     async def _opened(self) -> KeyValue:
         if self._bucket is None and not await self.exists():
             raise TerminalError(
@@ -139,20 +147,16 @@ class StateBucket:
             return await call
         except _MEANINGFUL:
             raise
-        except nats.js.errors.APIError as error:
-            if error.code in (500, 503):
-                raise self._unavailable(f"error {error.err_code}") from None
-            raise TerminalError(
-                f"JetStream refuses the state bucket {self.name}: {error.description} (error {error.err_code})",
-                "check the account's JetStream limits and permissions",
-            ) from None
-        except (
-            nats.errors.TimeoutError,
-            nats.errors.NoRespondersError,
-            nats.errors.ConnectionClosedError,
-            TimeoutError,
-        ) as error:
-            raise self._unavailable(type(error).__name__) from None
+        except CLIENT_ERRORS as error:
+            raise self._refusal(error) from None
 
-    def _unavailable(self, reason: str) -> TransientError:
-        return TransientError(f"the state bucket {self.name} does not answer ({reason})", "check that NATS runs and has a leader")
+    def _refusal(self, error: Exception) -> PgsluiceError:
+        description = getattr(error, "description", None) or str(error)
+        code = getattr(error, "err_code", None)
+        about = f" (error {code})" if code else f" ({type(error).__name__})"
+        if is_passing(error):
+            return TransientError(f"the state bucket {self.name} does not answer{about}", "check that NATS runs and has a leader")
+        return TerminalError(
+            f"JetStream refuses the state bucket {self.name}: {description}{about}",
+            "check the account's JetStream limits and permissions",
+        )

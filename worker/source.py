@@ -158,10 +158,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return start | {"changes": plan_end(start["changes"], last, limit, self._mark)}
 
     def _last_mark(self, start: int) -> Mark | None:
-        """The newest message that may be applied; None when there is none after ``start``."""
+        """The newest message that may be applied; None when there is none after ``start``, or a replica that lags says so."""
         if self._target is not None:
             return self._changes.mark(self._target) if self._target > start else None
-        return self._changes.last_mark() if self._wait_for_message_after(start) else None
+        last = self._changes.peek_last() if self._wait_for_message_after(start) else None
+        return last if last is not None and last.sequence > start else None
 
     def _gathered(self, start: int, last: Mark) -> Mark:
         """The newest message, after a while when the stream grows fast: each batch costs the same to plan and to commit, however
@@ -173,16 +174,16 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             if time.monotonic() > deadline:
                 break
             time.sleep(GATHER_PAUSE_S)
-            newer = self._changes.last_mark() or last
+            newer = self._changes.peek_last() or last
             growth = int((newer.bytes_through - last.bytes_through) / GATHER_PAUSE_S)
-            last = newer
+            last = max(last, newer, key=lambda mark: mark.sequence)
         return last
 
     def _wait_for_message_after(self, start: int) -> bool:
         deadline = time.monotonic() + IDLE_WAIT_S
         pause = FIRST_PAUSE_S
         while True:
-            mark = self._changes.mark(start + 1)
+            mark = self._changes.peek(start + 1)
             if mark is not None:
                 self._marks[start + 1] = mark
                 return True

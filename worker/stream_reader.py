@@ -53,9 +53,13 @@ class StreamReader:
         """None when the stream does not hold that message (yet, or any more)."""
         return _mark(self._connection.ask(lambda client: self._stream(client).message(sequence)))
 
-    def last_mark(self) -> Mark | None:
-        """None when the stream is empty."""
-        return _mark(self._connection.ask(lambda client: self._stream(client).last_message()))
+    def peek(self, sequence: int) -> Mark | None:
+        """None when the replica that was asked does not hold that message (yet, or any more)."""
+        return _mark(self._connection.ask(lambda client: self._stream(client).peek(sequence)))
+
+    def peek_last(self) -> Mark | None:
+        """The newest message of the replica that was asked, which may lag; None when it holds none."""
+        return _mark(self._connection.ask(lambda client: self._stream(client).peek_last()))
 
     def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[Body]:
         """The bodies whose first chunk lies in the range, in order.
@@ -95,16 +99,18 @@ def consecutive_messages(
     expected = first_sequence
     deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
     while True:
-        messages = connection.ask(lambda client, first: stream_of(client).fetch(first, FETCH_MESSAGES, FETCH_BYTES), expected)
-        for message in messages:
+        asked = expected
+        for message in connection.ask(lambda client, at: stream_of(client).fetch(at, FETCH_MESSAGES, FETCH_BYTES), expected):
             if message.sequence != expected:
+                if connection.ask(lambda client, at: stream_of(client).message(at), expected) is not None:
+                    break  # the replica that answered is not what the stream is
                 raise TerminalError(
                     f"messages {expected} to {message.sequence - 1} of {_about(connection)} are gone and were not applied",
                     "they were removed by hand or the stream was recreated; drop the group and copy the tables again",
                 )
             expected += 1
             yield message
-        if messages:
+        if expected > asked:
             deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
         elif time.monotonic() > deadline:
             raise TransientError(f"message {expected} of {_about(connection)} does not arrive", "check the stream's replicas")

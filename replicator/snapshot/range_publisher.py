@@ -18,13 +18,13 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import nats.errors
 import orjson
 from nats.aio.client import Client
 
 from replicator.tasks import cancel
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import SnapshotStream
+from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer
 from shared.message import ID_HEADER
 from shared.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
@@ -33,11 +33,6 @@ ACK_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 FULL_STREAM_REMINDER_S = 10.0
-
-# JetStream's error codes (nats-server, server/errors.json)
-_WRONG_LAST_SEQUENCE = {10071, 10070, 10164}
-_STREAM_FULL = {10077, 10047, 10023, 10122}
-_TRANSIENT_STATUS = {500, 503}
 
 _log = logging.getLogger(__name__)
 
@@ -128,9 +123,9 @@ class RangePublisher:
             error = answer.get("error")
             if error is None:
                 self._stored = Stored(prepared.number, answer["seq"], None)
-            elif error.get("err_code") in _WRONG_LAST_SEQUENCE:
+            elif error.get("err_code") in WRONG_LAST_SEQUENCE:
                 self._stored = await self._look_until_answered()
-            elif error.get("err_code") in _STREAM_FULL or error.get("code") in _TRANSIENT_STATUS:
+            elif error.get("err_code") in STREAM_FULL or is_passing_answer(error):
                 self._log_waiting(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
@@ -146,7 +141,7 @@ class RangePublisher:
         headers = prepared.headers | {EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER: str(self._stored.sequence)}
         try:
             answer = await self._client.request(self._subject, prepared.data, timeout=ACK_TIMEOUT_S, headers=headers)
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except CLIENT_ERRORS as error:
             if self._client.is_closed:
                 raise TransientError("the connection to NATS is closed", "it is made again") from None
             _log.warning("JetStream did not acknowledge rows (%s); looking what it holds", type(error).__name__)
@@ -178,7 +173,8 @@ class RangePublisher:
         if now - self._full_logged_at >= FULL_STREAM_REMINDER_S:
             self._full_logged_at = now
             _log.warning(
-                "stream %s takes no rows now (%s), waiting: start the workers or raise stream-max-bytes",
+                "stream %s takes no rows now (%s), waiting%s",
                 self._stream.name,
                 error.get("description"),
+                ": start the workers or raise stream-max-bytes" if error.get("err_code") in STREAM_FULL else "",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -127,7 +128,8 @@ class NatsCluster:
         return dict(information.get("cluster") or {})
 
     def _ask(self, request: str, *nodes: NatsServer) -> dict[str, Any] | None:
-        return asyncio.run(_ask([node.url for node in nodes], request))
+        with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine
+            return thread.submit(asyncio.run, _ask([node.url for node in nodes], request)).result()
 
 
 async def _ask(servers: list[str], request: str) -> dict[str, Any] | None:

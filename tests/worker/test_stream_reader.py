@@ -87,7 +87,7 @@ def test_removed_messages_are_an_error_not_a_jump(nats_server: NatsServer, group
 
 def test_marks_tell_sizes_and_settled_ends(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
     asyncio.run(publish(nats_server, group, [*whole(b"abc"), *chunks(b"12", b"3")]))
-    first, last = reader.mark(1), reader.last_mark()
+    first, last = reader.mark(1), reader.peek_last()
     assert first is not None
     assert last is not None
     assert (first.settled, first.bytes_before, first.bytes_through) == (1, 0, 3)
