@@ -103,6 +103,8 @@ class StateBucket:
             return await self._answer((await self._opened()).create(key, orjson.dumps(value)))
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
+        except nats.js.errors.KeyNotFoundError:  # refused, and not there to be read either
+            raise TransientError(f"key {key} of the state bucket {self.name} is being written", "it is tried again") from None
 
     async def update(self, key: str, value: dict[str, Any], revision: int) -> int | None:
         """The new revision; None when the key's revision is no longer ``revision``."""

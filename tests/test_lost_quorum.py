@@ -1,0 +1,160 @@
+"""Three nats-servers that stall, or lose two of them: everybody waits, and goes on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from nats.aio.client import Client
+
+from replicator import publisher as publisher_module
+from replicator.assembler import Message
+from replicator.publisher import Publisher, StreamEnd
+from replicator.snapshot.range_publisher import RangePublisher
+from replicator.tasks import cancel
+from shared.errors import TransientError
+from shared.jetstream import ChangeStream, SnapshotStream, connect, disconnect
+from shared.lsn import LSN
+from shared.message import ID_HEADER
+from shared.names import GroupNames
+from shared.position import Position
+from shared.settings import StreamSettings
+from shared.snapshot_message import SnapshotHeaders
+from shared.state import StateBucket
+from tests.servers import NatsCluster
+from tests.waiting import wait_until_async
+
+SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+DUPLICATE_IN_PROCESS = "error 10158"
+
+
+@asynccontextmanager
+async def connection(cluster: NatsCluster) -> AsyncIterator[Client]:
+    client = await connect(cluster.settings(), "test")
+    yield client
+    await disconnect(client)
+
+
+async def test_a_message_sent_again_while_its_first_copy_is_being_stored_is_stored_once(
+    nats_cluster: NatsCluster, group: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher_module, "ACK_TIMEOUT_S", 1.0)
+    names = GroupNames(group)
+    async with connection(nats_cluster) as client:
+        await ChangeStream(client, names).ensure(SETTINGS)
+    nats_cluster.wait_until_current(names.changes_stream)
+    followers, leader = nats_cluster.followers_of(names.changes_stream), nats_cluster.leader_of(names.changes_stream)
+    client = await connect(nats_cluster.settings(leader), "test")
+    stream = ChangeStream(client, names)
+    publisher = Publisher(client, stream, "17/s/", StreamEnd(0, 0, 0, LSN(0)), lambda sequence: None)
+    running = asyncio.ensure_future(publisher.run())
+    for follower in followers:
+        nats_cluster.pause(follower)
+    try:
+        position = Position(LSN(1), 1)
+        await publisher.publish(Message(position, position, LSN(2), True, 1, b"body"))
+        await wait_until_async(lambda: said(caplog, DUPLICATE_IN_PROCESS, running), what="a duplicate in process")
+    finally:
+        for follower in followers:
+            nats_cluster.resume(follower)
+    async with asyncio.timeout(60):
+        await publisher.flush()
+    state = await stream.state()
+    assert state is not None
+    assert state.messages == 1
+    await cancel([running])
+    await disconnect(client)
+
+
+async def test_rows_sent_again_while_their_first_copy_is_being_stored_are_stored_once(
+    nats_cluster: NatsCluster, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = GroupNames(group)
+    async with connection(nats_cluster) as client:
+        await SnapshotStream(client, names).ensure(SETTINGS)
+    nats_cluster.wait_until_current(names.snapshot_stream)
+    followers, leader = nats_cluster.followers_of(names.snapshot_stream), nats_cluster.leader_of(names.snapshot_stream)
+    client = await connect(nats_cluster.settings(leader), "test")
+    stream, subject = SnapshotStream(client, names), names.snapshot_range_subject("s", 17, 1)
+    publisher = RangePublisher(client, stream, subject, "id/")
+    for follower in followers:
+        nats_cluster.pause(follower)
+    try:
+        await client.publish(subject, b"row\n", headers={ID_HEADER: "id/1"})  # by an attempt before, which was killed
+        await publisher.publish(SnapshotHeaders("s", 17, 1, 1, 1, 1, 1, 4, True), b"row\n")
+        storing = asyncio.ensure_future(publisher.flush())
+        await wait_until_async(lambda: said(caplog, "takes no rows now", storing), what="a duplicate in process")
+    finally:
+        for follower in followers:
+            nats_cluster.resume(follower)
+    async with asyncio.timeout(60):
+        assert await storing == 1
+    state = await stream.state()
+    assert state is not None
+    assert state.messages == 1
+    await publisher.close()
+    await disconnect(client)
+
+
+async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Future[object]) -> bool:
+    if task.done():
+        task.result()
+    return any(text in f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
+
+
+async def test_without_a_quorum_every_call_says_that_it_may_succeed_later(nats_cluster: NatsCluster, group: str) -> None:
+    names = GroupNames(group)
+    async with connection(nats_cluster) as client:
+        await ChangeStream(client, names).ensure(SETTINGS)
+        await StateBucket(client, names).ensure(SETTINGS)
+    nats_cluster.wait_until_current(f"KV_{names.bucket}")
+    left, *others = nats_cluster.nodes
+    client = await connect(nats_cluster.settings(left), "test")
+    bucket, stream = StateBucket(client, names), ChangeStream(client, names)
+    revision = await bucket.put("key", {})
+
+    async def connect_again() -> None:
+        await disconnect(await connect(nats_cluster.settings(left), "test"))
+
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "put": lambda: bucket.put("key", {}),
+        "update": lambda: bucket.update("key", {}, revision),
+        "create": lambda: bucket.create("other", {}),
+        "delete": lambda: bucket.delete("third"),
+        "get": lambda: bucket.get("key"),
+        "keys": bucket.keys,
+        "exists": StateBucket(client, names).exists,
+        "state": stream.state,
+        "ensure": lambda: stream.ensure(SETTINGS),
+        "message": lambda: stream.message(1),
+        "last": stream.last_message,
+        "connect": connect_again,
+    }
+    for node in others:
+        node.kill()
+    try:
+        reasons: set[str] = set()
+
+        async def all_said() -> bool:
+            for name, outcome in zip(
+                calls, await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True), strict=True
+            ):
+                if isinstance(outcome, BaseException):
+                    assert isinstance(outcome, TransientError), (name, outcome)
+                    reasons.add(outcome.fact)
+            return any("NoStreamResponseError" in reason for reason in reasons)
+
+        await wait_until_async(all_said, deadline_s=60, what="no leader at all")
+    finally:
+        for node in others:
+            node.start()
+    nats_cluster.wait_until_ready()
+
+    async def all_answer() -> bool:
+        outcomes = await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True)
+        return not any(isinstance(outcome, Exception) for outcome in outcomes)
+
+    await wait_until_async(all_answer, deadline_s=60, what="answers again")
+    await disconnect(client)
