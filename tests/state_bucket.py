@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+
+from nats.aio.client import Client
 
 from shared.jetstream import connect
 from shared.names import GroupNames
@@ -21,3 +24,10 @@ def ensure_bucket(settings: NatsSettings, group: str) -> None:
         await client.close()
 
     asyncio.run(ensure())
+
+
+async def seal_bucket(client: Client, group: str) -> None:
+    """From now on JetStream refuses every write of the group's state, for good."""
+    context = client.jetstream()
+    configuration = (await context.stream_info(f"KV_{GroupNames(group).bucket}")).config
+    await context.update_stream(replace(configuration, sealed=True, deny_delete=True, deny_purge=True, allow_rollup_hdrs=False))

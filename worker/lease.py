@@ -14,19 +14,18 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shared import telemetry
 from shared.errors import TransientError
 from shared.state import Entry, StateBucket, lease_key
+from worker.watched_task import Ended, WatchedTask
 
 LEASE_DURATION_S = 10.0
 RENEWAL_INTERVAL_S = 2.0
 POLL_INTERVAL_S = 0.25
 WAIT_LOG_INTERVAL_S = 10.0
-CANCEL_INTERVAL_S = 0.05
 
 log = telemetry.logger(__name__)
 
@@ -39,10 +38,22 @@ class Lease:
         self._worker = worker
         self._key = lease_key(worker)
         self._revision = 0
-        self._renewal: asyncio.Task[None] | None = None
+        self._renewal: WatchedTask | None = None
 
-    async def acquire(self, on_lost: Callable[[], None]) -> None:
-        """Waits until this process holds the lease, then renews it in the background; calls ``on_lost`` if it is taken."""
+    async def acquire(self, on_ended: Ended) -> None:
+        """Waits until this process holds the lease, also while the broker does not answer, then renews it in the background.
+        ``on_ended`` is told why that came to an end: TransientError when another process took the lease."""
+        while True:
+            try:
+                self._revision = await self._win()
+                self._renewal = WatchedTask("the renewal of the lease", self._renew(), on_ended)
+                return
+            except TransientError as error:
+                log.warning("waiting for the broker to give the lease", worker=self._worker, reason=str(error))
+            await asyncio.sleep(RENEWAL_INTERVAL_S)
+
+    async def _win(self) -> int:
+        """Waits for the lease; the revision under which it is ours."""
         waited_since = time.monotonic()
         seen_revision, seen_at, logged_at = -1, 0.0, 0.0
         while True:
@@ -66,9 +77,7 @@ class Lease:
                         waited_s=now - waited_since,
                     )
             if revision is not None:
-                self._revision = revision
-                self._renewal = asyncio.create_task(self._renew(on_lost))
-                return
+                return revision
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def release(self) -> None:
@@ -76,24 +85,28 @@ class Lease:
         if self._renewal is None:
             return
         renewal, self._renewal = self._renewal, None
-        while not renewal.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
-            renewal.cancel()
-            await asyncio.wait({renewal}, timeout=CANCEL_INTERVAL_S)
+        await renewal.cancel()
         entry = await self._bucket.get(self._key)
         if entry is not None and entry.revision == self._revision:
             await self._bucket.delete(self._key)
 
-    async def _renew(self, on_lost: Callable[[], None]) -> None:
+    async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEWAL_INTERVAL_S)
             try:
-                revision = await self._bucket.update(self._key, _identity(), self._revision)
-                if revision is None and not await self._still_ours():
-                    on_lost()
-                    return
-                self._revision = revision or self._revision
+                is_ours = await self._is_renewed()
             except TransientError as error:
                 log.warning("the lease could not be renewed, trying again", reason=str(error))
+                continue
+            if not is_ours:
+                raise TransientError(
+                    f"another process took over worker '{self._worker}'", "give each worker of a group its own --name"
+                )
+
+    async def _is_renewed(self) -> bool:
+        revision = await self._bucket.update(self._key, _identity(), self._revision)
+        self._revision = revision or self._revision
+        return revision is not None or await self._still_ours()
 
     async def _still_ours(self) -> bool:
         """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""

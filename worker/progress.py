@@ -16,6 +16,7 @@ from shared.errors import TerminalError, TransientError
 from shared.lsn import format_lsn
 from shared.state import StateBucket, worker_key
 from worker.sinks.sink import Applied
+from worker.watched_task import Ended, WatchedTask
 
 REPORT_INTERVAL_S = 1.0
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -33,7 +34,7 @@ class ProgressReport:
         self._waiting = ""
         self._started_at = _now()
         self._reported: tuple[Applied, int, str] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: WatchedTask | None = None
 
     def note(self, applied: Applied, changes: int) -> None:
         self._applied = applied
@@ -45,15 +46,16 @@ class ProgressReport:
         """A batch could not be applied for now; it is tried again until it is."""
         self._waiting = reason
 
-    async def start(self) -> None:
-        """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background."""
+    async def start(self, on_ended: Ended) -> None:
+        """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
+        ``on_ended`` is told why that came to an end."""
         await self._report()
-        self._task = asyncio.create_task(self._report_for_ever())
+        self._task = WatchedTask("the report of the worker's progress", self._report_for_ever(), on_ended)
 
     async def stop(self) -> None:
         """Writes the last report."""
         if self._task is not None:
-            self._task.cancel()
+            await self._task.cancel()
             await self._report()
 
     async def _report_for_ever(self) -> None:

@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
-from shared.errors import TransientError
+from shared.errors import PgsluiceError, TransientError
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name
 from shared.published_tables import load_tables
@@ -46,6 +46,7 @@ POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
 BATCH_LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
+_STREAMS = "the group's replicator, which creates the streams"
 
 log = telemetry.logger(__name__)
 
@@ -78,7 +79,7 @@ class Worker:
         self._sink = new_sink(settings)
         self._names = GroupNames(settings.group)
         self._stop_requested = threading.Event()
-        self._lease_lost = False
+        self._failure: BaseException | None = None
         self._loop = EventLoopThread("pgsluice-worker-nats")
         self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
@@ -99,16 +100,24 @@ class Worker:
         self._stop_requested.set()
 
     def run(self) -> None:
+        """Raises what ended a task in the background, too."""
+        self._run()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
         self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
         starting = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
-        streams = self._wait_for(self._find_streams, "the group's replicator, which creates the streams")
-        if streams is None:
+        if self._wait_for(self._find_streams, _STREAMS) is None:
             return
         bucket = StateBucket(self._client, self._names)
         if not self._acquire_lease(bucket):
             return
         applied = self._open_sink()
         if applied is None:
+            return
+        streams = self._wait_for(self._find_streams, _STREAMS)  # as they are now: we may have waited for the lease for months
+        if streams is None:
             return
         self._loop.run(check_report(bucket, self._settings.name, applied))
         check_position(self._names, applied, streams.changes)
@@ -121,7 +130,7 @@ class Worker:
             self._sink.finish_copy()
             self._copy_end.note_handled(applied)
         self._progress = ProgressReport(bucket, self._settings.name, replace(applied, rules=self._transformation.hash))
-        self._loop.run(self._progress.start())
+        self._loop.run(self._progress.start(self._end_with))
         target = self._find_target()
         if self._stop_requested.is_set():
             return
@@ -143,7 +152,7 @@ class Worker:
         if self._client is not None:
             try:
                 self._loop.run(self._close_client(self._client), CLOSE_TIMEOUT_S)
-            except (TimeoutError, TransientError) as error:
+            except (TimeoutError, PgsluiceError) as error:
                 log.warning("the broker did not take our leave; the lease ends by itself", reason=type(error).__name__)
         self._spark.close()
         self._loop.close()
@@ -160,7 +169,10 @@ class Worker:
         """What ``question`` answers as soon as it answers something; None when asked to stop before."""
         logged_at = time.monotonic() - WAIT_LOG_INTERVAL_S + POLL_INTERVAL_S
         while not self._stop_requested.is_set():
-            answer = question()
+            try:
+                answer = question()
+            except TransientError as error:
+                answer, waiting_for = None, str(error)
             if answer is not None:
                 return answer
             if time.monotonic() - logged_at > WAIT_LOG_INTERVAL_S:
@@ -184,7 +196,7 @@ class Worker:
     def _acquire_lease(self, bucket: StateBucket) -> bool:
         """False when asked to stop while waiting."""
         self._lease = Lease(bucket, self._settings.name)
-        waiting = asyncio.run_coroutine_threadsafe(self._lease.acquire(self._lose_lease), self._loop.loop)
+        waiting = asyncio.run_coroutine_threadsafe(self._lease.acquire(self._end_with), self._loop.loop)
         while not self._stop_requested.is_set():
             try:
                 waiting.result(POLL_INTERVAL_S)
@@ -206,8 +218,10 @@ class Worker:
             pause = min(2 * pause, LONGEST_RETRY_S)
         return None
 
-    def _lose_lease(self) -> None:
-        self._lease_lost = True
+    def _end_with(self, error: BaseException) -> None:
+        """A task in the background has ended, and with it this process: it finishes the batch in hand."""
+        log.warning("stopping, for a part of this worker has ended", reason=str(error) or type(error).__name__)
+        self._failure = self._failure or error
         self._stop_requested.set()
 
     def _find_target(self) -> DrainTarget | None:
@@ -305,10 +319,6 @@ class Worker:
             except TransientError as error:
                 log.warning("what comes between batches could not be done, trying again", reason=str(error))
             self._tick()
-        if self._lease_lost:
-            raise TransientError(
-                f"another process took over worker '{self._settings.name}'", "give each worker of a group its own --name"
-            )
 
     def _tick(self) -> None:
         if not isinstance(self._sink, TickingSink):

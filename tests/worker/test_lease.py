@@ -12,11 +12,13 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from shared.errors import TransientError
 from shared.jetstream import connect
 from shared.names import GroupNames
 from shared.settings import StreamSettings
 from shared.state import StateBucket, lease_key
 from tests.servers import NatsServer
+from tests.state_bucket import seal_bucket
 from worker import lease as lease_module
 from worker.lease import Lease
 
@@ -37,8 +39,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lease_module, name, getattr(lease_module, name) / 10)
 
 
-def not_expected() -> None:
-    raise AssertionError("the lease was lost")
+def not_expected(error: BaseException) -> None:
+    raise AssertionError("the lease was lost") from error
 
 
 @pytest.mark.usefixtures("quick")
@@ -73,8 +75,21 @@ async def test_the_lease_of_a_process_that_died_on_this_host_is_taken_at_once(bu
 
 @pytest.mark.usefixtures("quick")
 async def test_a_holder_whose_lease_was_taken_is_told(bucket: StateBucket) -> None:
-    lost = asyncio.Event()
+    ended: asyncio.Queue[BaseException] = asyncio.Queue()
     lease = Lease(bucket, "w")
-    await lease.acquire(lost.set)
+    await lease.acquire(ended.put_nowait)
     await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
-    await asyncio.wait_for(lost.wait(), 2)
+    error = await asyncio.wait_for(ended.get(), 2)
+    assert isinstance(error, TransientError)
+    assert "another process took over worker 'w'" in str(error)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_whatever_else_ends_the_renewal_is_told_too(nats_server: NatsServer, bucket: StateBucket, group: str) -> None:
+    ended: asyncio.Queue[BaseException] = asyncio.Queue()
+    lease = Lease(bucket, "w")
+    await lease.acquire(ended.put_nowait)
+    client = await connect(nats_server.settings(), "test")
+    await seal_bucket(client, group)
+    assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 2))
+    await client.close()

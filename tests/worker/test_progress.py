@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from shared.names import GroupNames
 from shared.settings import StreamSettings
 from shared.state import StateBucket, worker_key
 from tests.servers import NatsServer
+from tests.state_bucket import seal_bucket
 from tests.waiting import wait_until_async
 from worker.progress import ProgressReport, check_report
 from worker.sinks.sink import NOTHING_APPLIED, Applied
@@ -28,9 +30,13 @@ async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBuck
     await client.close()
 
 
+def not_expected(error: BaseException) -> None:
+    raise AssertionError("the report ended") from error
+
+
 async def report(bucket: StateBucket, applied: Applied) -> None:
     progress = ProgressReport(bucket, "postgres", applied)
-    await progress.start()
+    await progress.start(not_expected)
     await progress.stop()
 
 
@@ -51,7 +57,7 @@ async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucke
         return bool(await waiting() == "no room")
 
     progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
-    await progress.start()
+    await progress.start(not_expected)
     assert await waiting() == ""
     progress.note_waiting("no room")
     await wait_until_async(is_told, what="the reason in the report")
@@ -70,3 +76,15 @@ async def test_a_sink_that_lost_the_position_of_its_worker_is_refused(bucket: St
     said = rf"no position of worker 'postgres'.*message {reported.sequence} .*message {reported.snapshot_sequence}: .*--name"
     with pytest.raises(TerminalError, match=said):
         await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket: StateBucket, group: str) -> None:
+    ended: asyncio.Queue[BaseException] = asyncio.Queue()
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(ended.put_nowait)
+    client = await connect(nats_server.settings(), "test")
+    await seal_bucket(client, group)
+    progress.note_waiting("something to report")
+    assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))
+    await client.close()
