@@ -17,7 +17,7 @@ of them under the earlier snapshot no longer counts.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -123,10 +123,13 @@ class TableRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
-    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid."""
+    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so is ``revisions``, each record's. All that was
+    written up to ``revision`` is in it."""
 
     snapshot: SnapshotRecord | None
     tables: dict[int, TableRecord]
+    revisions: dict[int, int] = field(default_factory=dict, compare=False)
+    revision: int = field(default=0, compare=False)
 
     @property
     def waiting_tables(self) -> list[TableRecord]:
@@ -142,7 +145,8 @@ class Ledger:
 
     async def load(self) -> LedgerContent:
         """Raises TerminalError when a record is not of this version's form."""
-        snapshot, tables = None, {}
+        snapshot, tables, revisions = None, {}, {}
+        revision = await self._bucket.newest_revision()
         for key in await self._bucket.keys():
             if key != SNAPSHOT_KEY and not key.startswith(TABLE_PREFIX):
                 continue
@@ -155,12 +159,13 @@ class Ledger:
                 else:
                     table = TableRecord.decode(entry.value)
                     tables[table.oid] = table
+                    revisions[table.oid] = entry.revision
             except (KeyError, TypeError, ValueError) as error:
                 raise TerminalError(
                     f"record {key} of the state bucket {self._bucket.name} is malformed ({type(error).__name__})",
                     "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again",
                 ) from None
-        return LedgerContent(snapshot, tables)
+        return LedgerContent(snapshot, tables, revisions, revision)
 
     async def load_snapshot(self) -> SnapshotRecord | None:
         entry = await self._bucket.get(SNAPSHOT_KEY)
@@ -169,8 +174,9 @@ class Ledger:
     async def store_snapshot(self, record: SnapshotRecord) -> None:
         await self._bucket.put(SNAPSHOT_KEY, asdict(record))
 
-    async def store_table(self, record: TableRecord) -> None:
-        await self._bucket.put(f"{TABLE_PREFIX}{record.oid}", asdict(record))
+    async def store_table(self, record: TableRecord) -> int:
+        """The revision of the record."""
+        return await self._bucket.put(f"{TABLE_PREFIX}{record.oid}", asdict(record))
 
     async def remove_table(self, oid: int) -> None:
         await self._bucket.delete(f"{TABLE_PREFIX}{oid}")

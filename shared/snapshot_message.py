@@ -13,6 +13,8 @@
       Pgsluice-Rows                              rows in this message; 0 on all but the last chunk of a body
       Pgsluice-Range-Rows, Pgsluice-Range-Bytes  rows and bytes of COPY text of the range up to and including this message
       Pgsluice-Range-End                         1, only on the last message of a range
+      Pgsluice-Ledger                            revision of the table's record in the ledger that announced the snapshot: whoever
+                                                 finds an older one there does not know yet whether the rows count
       Pgsluice-Chunk                             i/n, only when the body did not fit one NATS message
     body
       u32 length + JSON descriptor of the one table, its columns those of the rows, then COPY text: whole rows, each ended by \\n
@@ -44,6 +46,7 @@ ROWS_HEADER = "Pgsluice-Rows"
 RANGE_ROWS_HEADER = "Pgsluice-Range-Rows"
 RANGE_BYTES_HEADER = "Pgsluice-Range-Bytes"
 RANGE_END_HEADER = "Pgsluice-Range-End"
+LEDGER_HEADER = "Pgsluice-Ledger"
 
 _U32 = struct.Struct(">I")
 
@@ -52,7 +55,8 @@ _U32 = struct.Struct(">I")
 class SnapshotHeaders:
     """The headers of a snapshot message without the two that only the publisher uses (id and expected sequence).
 
-    ``range_number`` is None on a table's begin message, whose ``number`` is 1.
+    ``range_number`` is None on a table's begin message, whose ``number`` is 1. ``ledger_revision`` is 0 where an earlier version
+    published the message.
     """
 
     snapshot: str
@@ -65,6 +69,7 @@ class SnapshotHeaders:
     range_bytes: int
     is_range_end: bool
     chunk: Chunk = WHOLE
+    ledger_revision: int = 0
 
     @property
     def is_begin(self) -> bool:
@@ -85,6 +90,8 @@ class SnapshotHeaders:
             headers[RANGE_HEADER] = str(self.range_number)
         if self.is_range_end:
             headers[RANGE_END_HEADER] = "1"
+        if self.ledger_revision:
+            headers[LEDGER_HEADER] = str(self.ledger_revision)
         if self.chunk != WHOLE:
             headers[CHUNK_HEADER] = str(self.chunk)
         return headers
@@ -109,6 +116,7 @@ class SnapshotHeaders:
                 range_bytes=int(headers[RANGE_BYTES_HEADER]),
                 is_range_end=headers.get(RANGE_END_HEADER) == "1",
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
+                ledger_revision=int(headers.get(LEDGER_HEADER, "0")),
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a message of the snapshot stream has a missing or malformed header ({error})") from None

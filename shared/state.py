@@ -126,6 +126,12 @@ class StateBucket:
         information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}", subjects_filter=prefix + ">"))
         return sorted(subject.removeprefix(prefix) for subject in information.state.subjects or {})
 
+    async def newest_revision(self) -> int:
+        """The highest that any key has, or had."""
+        await self._opened()
+        information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}"))
+        return int(information.state.last_seq)
+
     async def destroy(self) -> None:
         """Removes the bucket and everything in it; nothing happens when there is none."""
         if await self.exists():

@@ -19,7 +19,7 @@ from rules.rule import RejectedRow
 from rules.transformation import Transformation
 from shared.changes import CopiedRows, MessageChanges
 from shared.dead_letter import copied_position
-from shared.errors import PgsluiceError, TerminalError
+from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.pgoutput import decode_changes
 from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
@@ -162,6 +162,10 @@ class _PartitionShare:
                     Rejection(copied_position(copied.sequence, row.change_index), rule_refusal(row)) for row in rejected
                 ]
                 yield from transformed if not rejections else ()
+            elif not self._ownership.knows(table, headers.ledger_revision):
+                raise TransientError(
+                    f"the ledger does not know yet whose the copied rows of message {body.sequence} are", "it is read again"
+                )
         if rejections:
             raise RejectedChanges(rejections)
 

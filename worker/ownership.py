@@ -7,7 +7,7 @@ slot that exported the snapshot). A transaction that begins to commit right at t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shared.changes import MessageChanges, TableChanges, Transaction, Truncation
 from shared.ledger import SNAPSHOT_KEY, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord
@@ -21,17 +21,20 @@ EVERYTHING = 1 << 64  # above any LSN
 @dataclass(frozen=True, slots=True)
 class Copy:
     """``snapshot`` is the one whose rows count, "" when none does yet. Changes that commit before ``lsn`` are the copy's: all of
-    them, when the table is not copied (yet, or because that failed)."""
+    them, when the table is not copied (yet, or because that failed). ``revision`` is that of the ledger's record."""
 
     snapshot: str
     lsn: int
+    revision: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. Picklable."""
+    """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. ``revision`` is the
+    ledger's as a whole. Picklable."""
 
     copies: Mapping[int, Copy]
+    revision: int = 0
 
     @classmethod
     def of(cls, ledger: LedgerContent) -> Ownership:
@@ -39,8 +42,9 @@ class Ownership:
         for oid, table in ledger.tables.items():
             is_incomplete = table.phase.is_waiting_for_copy or table.phase is Phase.ERRORED
             lsn = EVERYTHING if is_incomplete or not table.lsn else parse_lsn(table.lsn)
-            copies[oid] = Copy("" if table.phase is Phase.ERRORED else table.snapshot, lsn)
-        return cls(copies)
+            snapshot = "" if table.phase is Phase.ERRORED else table.snapshot
+            copies[oid] = Copy(snapshot, lsn, ledger.revisions.get(oid, 0))
+        return cls(copies, ledger.revision)
 
     @property
     def horizon(self) -> int:
@@ -51,6 +55,13 @@ class Ownership:
         """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
         copy = self.copies.get(table.oid)
         return copy is not None and copy.snapshot == snapshot
+
+    def knows(self, table: Table, ledger_revision: int) -> bool:
+        """Whether this is as new as the ledger was when it held that revision of ``table``: what it does not say then, it says no
+        longer. Reads of the ledger should be new enough; a leader of the broker that was deposed and does not know it yet may
+        answer one with what was before."""
+        copy = self.copies.get(table.oid)
+        return (self.revision if copy is None else copy.revision) >= ledger_revision
 
     def without_copied(self, message: MessageChanges) -> MessageChanges:
         """``message`` without the changes that copies hold. Positions and transactions stay."""

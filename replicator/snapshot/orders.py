@@ -43,11 +43,13 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class RangeOrder:
-    """``head`` is what every body of the table begins with (``shared.snapshot_message.encode_table``)."""
+    """``head`` is what every body of the table begins with (``shared.snapshot_message.encode_table``). ``ledger_revision`` is the
+    revision of the table's record that announced the snapshot."""
 
     pages: PageRange
     attempt: int
     head: bytes = field(repr=False)
+    ledger_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

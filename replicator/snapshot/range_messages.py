@@ -49,5 +49,6 @@ class RangeMessages:
                 range_bytes=self.bytes,
                 is_range_end=piece.is_last and chunk.is_last,
                 chunk=chunk,
+                ledger_revision=self._range_order.ledger_revision,
             )
             yield headers, body if count == 1 else body[(index - 1) * size : index * size]

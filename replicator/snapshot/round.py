@@ -93,10 +93,9 @@ class Round:
         await prepared.store(replace(prepared.record, id=snapshot.id, lsn=format_lsn(snapshot.lsn)))
         records = {record.oid: record for record in self._book.waiting}
         tasks = min(self._copy.workers_per_table, most_tasks(self._machinery.spark, self._copy.connections))
-        orders = []
+        planned_ranges = {}
         for table in tables:
             planned = plan_ranges(table, self._copy.range_bytes, prepared.facts.page_bytes, tasks)
-            head = encode_table(table.table)
             record = replace(
                 records[table.table.oid],
                 snapshot=snapshot.id,
@@ -106,12 +105,15 @@ class Round:
                 ranges=len(planned),
             )
             self._book.put(record)
-            orders.append([RangeOrder(pages, record.attempt, head) for pages in planned])
+            planned_ranges[table.table.oid] = planned
         await self._book.write()
+        orders = []
         for table in tables:
-            oid = table.table.oid
-            await self._publish_begin(snapshot, oid, records[oid].attempt, encode_table(table.table))
+            oid, head = table.table.oid, encode_table(table.table)
+            attempt, revision = records[oid].attempt, self._book.written_revision(oid)
+            await self._publish_begin(snapshot, oid, attempt, head, revision)
             self._book.note_begun(oid)
+            orders.append([RangeOrder(pages, attempt, head, revision) for pages in planned_ranges[oid]])
         log.info(
             "copying tables",
             snapshot=snapshot.id,
@@ -121,7 +123,7 @@ class Round:
         )
         return orders
 
-    async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes) -> None:
+    async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes, revision: int) -> None:
         prepared = self._prepared
         headers = SnapshotHeaders(
             snapshot=snapshot.id,
@@ -133,6 +135,7 @@ class Round:
             range_rows=0,
             range_bytes=0,
             is_range_end=False,
+            ledger_revision=revision,
         )
         subject = prepared.names.snapshot_begin_subject(snapshot.id, oid)
         id_prefix = f"{prepared.system_id}/{snapshot.id}/{oid}/begin/"

@@ -23,6 +23,7 @@ class TableBook:
         self._ledger = ledger
         self._records = {record.oid: record for record in records}
         self._unwritten: set[int] = set()
+        self._revisions: dict[int, int] = {}
         self._pages_bytes = dict.fromkeys(self._records, 0)
 
     @property
@@ -36,6 +37,10 @@ class TableBook:
     @property
     def errored(self) -> list[TableRecord]:
         return [record for record in self._records.values() if record.phase is Phase.ERRORED]
+
+    def written_revision(self, oid: int) -> int:
+        """Of the table's record as it was written last; it must have been."""
+        return self._revisions[oid]
 
     def copied_page_bytes(self, oid: int) -> int:
         """Bytes of the pages of the table's finished ranges; compares with ``bytes_total``."""
@@ -83,7 +88,7 @@ class TableBook:
         """Raises TransientError when the broker does not answer; then what is not written stays noted."""
         for oid in list(self._unwritten):
             record = self._records[oid]
-            await self._ledger.store_table(record)
+            self._revisions[oid] = await self._ledger.store_table(record)
             if self._records[oid] is record:
                 self._unwritten.discard(oid)
 

@@ -1,0 +1,82 @@
+"""Copied rows are passed over only by who knows a ledger that is as new as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rules.transformation import Transformation
+from shared.errors import TransientError
+from shared.jetstream import SnapshotStream, connect
+from shared.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
+from shared.names import GroupNames
+from shared.settings import StreamSettings
+from shared.snapshot_message import SnapshotHeaders, encode_table
+from shared.state import StateBucket
+from tests.changes_builder import table
+from tests.servers import NatsServer
+from worker.exclusions import Exclusions
+from worker.look_through import LookThrough
+from worker.micro_batch import PartitionTask, read_receipts
+from worker.ownership import NEVER_COPIED, Ownership, OwnershipLedger
+from worker.sequence_range import SequenceRange, encode_range
+from worker.sinks.sink import NOTHING_APPLIED
+
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+RUNNING = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
+ORDERS = replace(table("orders", "id bigint"), oid=11)
+RECORD = TableRecord(ORDERS.oid, ORDERS.schema, ORDERS.name, Phase.DATA_SYNC, "now", "first", "0/10")
+
+
+def test_rows_of_a_snapshot_that_the_ledger_does_not_name_yet_wait_and_those_of_an_old_one_are_passed_over(
+    nats_server: NatsServer, group: str
+) -> None:
+    before, known, later, removed = asyncio.run(publish_rows(nats_server, GroupNames(group)))
+    for too_old in (NEVER_COPIED, before):
+        with pytest.raises(TransientError, match="does not know yet"):
+            written_rows(nats_server, group, too_old)
+    assert written_rows(nats_server, group, known) == 1
+    assert written_rows(nats_server, group, later) == 0
+    assert written_rows(nats_server, group, removed) == 0
+
+
+async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, Ownership, Ownership, Ownership]:
+    """Stores a row of the first snapshot of ``orders``. What the ledger said before that, with it, later, and without the table."""
+    client = await connect(nats.settings(), "test")
+    bucket = StateBucket(client, names)
+    await bucket.ensure(SETTINGS)
+    await SnapshotStream(client, names).ensure(SETTINGS)
+    ledger, ownership = Ledger(bucket), OwnershipLedger(bucket)
+    await ledger.store_snapshot(RUNNING)
+    await ledger.store_table(replace(RECORD, snapshot="", lsn=""))
+    before = await ownership.current()
+    revision = await ledger.store_table(RECORD)
+    headers = SnapshotHeaders("first", ORDERS.oid, 1, 1, 1, 1, 1, 2, True, ledger_revision=revision).encode()
+    subject = names.snapshot_range_subject("first", ORDERS.oid, 1)
+    await client.jetstream().publish(subject, encode_table(ORDERS) + b"1\n", headers=headers)
+    known = await ownership.current()
+    await ledger.store_table(replace(RECORD, snapshot="second"))
+    later = await ownership.current()
+    await ledger.remove_table(ORDERS.oid)
+    removed = await ownership.current()
+    await client.close()
+    return before, known, later, removed
+
+
+def written_rows(nats: NatsServer, group: str, ownership: Ownership) -> int:
+    task = PartitionTask(nats.settings(), group, "w", LookThrough(), ownership, Exclusions({}, {}, 1), Transformation())
+    rows = [row for batch in task(iter([encode_range(SequenceRange(True, 1, 1, 1))])) for row in Rows.of(batch.to_pylist())]
+    return sum(receipt.changes for receipt in read_receipts(rows, NOTHING_APPLIED))
+
+
+class Rows(dict[str, object]):
+    """A receipt's columns as attributes, as Spark's rows have them."""
+
+    @classmethod
+    def of(cls, rows: list[dict[str, object]]) -> list[Rows]:
+        return [cls(row) for row in rows]
+
+    def __getattr__(self, name: str) -> object:
+        return self[name]
