@@ -123,8 +123,8 @@ class TableRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
-    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so is ``revisions``, each record's. All that was
-    written up to ``revision`` is in it."""
+    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so are their ``revisions``.
+    All that was written up to ``revision`` is in it."""
 
     snapshot: SnapshotRecord | None
     tables: dict[int, TableRecord]

@@ -43,7 +43,7 @@ def test_rows_of_a_snapshot_that_the_ledger_does_not_name_yet_wait_and_those_of_
 
 
 async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, Ownership, Ownership, Ownership]:
-    """Stores a row of the first snapshot of ``orders``. What the ledger said before that, with it, later, and without the table."""
+    """Stores a row of a snapshot. What the ledger said before that, with it, later, and without the table."""
     client = await connect(nats.settings(), "test")
     bucket = StateBucket(client, names)
     await bucket.ensure(SETTINGS)
