@@ -10,6 +10,10 @@ messages in commit order (``shared.message`` describes their bodies). It cuts th
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
+
+What the server sends is also held against what was published: when the slot lies before the last published transaction, the
+server sends that one again, and it has to be the same transaction. Without this, a source that went back in its history (a
+failover, a restored disk) would have its new transactions skipped, because they lie where others were published.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
-from shared.errors import TerminalError, WireError
-from shared.lsn import LSN
+from shared.errors import HistoryError, TerminalError, WireError
+from shared.lsn import LSN, format_lsn
 from shared.message import Descriptor, encode_body, frame_length
 from shared.pgoutput import decode_message
-from shared.pgoutput.decoder import begin_lsn, commit_lsns
+from shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
 from shared.pgoutput.messages import Truncate
-from shared.position import Position
+from shared.position import Anchor, Position
 from shared.table import Table
 
 COMMIT_CUT_BYTES = 192 * 1024
@@ -37,7 +41,8 @@ _OID = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T."""
+    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T.
+    ``xid`` and ``committed_at`` are those of the transaction of ``last``."""
 
     first: Position
     last: Position
@@ -45,18 +50,28 @@ class Message:
     settled: bool
     changes: int
     body: bytes = field(repr=False)
+    xid: int = 0
+    committed_at: int = 0
+
+    @property
+    def anchor(self) -> Anchor:
+        return Anchor(self.last, self.xid, self.committed_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """What earlier sessions published: changes up to ``last`` (None: nothing), commits up to the end LSN ``flushed``.
 
-    ``settled`` is False when the transaction of ``last`` has changes that are not published.
+    ``settled`` is False when the transaction of ``last`` has changes that are not published. ``anchor`` is that of ``last``, None
+    when the stream does not tell. ``is_due``: the slot lies before that transaction, so the server has to send it again before
+    any later one.
     """
 
     last: Position | None
     flushed: LSN
     settled: bool
+    anchor: Anchor | None = None
+    is_due: bool = False
 
 
 class Assembler:
@@ -64,6 +79,7 @@ class Assembler:
 
     def __init__(self, published: Published, cut_bytes: int = CUT_BYTES) -> None:
         self._published = published
+        self._is_due = published.is_due
         self._cut_bytes = cut_bytes
         self._commit_cut_bytes = min(COMMIT_CUT_BYTES, cut_bytes)
         self._flushed = published.flushed
@@ -72,7 +88,8 @@ class Assembler:
         self._types: dict[bytes, bytes] = {}
         self._heads: dict[frozenset[bytes], bytes] = {}  # what a body starts with, by the relations in use
 
-        self._begin: bytes | None = None  # the open transaction's Begin, with its length
+        self._begin: bytes | None = None  # the open transaction's Begin
+        self._last_begin = b""  # that of the transaction committed last in the open message
         self._origin = b""
         self._commit_lsn = LSN(0)
         self._ordinal = 0  # of the newest change of the open transaction
@@ -135,6 +152,12 @@ class Assembler:
         self._heads.clear()
         return message
 
+    def check_reached(self, lsn: LSN) -> None:
+        """The server has sent everything before ``lsn``. Raises HistoryError when what was published last was not among it."""
+        last = self._published.last
+        if self._is_due and self._begin is None and last is not None and lsn > last.commit_lsn:
+            raise self._foreign_history(f"has WAL up to {format_lsn(lsn)} without it")
+
     def drained(self) -> Message | None:
         """The open message, when nothing more is there to read and no transaction is open."""
         return self._cut() if self._begin is None else None
@@ -147,6 +170,8 @@ class Assembler:
         self._origin = b""
         self._commit_lsn = commit_lsn
         self._ordinal = 0
+        if self._is_due:
+            self._compare_with_published(commit_lsn, frame)
         last = self._published.last
         if last is None or commit_lsn > last.commit_lsn:
             self._skip_through, self._is_continued = 0, False
@@ -154,6 +179,25 @@ class Assembler:
             self._skip_through, self._is_continued = last.ordinal, True
         else:
             self._skip_through, self._is_continued = 1 << 62, False
+
+    def _compare_with_published(self, commit_lsn: LSN, begin: bytes) -> None:
+        last, anchor = self._published.last, self._published.anchor
+        if last is None or commit_lsn < last.commit_lsn:
+            return
+        if commit_lsn > last.commit_lsn:
+            raise self._foreign_history(f"goes on with the transaction that commits at {format_lsn(commit_lsn)}")
+        if anchor is not None and begin_transaction(begin) != (anchor.xid, anchor.committed_at):
+            raise self._foreign_history("has another transaction there")
+        self._is_due = False
+
+    def _foreign_history(self, found: str) -> HistoryError:
+        last = self._published.last
+        assert last is not None
+        return HistoryError(
+            f"the stream holds the transaction that committed at {format_lsn(last.commit_lsn)}, the source {found}: it went back "
+            "in its history (a failover, a restored backup or disk), and what was published since then never happened there",
+            "run 'pgsluice drop' and start again with an empty target",
+        )
 
     def _add_change(self, frame: bytes) -> Message | None:
         if self._ordinal < self._skip_through:
@@ -194,11 +238,12 @@ class Assembler:
                 f"the transaction at {self._published.last} ends where the stream says that it goes on",
                 "the source is not the one that was published from; run 'pgsluice drop' and start again",
             )
-        self._begin = None
+        begin, self._begin = self._begin, None
         self._flushed = max(self._flushed, end_lsn)
         if not self._holds_open_transaction:
             return None
         self._append(frame)
+        self._last_begin = begin
         self._holds_open_transaction = False
         self._last_committed = Position(self._commit_lsn, self._ordinal)
         return self._cut() if self._size >= self._commit_cut_bytes else None
@@ -207,6 +252,7 @@ class Assembler:
         if not self._parts:
             return None
         settled = not self._holds_open_transaction
+        xid, committed_at = begin_transaction(self._last_begin if settled or self._begin is None else self._begin)
         message = Message(
             first=self._first,
             last=self._last_committed if settled else Position(self._commit_lsn, self._ordinal),
@@ -214,6 +260,8 @@ class Assembler:
             settled=settled,
             changes=self._changes,
             body=self._body(),
+            xid=xid,
+            committed_at=committed_at,
         )
         self._is_continued = not settled
         self._holds_open_transaction = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from typing import Any, Self
 
 from replicator.slot import ReplicationSlot
 from replicator.walsender import SystemIdentity
@@ -28,6 +29,11 @@ class GroupRecord:
     slot_lsn: str
     created_at: str
 
+    @classmethod
+    def decode(cls, value: dict[str, Any]) -> Self:
+        """Passes over what it does not know."""
+        return cls(**{field.name: value[field.name] for field in fields(cls)})
+
 
 @dataclass(frozen=True, slots=True)
 class BoundRecord:
@@ -40,7 +46,7 @@ class BoundRecord:
 async def read_record(bucket: StateBucket) -> BoundRecord | None:
     """None before the group's first start."""
     entry = await bucket.get(GROUP_KEY)
-    return None if entry is None else BoundRecord(GroupRecord(**entry.value), entry.revision)
+    return None if entry is None else BoundRecord(GroupRecord.decode(entry.value), entry.revision)
 
 
 def check_source(
@@ -107,12 +113,19 @@ async def bind_group(
             raise TerminalError(
                 f"publication {names.publication} was dropped and made again: changes in between were not published", _START_AGAIN
             )
-        record = replace(bound.record, timeline=identity.timeline)
-        is_same = record == bound.record
-        revision = bound.revision if is_same else await bucket.update(GROUP_KEY, asdict(record), bound.revision)
+        record, revision = bound.record, bound.revision
     if revision is None:
         raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one")
     return record
+
+
+async def note_timeline(bucket: StateBucket, record: GroupRecord, timeline: int) -> GroupRecord:
+    """Remembers the timeline that is published from now on. Only after ``resume.check_source_history``."""
+    if record.timeline == timeline:
+        return record
+    noted = replace(record, timeline=timeline)
+    await bucket.put(GROUP_KEY, asdict(noted))
+    return noted
 
 
 async def note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> GroupRecord:

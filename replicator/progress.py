@@ -23,7 +23,8 @@ class _Mark(NamedTuple):
 
 
 class Progress:
-    """``flushed`` and ``sequence`` are those of the stream's last message at the start of the session."""
+    """``flushed`` is what the slot is confirmed to, ``sequence`` that of the stream's last message, at the start of the session.
+    Nothing later is confirmed before the server has shown that it has it."""
 
     def __init__(self, flushed: LSN, sequence: int) -> None:
         self._marks: deque[_Mark] = deque()

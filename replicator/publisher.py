@@ -39,6 +39,7 @@ from shared.jetstream import ChangeStream
 from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
 from shared.lsn import LSN
 from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
+from shared.position import NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
@@ -56,12 +57,14 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """The stream's last message: where publishing goes on."""
+    """The stream's last message: where publishing goes on. ``anchor`` is that of the last complete message, None when an earlier
+    version published it."""
 
     sequence: int
     settled: int
     total_bytes: int
     flushed: LSN
+    anchor: Anchor | None = NO_ANCHOR
 
 
 @dataclass(slots=True)
@@ -157,6 +160,8 @@ class Publisher:
                     settled=end.sequence + 1 if is_last and message.settled else end.settled,
                     total_bytes=end.total_bytes + len(data),
                     chunk=Chunk(index, count),
+                    anchor=message.anchor,
+                    after=end.anchor,
                 ),
                 data,
             )
@@ -169,7 +174,8 @@ class Publisher:
         encoded = headers.encode() | {ID_HEADER: message_id, EXPECTED_LAST_SEQUENCE_HEADER: str(sequence - 1)}
         self._window.append(_Outstanding(sequence, message_id, encoded, data))
         self._window_bytes += len(data)
-        self._end = StreamEnd(sequence, headers.settled, headers.total_bytes, headers.flushed)
+        anchor = headers.anchor if headers.chunk.is_last else self._end.anchor
+        self._end = StreamEnd(sequence, headers.settled, headers.total_bytes, headers.flushed, anchor)
         self._work.set()
 
     async def _send_unsent(self) -> None:

@@ -145,6 +145,7 @@ class Receiver:
     async def _receive_keepalive(self, keepalive: Keepalive) -> None:
         self._progress.received = max(self._progress.received, keepalive.wal_end)
         if not self._assembler.in_transaction:
+            self._assembler.check_reached(keepalive.wal_end)
             await self._publish_drained()
             self._progress.caught_up(keepalive.wal_end)
             if self._until is not None and keepalive.wal_end >= self._until:

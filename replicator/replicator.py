@@ -17,7 +17,8 @@ from replicator.snapshot.resume import check_streaming_alone
 from replicator.source import Source
 from replicator.tasks import cancel
 from shared import telemetry
-from shared.errors import TransientError
+from shared.errors import HistoryError, TransientError
+from shared.halt import note_halt
 from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
 from shared.settings import ReplicatorSettings
@@ -126,12 +127,23 @@ class Replicator:
             try:
                 await self._run_session()
                 return
+            except HistoryError as error:
+                await self._note_halt(error)
+                raise
             except TransientError as error:
                 if not self._streaming.is_set() and time.monotonic() - started > START_PATIENCE_S:
                     raise
                 pause_s = self._backoff.next_pause_s()
                 log.warning("replication interrupted, trying again", reason=str(error), pause_s=pause_s)
             await self._unless_stopped(asyncio.sleep(pause_s))
+
+    async def _note_halt(self, error: HistoryError) -> None:
+        """So that no later start goes on, whatever it finds."""
+        assert self._client is not None
+        try:
+            await note_halt(StateBucket(self._client, self._run.names), error)
+        except TransientError as failure:
+            log.warning("what was found could not be recorded; the next start finds it again", reason=str(failure))
 
     async def close(self) -> None:
         if self._snapshot is not None:

@@ -1,7 +1,10 @@
 """Where a session starts: what the stream's end says, and whether slot, stream and state bucket agree.
 
 The stream is the only memory of what was published. The slot and the bucket are compared with it at every start of a session,
-because each of the three can be replaced or restored behind our back, and going on would leave a gap that nobody sees.
+because each of the three can be replaced or restored behind our back, and going on would leave a gap that nobody sees. The source
+itself can go back in its history, and then gives out again the LSNs of what was published: so the stream must not be beyond the
+end of the source's WAL, nor beyond the place where the source left the timeline that was published from. Where that cannot tell,
+what the server sends does (``Published.is_due``).
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any
 from replicator.assembler import Published
 from replicator.publisher import StreamEnd
 from replicator.slot import ReplicationSlot
-from shared.errors import TerminalError, TransientError
+from replicator.walsender import SystemIdentity
+from shared.errors import HistoryError, TerminalError, TransientError
 from shared.jetstream import ChangeStream, StoredMessage, StreamState
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.message import ID_HEADER, MessageHeaders
@@ -56,8 +60,11 @@ async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix:
     complete, headers = await _last_complete(stream, last, newest, id_prefix)
     if complete is None:
         return _beginning(slot_flushed, StreamEnd(last.sequence, 0, newest.total_bytes, slot_flushed))
-    published = Published(headers.last, headers.flushed, settled=headers.settled == complete.sequence)
-    return ResumePoint(published, StreamEnd(last.sequence, headers.settled, newest.total_bytes, headers.flushed))
+    is_settled = headers.settled == complete.sequence
+    is_due = slot_flushed <= headers.last.commit_lsn  # PostgreSQL sends what commits at the confirmed LSN or later
+    published = Published(headers.last, headers.flushed, is_settled, headers.anchor, is_due)
+    end = StreamEnd(last.sequence, headers.settled, newest.total_bytes, headers.flushed, headers.anchor)
+    return ResumePoint(published, end)
 
 
 def _beginning(slot_flushed: LSN, end: StreamEnd) -> ResumePoint:
@@ -109,17 +116,39 @@ def check_agreement(
     ``created_lsn`` is where the slot began: what it was told beyond that must show in the stream or in the record.
     """
     if recorded is not None and recorded.stream_created != state.created:
-        raise TerminalError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
+        raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
     if recorded is not None and recorded.sequence > state.last_sequence:
-        raise TerminalError(
+        raise HistoryError(
             f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.sequence}: the broker lost data",
             _START_AGAIN,
         )
     in_stream = point.published.flushed if point.published.last is not None else LSN(0)
     known = max(created_lsn, in_stream, recorded.flushed if recorded else LSN(0))
     if slot.confirmed_flush_lsn > known:
-        raise TerminalError(
+        raise HistoryError(
             f"replication slot {slot.name} is at {slot.confirmed_flush}, but stream {stream_name} ends at {format_lsn(known)}: "
             "the broker lost data, or somebody moved or recreated the slot",
+            _START_AGAIN,
+        )
+
+
+def check_source_history(
+    stream_name: str, point: ResumePoint, slot: ReplicationSlot, identity: SystemIdentity, timeline: int, switch_point: LSN | None
+) -> None:
+    """Raises HistoryError when the source went back behind what was published or confirmed. ``timeline`` is the one that was
+    published from; when the source left it, ``switch_point`` says where."""
+    in_stream = point.published.flushed if point.published.last is not None else LSN(0)
+    known = max(in_stream, slot.confirmed_flush_lsn)
+    if timeline != identity.timeline and (switch_point is None or known > switch_point):
+        left = "at an unknown place" if switch_point is None else f"at {format_lsn(switch_point)}"
+        raise HistoryError(
+            f"the source left timeline {timeline} {left} for timeline {identity.timeline}, and stream {stream_name} holds what "
+            f"was committed on timeline {timeline} up to {format_lsn(known)}: what lies between never happened on the new one",
+            f"{_START_AGAIN}; with synchronized_standby_slots set at the source a failover slot is never ahead of its standby",
+        )
+    if known > identity.wal_end:
+        raise HistoryError(
+            f"stream {stream_name} and slot {slot.name} are at {format_lsn(known)}, the source's WAL ends at "
+            f"{format_lsn(identity.wal_end)}: the source went back in its history (a restored backup, snapshot or disk)",
             _START_AGAIN,
         )

@@ -15,21 +15,22 @@ from nats.aio.client import Client
 from replicator.assembler import Assembler
 from replicator.feedback import Feedback, status_interval_s
 from replicator.group_publication import GroupPublication
-from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, read_record
+from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, note_timeline, read_record
 from replicator.progress import Progress
 from replicator.publication import check_owner, find_publication
 from replicator.publisher import Publisher
 from replicator.receiver import Published, Receiver
 from replicator.recorder import Recorder
-from replicator.resume import RecordedProgress, check_agreement, find_resume_point
+from replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
 from replicator.retention import Retention
-from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot
+from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot, warn_of_running_ahead
 from replicator.snapshot.room import CopyRetention
 from replicator.source import Source, SourceFacts
 from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
 from shared.errors import TransientError
+from shared.halt import check_halt
 from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
@@ -81,6 +82,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
+    await check_halt(bucket)
     publication = GroupPublication(settings, names, source, bucket)
     slot, record = await _prepare_source(run, source, facts, walsender, bucket, publication)
 
@@ -89,10 +91,12 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     entry = await bucket.get(REPLICATOR_KEY)
     recorded = RecordedProgress.decode(entry.value) if entry else None
     check_agreement(stream.name, state, point, recorded, slot, parse_lsn(record.slot_lsn))
+    timeline = await _check_source_history(walsender, stream, point, slot, record)
+    await note_timeline(bucket, record, timeline)
     if run.until is None and settings.until_lsn and not run.is_copying:
         run.until = await find_until(settings.until_lsn, source)
 
-    progress = Progress(max(point.published.flushed, slot.confirmed_flush_lsn), point.end.sequence)
+    progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
     publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged)
     assembler = Assembler(point.published)
     receiver = Receiver(walsender, source, assembler, publisher, progress, run.counts, run.until)
@@ -101,16 +105,28 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     retention = Retention(stream, bucket, settings.stream.retention_s)
     copy_retention = CopyRetention(SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
-    await walsender.start(names.slot, names.publication, point.published.flushed)
+    await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn)
     log.info(
         "replicating",
         slot=names.slot,
         stream=stream.name,
-        start_lsn=format_lsn(point.published.flushed),
+        start_lsn=format_lsn(slot.confirmed_flush_lsn),
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
     return Session(receiver, publisher, feedback, recorder, retention, copy_retention, publication)
+
+
+async def _check_source_history(
+    walsender: WalSender, stream: ChangeStream, point: ResumePoint, slot: ReplicationSlot, record: GroupRecord
+) -> int:
+    """The source's timeline. Nobody else reads the slot by now, so what the server says is newer than what it is held against."""
+    identity = await walsender.identify()
+    switch_point = None
+    if identity.timeline > record.timeline:
+        switch_point = await walsender.switch_point(record.timeline, identity)
+    check_source_history(stream.name, point, slot, identity, record.timeline, switch_point)
+    return identity.timeline
 
 
 async def _prepare_source(
@@ -132,6 +148,8 @@ async def _prepare_source(
     check_source(bound, names, identity, facts.database, slot)
     if run.settings.failover:
         check_failover(facts)
+        if not run.is_publication_ready:
+            await warn_of_running_ahead(source)
     if slot is not None:
         check_slot(slot, facts)  # before anything is altered: another replicator may be reading it
     if run.is_publication_ready:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from replicator.source import Source, SourceFacts
+from shared import telemetry
 from shared.errors import TerminalError, TransientError, UsageError
 from shared.lsn import LSN, parse_lsn
 from shared.names import GroupNames
 
 PLUGIN = "pgoutput"
 FAILOVER_SINCE = 17
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,18 @@ def check_failover(facts: SourceFacts) -> None:
     if facts.major_version < FAILOVER_SINCE:
         raise UsageError(
             f"failover slots need PostgreSQL {FAILOVER_SINCE}, the source is {facts.major_version}", "set failover to false"
+        )
+
+
+async def warn_of_running_ahead(source: Source) -> None:
+    """A failover slot protects only what its standby has: without this setting we may publish what a promoted standby lacks."""
+    setting: LiteralString = "SELECT current_setting('synchronized_standby_slots', true)"
+    [(standbys,)] = await source.rows("looking at the settings of the source", setting)
+    if not standbys:
+        log.warning(
+            "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream may hold "
+            "transactions that the new primary never had, and the group has to start again",
+            remedy="ALTER SYSTEM SET synchronized_standby_slots = '<the standbys' physical slots>', then reload",
         )
 
 

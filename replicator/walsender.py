@@ -22,7 +22,7 @@ from psycopg import pq, sql
 
 from replicator.connection import Connection, connect
 from shared.errors import PgsluiceError, TerminalError, TransientError
-from shared.lsn import LSN, format_lsn
+from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.settings import PostgresSettings
 
 XLOG_DATA = ord("w")
@@ -40,10 +40,11 @@ _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01 UTC
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """What IDENTIFY_SYSTEM says."""
+    """What IDENTIFY_SYSTEM says. ``wal_end`` is where the server's WAL ends, as far as it is on disk."""
 
     system_id: str
     timeline: int
+    wal_end: LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,22 @@ class WalSender:
         result = await self._command("IDENTIFY_SYSTEM")
         if time.monotonic() - asked_at < _NEAR_S:
             self.limit_receive_buffer()
-        system_id, timeline = result.get_value(0, 0), result.get_value(0, 1)
+        system_id, timeline, wal_end = (result.get_value(0, column) for column in range(3))
         assert system_id is not None
         assert timeline is not None
-        return SystemIdentity(system_id.decode(), int(timeline))
+        assert wal_end is not None
+        return SystemIdentity(system_id.decode(), int(timeline), parse_lsn(wal_end.decode()))
+
+    async def switch_point(self, timeline: int, identity: SystemIdentity) -> LSN | None:
+        """Where the server left ``timeline``, which was its own before; None when its history does not know it (manual: "The
+        History File" of timelines, which TIMELINE_HISTORY sends)."""
+        result = await self._command(f"TIMELINE_HISTORY {identity.timeline}")
+        content = result.get_value(0, 1) or b""
+        for line in content.decode("utf-8", "replace").splitlines():
+            fields = line.partition("#")[0].split()
+            if len(fields) >= 2 and int(fields[0]) == timeline:
+                return parse_lsn(fields[1])
+        return None
 
     def limit_receive_buffer(self) -> None:
         """For a server that is near. A walsender that meets an open window sends each change as a segment of its own, which costs

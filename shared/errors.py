@@ -4,6 +4,7 @@
     ├── UsageError          2   the configuration or the command line is wrong
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
+    │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   └── SinkBehindError    75   the sink is behind where it was, as after a failover
     └── TransientError     75   the same call may succeed later
@@ -44,6 +45,11 @@ class TerminalError(PgsluiceError):
 
 class WireError(TerminalError):
     """Bytes that are not what the format says."""
+
+
+class HistoryError(TerminalError):
+    """What source, stream and sink remember cannot be one history, as after a failover, a rollback or a broker that lost
+    messages. Going on would lose rows in silence, now and later: it must not pass by itself."""
 
 
 class ConsumerGoneError(TerminalError):

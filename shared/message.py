@@ -8,6 +8,8 @@
       Pgsluice-Flushed                end LSN of the last commit complete at its end
       Pgsluice-Settled                newest stream sequence at whose end no transaction was open
       Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one
+      Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
+      Pgsluice-After                  the anchor of the message before it; that of no change in the first message
       Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
     body
       u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
@@ -15,6 +17,9 @@
 The frames begin with the Type and Relation messages the others need and a Begin message (repeated when a transaction
 continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks, published
 one after the other; the body is their concatenation.
+
+``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
+there, whatever became of sequences and LSNs. Streams of earlier versions have neither header.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import orjson
 
 from shared.errors import WireError
 from shared.lsn import LSN, format_lsn, parse_lsn
-from shared.position import Position
+from shared.position import Anchor, Position
 from shared.table import Table
 
 FORMAT_PGOUTPUT = "pgoutput/1"
@@ -41,6 +46,8 @@ LAST_HEADER = "Pgsluice-Last"
 FLUSHED_HEADER = "Pgsluice-Flushed"
 SETTLED_HEADER = "Pgsluice-Settled"
 BYTES_HEADER = "Pgsluice-Bytes"
+ANCHOR_HEADER = "Pgsluice-Anchor"
+AFTER_HEADER = "Pgsluice-After"
 CHUNK_HEADER = "Pgsluice-Chunk"
 
 _U32 = struct.Struct(">I")
@@ -75,7 +82,10 @@ WHOLE = Chunk(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class MessageHeaders:
-    """The headers of a change message without the two that only the publisher uses (id and expected sequence)."""
+    """The headers of a change message without the two that only the publisher uses (id and expected sequence).
+
+    ``anchor`` and ``after`` are None in messages of a version that did not write them.
+    """
 
     first: Position
     last: Position
@@ -83,6 +93,8 @@ class MessageHeaders:
     settled: int
     total_bytes: int
     chunk: Chunk = WHOLE
+    anchor: Anchor | None = None
+    after: Anchor | None = None
 
     def encode(self) -> dict[str, str]:
         headers = {
@@ -93,6 +105,10 @@ class MessageHeaders:
             SETTLED_HEADER: str(self.settled),
             BYTES_HEADER: str(self.total_bytes),
         }
+        if self.anchor is not None:
+            headers[ANCHOR_HEADER] = str(self.anchor)
+        if self.after is not None:
+            headers[AFTER_HEADER] = str(self.after)
         if self.chunk != WHOLE:
             headers[CHUNK_HEADER] = str(self.chunk)
         return headers
@@ -113,9 +129,16 @@ class MessageHeaders:
                 settled=int(headers[SETTLED_HEADER]),
                 total_bytes=int(headers[BYTES_HEADER]),
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
+                anchor=_anchor(headers, ANCHOR_HEADER),
+                after=_anchor(headers, AFTER_HEADER),
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a stream message has a missing or malformed header ({error})") from None
+
+
+def _anchor(headers: Mapping[str, str], name: str) -> Anchor | None:
+    text = headers.get(name)
+    return None if text is None else Anchor.parse(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,15 @@ def begin_lsn(payload: bytes) -> LSN:
         raise _malformed(payload, f"is not {BEGIN.size} bytes long") from None
 
 
+def begin_transaction(payload: bytes) -> tuple[int, int]:
+    """The same of a Begin: its transaction id and its commit time, in microseconds since 2000-01-01 UTC."""
+    try:
+        _, committed_at, xid = BEGIN.unpack(payload)
+    except StructError:
+        raise _malformed(payload, f"is not {BEGIN.size} bytes long") from None
+    return xid, committed_at
+
+
 def commit_lsns(payload: bytes) -> tuple[LSN, LSN]:
     """The same of a Commit: ``commit_lsn`` and ``end_lsn``."""
     try:
