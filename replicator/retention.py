@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from shared import telemetry
 from shared.errors import TransientError
 from shared.jetstream import ChangeStream, StreamState
+from shared.lsn import LSN, parse_lsn
 from shared.message import MessageHeaders
 from shared.state import StateBucket
 
@@ -20,6 +22,17 @@ INTERVAL_S = 60.0
 WORKER_PREFIX = "worker."
 
 log = telemetry.logger(__name__)
+
+
+_ANY_LSN = "FFFFFFFF/FFFFFFFF"  # of a report that does not name one
+
+
+class _AppliedByAll(NamedTuple):
+    """Every registered worker applied the messages up to ``sequence``, and the transactions up to ``commit_lsn``; 0 of both when
+    there is no worker."""
+
+    sequence: int
+    commit_lsn: LSN
 
 
 class Retention:
@@ -44,11 +57,13 @@ class Retention:
         if state is None or state.messages == 0:
             return 0
         applied = await self._applied_by_all(state)
-        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied)
+        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied.sequence)
         if newest_old is None:
             return 0
         last = await self._headers(state.last_sequence)
         oldest_needed = await self._headers(newest_old)
+        if oldest_needed.last.commit_lsn > applied.commit_lsn:
+            return 0  # sequences of a stream that lost messages, and counts anew; the workers' next reports are right again
         border = min(oldest_needed.settled, last.settled - 1)
         if border < state.first_sequence:
             return 0
@@ -57,15 +72,16 @@ class Retention:
         log.info("old messages removed", stream=self._stream.name, messages=removed, last_removed=border)
         return removed
 
-    async def _applied_by_all(self, state: StreamState) -> int:
-        """The newest sequence that every registered worker applied; 0 when there is no worker."""
+    async def _applied_by_all(self, state: StreamState) -> _AppliedByAll:
         applied = []
         for key in await self._bucket.keys():
             entry = await self._bucket.get(key) if key.startswith(WORKER_PREFIX) else None
             if entry is not None:
                 is_of_this_stream = entry.value.get("stream_created") == state.created
-                applied.append(entry.value["sequence"] if is_of_this_stream else 0)
-        return min(applied, default=0)
+                sequence = entry.value["sequence"] if is_of_this_stream else 0
+                applied.append(_AppliedByAll(sequence, parse_lsn(entry.value.get("commit_lsn", _ANY_LSN))))
+        nothing = _AppliedByAll(0, LSN(0))
+        return _AppliedByAll(*map(min, zip(*applied, strict=True))) if applied else nothing
 
     async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
         """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""

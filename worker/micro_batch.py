@@ -21,6 +21,7 @@ from shared.changes import CopiedRows, MessageChanges
 from shared.dead_letter import copied_position
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.pgoutput import decode_changes
+from shared.position import Anchor
 from shared.settings import NatsSettings
 from shared.snapshot_message import split_snapshot_body
 from worker.broker_connection import process_connection
@@ -29,11 +30,12 @@ from worker.dead_letters import RejectedChanges, Rejection
 from worker.dead_mail import DeadMail
 from worker.diversion import Diversion
 from worker.exclusions import Exclusions
+from worker.message_chain import MessageChain, check_follows
 from worker.ownership import Ownership
 from worker.sequence_range import SequenceRange, decode_ranges
 from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt
 from worker.snapshot_reader import SnapshotReader
-from worker.stream_reader import StreamReader
+from worker.stream_reader import Body, StreamReader
 
 _FIELDS = (
     ("copied", pa.bool_(), "boolean"),
@@ -42,6 +44,8 @@ _FIELDS = (
     ("changes", pa.int64(), "bigint"),
     ("commit_lsn", pa.int64(), "bigint"),
     ("committed_at", pa.int64(), "bigint"),
+    ("after", pa.string(), "string"),
+    ("anchor", pa.string(), "string"),
     ("body", pa.binary(), "binary"),
     ("body_bytes", pa.int64(), "bigint"),
     ("dead_mail", pa.binary(), "binary"),
@@ -49,7 +53,8 @@ _FIELDS = (
 )
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
 RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
-"""``body_bytes`` is the size of a body that is compressed, 0 of one that is not."""
+"""``body_bytes`` is the size of a body that is compressed, 0 of one that is not. ``after`` and ``anchor`` are those of the first
+and the last message that the row covers, None where they are not known."""
 
 COMPRESSED_FROM_BYTES = 32 * 1024
 """What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
@@ -66,6 +71,7 @@ class PartitionTask:
     ownership: Ownership
     exclusions: Exclusions
     transformation: Transformation
+    id_prefix: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: rows of ``sequence_range.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
@@ -79,16 +85,24 @@ class PartitionTask:
                 yield _row(*share.advance(), *pack_body(body), share.dead_mail().encode(), None)
             yield _row(*share.finish(), None, 0, share.dead_mail().encode(), None)
         except RejectedChanges as rejected:
-            yield _row(messages.copied, 0, 0, 0, 0, 0, None, 0, share.dead_mail(rejected.rejections).encode(), None)
+            yield _row(*_nothing(messages), None, 0, share.dead_mail(rejected.rejections).encode(), None)
         except PgsluiceError as error:
-            yield _row(messages.copied, 0, 0, 0, 0, 0, None, 0, None, encode_error(error))
+            yield _row(*_nothing(messages), None, 0, None, encode_error(error))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
         connection = process_connection(self.nats, self.group)
         if messages.copied:
             return self.writer.write_copied(share.partition, share.copied_rows(SnapshotReader(connection)))
-        return self.writer.write(share.partition, share.changes(StreamReader(connection)))
+        return self.writer.write(share.partition, share.changes(StreamReader(connection, self.id_prefix)))
+
+
+_Covered = tuple[bool, int, int, int, int, int, str | None, str | None]
+"""The first columns of a row."""
+
+
+def _nothing(messages: SequenceRange) -> _Covered:
+    return (messages.copied, 0, 0, 0, 0, 0, None, None)
 
 
 class _PartitionShare:
@@ -107,14 +121,18 @@ class _PartitionShare:
         self._changes = 0
         self._commit_lsn = 0
         self._committed_at = 0
+        self._after: Anchor | None = None
+        self._anchor: Anchor | None = None
 
-    def advance(self) -> tuple[bool, int, int, int, int, int]:
+    def advance(self) -> _Covered:
         """The first columns of a receipt for what was taken since the one before."""
-        covered = (self._copied, self._covered + 1, self._taken, self._changes, self._commit_lsn, self._committed_at)
+        chain = (_text(self._after), _text(self._anchor) if self._after else None)
+        covered = (self._copied, self._covered + 1, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)
         self._covered, self._changes, self._commit_lsn, self._committed_at = self._taken, 0, 0, 0
+        self._after = None
         return covered
 
-    def finish(self) -> tuple[bool, int, int, int, int, int]:
+    def finish(self) -> _Covered:
         """The same for the rest of the partition, when the sink has written everything."""
         self._taken = self.partition.last_sequence
         return self.advance()
@@ -128,12 +146,19 @@ class _PartitionShare:
             message = decode_changes(
                 body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
             )
+            self._follow(body)
             self._taken = min(message.sequence, self.partition.last_sequence)
             self._changes += message.change_count
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
             yield self._transformed(self._ownership.without_copied(message), body.data)
+
+    def _follow(self, body: Body) -> None:
+        if self._anchor is not None:
+            check_follows(body.first_sequence, body.after, self._anchor)
+        self._after = self._after or body.after
+        self._anchor = body.anchor
 
     def _transformed(self, message: MessageChanges, body: bytes) -> MessageChanges:
         """What goes to the sink. Changes that a rule rejects are taken out, and with them the later ones of their rows, which may
@@ -170,6 +195,10 @@ class _PartitionShare:
             raise RejectedChanges(rejections)
 
 
+def _text(anchor: Anchor | None) -> str | None:
+    return None if anchor is None else str(anchor)
+
+
 def rule_refusal(row: RejectedRow) -> str:
     """The reason of a rejection."""
     return f"{row.rule}: {row.reason}"
@@ -203,13 +232,14 @@ def read_dead_mail(rows: Iterable[Any]) -> list[DeadMail]:
     return mail
 
 
-def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "") -> Iterator[Receipt]:
+def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "", before: Anchor | None = None) -> Iterator[Receipt]:
     """The receipts in ``rows`` (of RECEIPT_SCHEMA, in partition order), which must go on in one of the streams after ``applied``.
-    ``rules`` is the hash of the transformation that the tasks were given.
+    ``rules`` is the hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``.
 
-    Raises the error that a task sent, or TerminalError when the rows leave a gap or overlap. Rows without a body extend
-    the receipt before them, or the one after when they come first.
+    Raises the error that a task sent, TerminalError when the rows leave a gap or overlap, or HistoryError when their messages are
+    not those that follow. Rows without a body extend the receipt before them, or the one after when they come first.
     """
+    chain = MessageChain(applied, before)
     pending: Receipt | None = None
     begin = expected = changes = 0
     for row in rows:
@@ -223,6 +253,7 @@ def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "") -> Ite
                 "this is a defect of pgsluice; nothing was applied, please report it",
             )
         expected = row.last_sequence + 1
+        chain.follow(row)
         if row.body is None:
             changes += row.changes
             if pending is not None:

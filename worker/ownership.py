@@ -31,10 +31,12 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. ``revision`` is the
-    ledger's as a whole. Picklable."""
+    ledger's as a whole. Changes of any table that commit before ``applied_before`` were applied in an earlier life of the stream.
+    Picklable."""
 
     copies: Mapping[int, Copy]
     revision: int = 0
+    applied_before: int = 0
 
     @classmethod
     def of(cls, ledger: LedgerContent) -> Ownership:
@@ -49,7 +51,7 @@ class Ownership:
     @property
     def horizon(self) -> int:
         """No transaction that commits at this LSN or later belongs to a copy."""
-        return max((copy.lsn for copy in self.copies.values()), default=0)
+        return max([self.applied_before, *(copy.lsn for copy in self.copies.values())])
 
     def counts(self, table: Table, snapshot: str) -> bool:
         """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
@@ -86,7 +88,7 @@ class Ownership:
     def copied_before(self, table: Table) -> int:
         """Changes of ``table`` that commit before this LSN are the copy's."""
         copy = self.copies.get(table.oid)
-        return 0 if copy is None else copy.lsn
+        return self.applied_before if copy is None else max(self.applied_before, copy.lsn)
 
 
 NEVER_COPIED = Ownership({})

@@ -82,6 +82,12 @@ class BucketPositions:
         self._loop.run(self._store(applied, ends))
         self._stored, self._ends = applied, ends
 
+    def renumber(self, applied: Applied) -> None:
+        """As ``store``, when the stream counts anew: ends that were announced by the old sequences mean nothing any more."""
+        assert self._loop is not None, "load comes first"
+        self._loop.run(self._store(applied, ()))
+        self._stored, self._ends = applied, ()
+
     def close(self) -> None:
         """Ends the connection; nothing happens when there is none."""
         loop, client = self._loop, self._client

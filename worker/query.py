@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from shared import telemetry
 from shared.errors import PgsluiceError, TransientError
+from shared.position import Anchor
 from shared.spark_session import Spark
 from worker.dead_letter_office import DeadLetterOffice
 from worker.dead_letters import RejectedChanges, Rejection
@@ -50,9 +51,11 @@ class ChangeQuery:
         rules: str,
         on_applied: BatchApplied,
         on_waiting: Callable[[str], None],
+        before: Anchor | None = None,
     ) -> None:
         """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt. ``rules``
-        is the hash of the transformation that every task is given. ``on_waiting`` is told why a batch is tried again."""
+        is the hash of the transformation that every task is given. ``on_waiting`` is told why a batch is tried again. ``before``
+        is that of ``MessageChain``, for the first batch of changes."""
         self._spark = spark
         self._sink = sink
         self._task = task
@@ -62,6 +65,7 @@ class ChangeQuery:
         self._stream_created = stream_created
         self._on_applied = on_applied
         self._on_waiting = on_waiting
+        self._before = before
         self._in_batch = threading.Lock()
         self._stopping = threading.Event()
         self._error: PgsluiceError | None = None
@@ -154,13 +158,16 @@ class ChangeQuery:
 
     def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()
-        receipts = read_receipts(self._written(ranges), self._applied, self._rules)
+        receipts = read_receipts(self._written(ranges), self._applied, self._rules, self._before)
         first = next(receipts, None)
         if first is None:  # Spark runs a first batch even when there is nothing to read yet
             log.debug("nothing to apply yet")
             return
         counter = _Counter(chain([first], receipts))
-        self._applied = self._sink.commit(counter, self._stream_created())
+        applied = self._sink.commit(counter, self._stream_created())
+        if applied.sequence != self._applied.sequence:
+            self._before = None
+        self._applied = applied
         self._office.settle()
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
 

@@ -11,7 +11,8 @@ from nats.aio.client import Client
 
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import ChangeStream, StoredMessage, Stream, StreamState
-from shared.message import MessageHeaders
+from shared.message import ID_HEADER, MessageHeaders
+from shared.position import Anchor
 from worker.broker_connection import BrokerConnection
 
 FETCH_BYTES = 4 * 1024 * 1024  # of one direct get: bounds what is held undecoded
@@ -21,12 +22,15 @@ SHORT_ANSWER_PAUSE_S = 0.05
 
 
 class Body(NamedTuple):
-    """One message body, its chunks joined. ``first_sequence`` is the sequence of its first chunk, ``sequence`` of its last."""
+    """One message body, its chunks joined. ``first_sequence`` is the sequence of its first chunk, ``sequence`` of its last.
+    ``anchor`` and ``after`` are those of the headers."""
 
     first_sequence: int
     sequence: int
     first_ordinal: int
     data: bytes
+    anchor: Anchor | None = None
+    after: Anchor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,12 @@ class Mark:
 
 
 class StreamReader:
-    """Blocking calls; every one raises TransientError when NATS does not answer."""
+    """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` is what the ids of the group's own
+    messages begin with: whoever may publish on the subject is not the replicator by that."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(self, connection: BrokerConnection, id_prefix: str = "") -> None:
         self._connection = connection
+        self._id_prefix = id_prefix
         self._name = connection.names.changes_stream
 
     def state(self) -> StreamState | None:
@@ -66,11 +72,12 @@ class StreamReader:
 
         Chunks at the start that belong to a body before the range are left out; a body that begins in the range is read to its
         end, even past ``last_sequence``. A group of chunks that was begun again (its publisher died) is left out too: the
-        same changes follow. Raises TerminalError when a message in the range is missing.
+        same changes follow. Raises TerminalError when a message in the range is missing or somebody else's.
         """
         pending: list[bytes] = []
         pending_first = pending_ordinal = 0
         for message in consecutive_messages(self._connection, self._stream, first_sequence):
+            self._check_publisher(message)
             headers = MessageHeaders.decode(message.headers)
             chunk = headers.chunk
             if chunk.index == 1:
@@ -80,10 +87,19 @@ class StreamReader:
             elif len(pending) == chunk.index - 1:
                 pending.append(message.data)
             if chunk.is_last and len(pending) == chunk.count:
-                yield Body(pending_first, message.sequence, pending_ordinal, b"".join(pending))
+                data = b"".join(pending)
+                yield Body(pending_first, message.sequence, pending_ordinal, data, headers.anchor, headers.after)
                 pending = []
             if message.sequence >= last_sequence and not pending:
                 return
+
+    def _check_publisher(self, message: StoredMessage) -> None:
+        if not message.headers.get(ID_HEADER, "").startswith(self._id_prefix):
+            raise TerminalError(
+                f"message {message.sequence} of stream {self._name} was not published by the group's replicator",
+                "find out who may publish on the group's subjects, take that right away, and remove the message; nothing of it "
+                "was applied",
+            )
 
     def _stream(self, client: Client) -> ChangeStream:
         return ChangeStream(client, self._connection.names)

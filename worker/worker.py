@@ -20,13 +20,14 @@ from nats.aio.client import Client
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
-from shared.errors import PgsluiceError, TransientError
+from shared.errors import HistoryError, PgsluiceError, TransientError
+from shared.halt import read_halt
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name
 from shared.published_tables import load_tables
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark
-from shared.state import StateBucket
+from shared.state import GROUP_KEY, StateBucket
 from worker.batch_planning import BatchLimit
 from worker.copy_end import CopyEnd
 from worker.dead_letter_office import DeadLetterOffice
@@ -35,17 +36,18 @@ from worker.event_loop import EventLoopThread
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
-from worker.position_check import check_position, check_snapshot_position
+from worker.position_check import Start, StreamBehindError, check_goes_on, check_snapshot_position, find_start
 from worker.progress import ProgressReport, check_report
 from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from worker.replay import Replay, replay_name
-from worker.sinks.sink import Applied, PartitionWriter, Sink, TickingSink
+from worker.sinks.sink import Applied, PartitionWriter, RenumberedSink, Sink, TickingSink
 from worker.source import SourceSettings
 
 POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
 BATCH_LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
+STREAM_CHECK_INTERVAL_S = 5.0
 _STREAMS = "the group's replicator, which creates the streams"
 
 log = telemetry.logger(__name__)
@@ -94,6 +96,7 @@ class Worker:
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
         self._tick_logged_at = -WAIT_LOG_INTERVAL_S
+        self._stream_checked_at = time.monotonic()
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """Signal handler: the batch in hand is finished, then ``run`` returns."""
@@ -116,12 +119,11 @@ class Worker:
         applied = self._open_sink()
         if applied is None:
             return
-        streams = self._wait_for(self._find_streams, _STREAMS)  # as they are now: we may have waited for the lease for months
-        if streams is None:
-            return
         self._loop.run(check_report(bucket, self._settings.name, applied))
-        check_position(self._names, applied, streams.changes)
-        check_snapshot_position(self._names, applied, streams.snapshot)
+        start = self._find_start(bucket, applied)  # in the streams as they are now: we may have waited for the lease for months
+        if start is None:
+            return
+        applied = start.applied
         if not self._check_transformation(bucket):
             return
         self._open_office(applied)
@@ -140,7 +142,7 @@ class Worker:
         if not self._wait_for_spark(starting):
             return
         self._starter.submit(self._spark.warm_up).add_done_callback(log_failed_warm_up)
-        self._start_query(applied, target)
+        self._start_query(start, target, self._loop.run(find_id_prefix(bucket, self._names)))
         self._follow_query(ends_by_itself=target is not None)
 
     def close(self) -> None:
@@ -183,9 +185,13 @@ class Worker:
 
     def _find_streams(self) -> Streams | None:
         """None when there is neither. A group that only copied has no change stream."""
-        changes = self._loop.run(ChangeStream(self._connected, self._names).state())
-        snapshot = self._loop.run(SnapshotStream(self._connected, self._names).state())
-        return Streams(changes, snapshot) if changes or snapshot else None
+        streams = self._loop.run(self._look_at_streams())
+        return streams if streams.changes or streams.snapshot else None
+
+    async def _look_at_streams(self) -> Streams:
+        changes = await ChangeStream(self._connected, self._names).state()
+        snapshot = await SnapshotStream(self._connected, self._names).state()
+        return Streams(changes, snapshot)
 
     def _find_stream_created(self) -> str:
         if not self._stream_created:
@@ -217,6 +223,41 @@ class Worker:
             self._stop_requested.wait(pause)
             pause = min(2 * pause, LONGEST_RETRY_S)
         return None
+
+    def _find_start(self, bucket: StateBucket, applied: Applied) -> Start | None:
+        """Where to go on in streams that are looked at after the position was read. Waits while the stream of changes ends before
+        what is applied, unless the replicator found that it cannot go on; None when asked to stop."""
+
+        def find() -> Start | None:
+            streams = self._loop.run(self._look_at_streams())
+            check_snapshot_position(self._names, applied, streams.snapshot)
+            changes = ChangeStream(self._connected, self._names)
+            try:
+                return self._loop.run(find_start(changes, self._names, applied, streams.changes))
+            except StreamBehindError as error:
+                halt = self._loop.run(read_halt(bucket))
+                if halt is not None:
+                    raise HistoryError(f"{error.fact}, and the replicator stopped: {halt.fact}", halt.remedy) from None
+                return None
+
+        start = self._wait_for(find, "the replicator, to publish again what the broker lost")
+        if start is not None and start.applied != applied:
+            self._renumber(applied, start.applied)
+        return start
+
+    def _renumber(self, applied: Applied, found: Applied) -> None:
+        log.warning(
+            "the stream holds what is applied in another place than before, as after a power cut of the broker; going on there",
+            sequence_before=applied.sequence,
+            sequence=found.sequence,
+        )
+        if not isinstance(self._sink, RenumberedSink):
+            raise HistoryError(
+                f"the stream holds what is applied at message {found.sequence} instead of {applied.sequence}, and this sink "
+                "cannot move its position",
+                "give the sink a method 'renumber', or drop the group and copy the tables again",
+            )
+        self._sink.renumber(found)
 
     def _end_with(self, error: BaseException) -> None:
         """A task in the background has ended, and with it this process: it finishes the batch in hand."""
@@ -268,16 +309,17 @@ class Worker:
         except TransientError as error:
             log.warning("dead letters could not be replayed yet", reason=str(error))
 
-    def _start_query(self, applied: Applied, target: DrainTarget | None) -> None:
+    def _start_query(self, start: Start, target: DrainTarget | None, id_prefix: str) -> None:
+        applied = start.applied
         assert self._office is not None
         assert self._progress is not None
         settings, office, transformation = self._settings, self._office, self._transformation
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
 
         def task(writer: PartitionWriter) -> PartitionTask:
-            owned = self._loop.run(ownership.current())
+            owned = replace(self._loop.run(ownership.current()), applied_before=start.applied_before)
             excluded = office.exclusions(owned)
-            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, excluded, transformation)
+            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, excluded, transformation, id_prefix)
 
         self._query = ChangeQuery(
             self._spark,
@@ -289,6 +331,7 @@ class Worker:
             rules=transformation.hash,
             on_applied=self._note_batch,
             on_waiting=self._progress.note_waiting,
+            before=start.before,
         )
         source = SourceSettings(
             nats=settings.nats,
@@ -319,6 +362,7 @@ class Worker:
             except TransientError as error:
                 log.warning("what comes between batches could not be done, trying again", reason=str(error))
             self._tick()
+            self._check_stream(self._query)
 
     def _tick(self) -> None:
         if not isinstance(self._sink, TickingSink):
@@ -329,6 +373,18 @@ class Worker:
             if time.monotonic() - self._tick_logged_at > WAIT_LOG_INTERVAL_S:
                 self._tick_logged_at = time.monotonic()
                 log.warning("the sink failed between batches, trying again", reason=str(error))
+
+    def _check_stream(self, query: ChangeQuery) -> None:
+        """Now and then: a stream that was put back would only look idle."""
+        if time.monotonic() - self._stream_checked_at < STREAM_CHECK_INTERVAL_S:
+            return
+        self._stream_checked_at = time.monotonic()
+        applied = query.applied
+        try:
+            state = self._loop.run(ChangeStream(self._connected, self._names).state())
+        except TransientError:
+            return  # without an answer nothing is known; the planner says that NATS is away
+        check_goes_on(self._names, applied, state)
 
     def _finish_copy(self, query: ChangeQuery) -> None:
         """Does nothing unless a copy ended."""
@@ -354,6 +410,12 @@ class Worker:
     def _connected(self) -> Client:
         assert self._client is not None
         return self._client
+
+
+async def find_id_prefix(bucket: StateBucket, names: GroupNames) -> str:
+    """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
+    entry = await bucket.get(GROUP_KEY)
+    return f"{entry.value['system_id']}/{names.slot}/" if entry else ""
 
 
 @dataclass(frozen=True, slots=True)

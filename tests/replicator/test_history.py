@@ -90,7 +90,7 @@ def test_a_source_that_grew_past_what_was_published_is_noticed_by_what_it_sends(
     replication.replicate()
     with rolled_back(source, replication, lost=5) as back:
         back.source.execute("INSERT INTO t SELECT n, repeat('y', 100) FROM generate_series(5000, 9000) n")
-        with pytest.raises(HistoryError, match=r"the source goes on with the transaction.*went back in its history"):
+        with pytest.raises(HistoryError, match=r"the source (goes on with|has WAL).*went back in its history"):
             back.replicate()
         assert back.audit().changes == 15
 

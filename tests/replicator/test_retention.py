@@ -6,6 +6,8 @@ from typing import Any
 
 from replicator.retention import Retention
 from shared.jetstream import ChangeStream
+from shared.lsn import format_lsn
+from shared.message import MessageHeaders
 from shared.state import StateBucket, worker_key
 from tests.replicator.conftest import Group
 
@@ -24,6 +26,21 @@ def purge(replication: Group, retention_s: float, **applied: int) -> int:
     removed = replication.with_broker(call)
     assert isinstance(removed, int)
     return removed
+
+
+def test_a_sequence_of_a_stream_that_counts_anew_removes_nothing_that_is_not_applied(replication: Group) -> None:
+    """After the broker lost messages, which were published again in fewer: the worker has 4 of the old ones, 1 of these."""
+    publish_messages(replication, 3)
+
+    async def call(stream: ChangeStream, bucket: StateBucket) -> int:
+        state, first = await stream.state(), await stream.message(1)
+        assert state is not None
+        assert first is not None
+        applied = format_lsn(MessageHeaders.decode(first.headers).last.commit_lsn)
+        await bucket.put(worker_key("w"), {"sequence": 4, "commit_lsn": applied, "stream_created": state.created})
+        return await Retention(stream, bucket, 0).purge()
+
+    assert replication.with_broker(call) == 0
 
 
 def publish_messages(replication: Group, count: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -26,7 +27,7 @@ from tests.sinks.batch import (
     write_copied_partition,
     write_partition,
 )
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, Sink
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, RenumberedSink, Sink
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
 ACCOUNTS = table("public.accounts", "id bigint", "note text")
@@ -126,6 +127,23 @@ class SinkContract:
         applied = apply(sink, batch([2], [3]))
         sink.close()
         assert successor.open() == applied == position(3)
+
+    def test_a_sink_goes_on_at_another_sequence_when_the_stream_counts_anew(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """Three messages were applied; the stream holds the same changes in one message now."""
+        apply(sink, batch([1, 2, 3]))
+        sink.close()
+        applied = successor.open()
+        assert isinstance(successor, RenumberedSink)
+        moved = replace(applied, sequence=1)
+        successor.renumber(moved)
+        change = transaction(4000, insert(EVENTS, b"8", b"n"), insert(EVENTS, b"9", b"n"), xid=4, committed_at=4)
+        after = apply(successor, [[message_of(2, change)]])
+        assert after == Applied(2, 4000, 4, STREAM_CREATED)
+        assert destination.delivered() == events(4)
+        successor.close()
+        assert successor.open() == after
 
     def test_partitions_and_batches_are_delivered_in_commit_order(self, destination: Destination, sink: Sink) -> None:
         apply(sink, batch([1, 2], [3, 4, 5], [6]))

@@ -41,6 +41,11 @@ class SqliteSink:
         self._applied = self._position()
         return self._applied
 
+    def renumber(self, applied: Applied) -> None:
+        with self._database:
+            self._store(applied)
+        self._applied = applied
+
     def writer(self) -> LineWriter:
         return LineWriter()
 
@@ -55,10 +60,13 @@ class SqliteSink:
                     lines = receipt.body.decode().split("\n")[:-1]
                     self._database.executemany("INSERT INTO lines VALUES (?)", zip(lines, strict=True))
                     applied = applied.after(receipt, stream_created)
-            row = (self._name, *astuple(applied))
-            self._database.execute("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            self._store(applied)
         self._applied = applied
         return applied
+
+    def _store(self, applied: Applied) -> None:
+        row = (self._name, *astuple(applied))
+        self._database.execute("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def _position(self) -> Applied:
         row = self._database.execute("SELECT * FROM position WHERE worker = ?", [self._name]).fetchone()

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from shared.errors import TerminalError, TransientError
+from shared.errors import HistoryError, TerminalError, TransientError
+from shared.position import NO_ANCHOR, Anchor
 from worker.carried_error import encode_error
 from worker.micro_batch import COMPRESSED_FROM_BYTES, pack_body, read_receipts
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
@@ -22,6 +23,8 @@ class Row(NamedTuple):
     body: bytes | None = b"body"
     body_bytes: int = 0
     error: bytes | None = None
+    after: str | None = None
+    anchor: str | None = None
 
 
 def coverage(rows: list[Row], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
@@ -47,6 +50,42 @@ def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:
 
 def test_a_row_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
     assert coverage([Row(1, 3, changes=0, body=None), Row(4, 5)]) == [(1, 5, 1)]
+
+
+def anchor(number: int) -> str:
+    return f"0/{number * 16:X}:1 {number} {number}"
+
+
+def test_rows_that_follow_what_is_applied_and_each_other_are_taken() -> None:
+    rows = [
+        Row(6, 7, after=anchor(5), anchor=anchor(7)),
+        Row(8, 8, changes=0, body=None),
+        Row(9, 9, after=anchor(7), anchor=anchor(9)),
+    ]
+    applied = Applied(5, 5 * 16, 5, "then")
+    assert coverage(rows, applied) == [(6, 8, 1), (9, 9, 1)]
+    assert coverage([Row(1, 3, after=str(NO_ANCHOR), anchor=anchor(3))]) == [(1, 3, 1)]
+
+
+def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
+    row = Row(6, 7, after=anchor(5), anchor=anchor(7))
+    for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 5 * 16, 17, "then")):
+        with pytest.raises(HistoryError, match="message 6 .* follows the change at 0/50:1, but what is applied"):
+            coverage([row], applied)
+
+
+def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
+    rows = [Row(6, 7, after=anchor(5), anchor=anchor(7)), Row(8, 9, after=anchor(6), anchor=anchor(9))]
+    with pytest.raises(HistoryError, match="message 8 of the change stream follows the change at 0/60:1, but what was read"):
+        coverage(rows, Applied(5, 5 * 16, 5, "then"))
+
+
+def test_the_first_batch_after_a_new_place_was_found_follows_what_lies_before_that() -> None:
+    row, applied = Row(2, 2, after=anchor(1), anchor=anchor(9)), Applied(1, 3 * 16, 3, "then")
+    before = Anchor.parse(anchor(1))
+    assert [receipt.last_sequence for receipt in read_receipts([row], applied, before=before)] == [2]
+    with pytest.raises(HistoryError):
+        list(read_receipts([row], applied))
 
 
 def test_an_empty_row_at_the_end_of_a_partition_changes_nothing() -> None:

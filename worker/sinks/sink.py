@@ -164,6 +164,17 @@ class TickingSink(Sink, Protocol):
 
 
 @runtime_checkable
+class RenumberedSink(Sink, Protocol):
+    """A sink that can go on when the stream holds what it applied at another sequence than before, as after a power cut of the
+    broker. One that cannot stops the worker then."""
+
+    def renumber(self, applied: Applied) -> None:
+        """Makes ``applied`` durable as the position: the one that ``open`` returned, at another sequence. Called after ``open``,
+        before any batch. Raises as ``commit``."""
+        ...
+
+
+@runtime_checkable
 class PatientSink(Sink, Protocol):
     """A sink whose ``commit`` waits for its destination as long as it takes."""
 

@@ -54,6 +54,10 @@ class StdoutSink:
         self._applied = self._written = self._positions.load()
         return self._applied
 
+    def renumber(self, applied: Applied) -> None:
+        self._positions.renumber(applied)
+        self._applied = self._written = applied
+
     def writer(self) -> LineWriter:
         return self._writer
 

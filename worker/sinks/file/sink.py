@@ -61,6 +61,10 @@ class FileSink:
             self._scratch.open()
             return self._position.applied
 
+    def renumber(self, applied: Applied) -> None:
+        with self._mutex, self._changing("moving the position"):
+            self._move(replace(self._current(), applied=applied))
+
     def writer(self) -> PartitionWriter:
         return new_writer(self._settings, ScratchWriter(self._scratch.path))
 

@@ -110,6 +110,17 @@ class PostgresSink:
         self._in_doubt = None
         return self._applied
 
+    def renumber(self, applied: Applied) -> None:
+        """Moves the position to where the stream holds what is applied now."""
+        try:
+            connection = self._connected().connection
+            with connection.transaction():
+                self._check_position(connection)
+                self._row.move(connection, applied)
+        except psycopg.Error as error:
+            raise target_error(error, None, "moving the position") from None
+        self._applied = applied
+
     def writer(self) -> PostgresWriter:
         self._attempts += 1
         apart, blame_first = self._apart_batches > 0, self._attempts > LAST_CHANGE_ATTEMPTS

@@ -60,6 +60,10 @@ class WebhookSink:
         self._lanes = self._new_lanes()
         return self._applied
 
+    def renumber(self, applied: Applied) -> None:
+        self._positions.renumber(applied)
+        self._applied = applied
+
     def writer(self) -> LaneWriter:
         return LaneWriter(self._webhook.connections, self._webhook.transactions)
 
