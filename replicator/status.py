@@ -21,6 +21,7 @@ from replicator.source import Source
 from replicator.table_status import TableStatus, format_tables, table_statuses
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError
+from shared.halt import HALT_KEY
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.message import MessageHeaders
 from shared.names import GroupNames
@@ -55,7 +56,8 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for."""
+    """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for. ``halt`` is why
+    the replicator must not go on (``shared.halt``)."""
 
     group: str
     bound_to: Mapping[str, Any] | None
@@ -67,6 +69,7 @@ class GroupStatus:
     membership: MembershipStatus | None
     tables: list[TableStatus]
     workers: list[WorkerStatus]
+    halt: Mapping[str, Any] | None
 
 
 def run(settings: StatusSettings, as_json: bool) -> None:
@@ -105,6 +108,7 @@ async def _look(settings: StatusSettings) -> GroupStatus:
         membership=membership_status(records),
         tables=table_statuses(records, state),
         workers=workers,
+        halt=records.get(HALT_KEY),
     )
 
 
@@ -182,6 +186,8 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     if status.membership is not None:
         yield from format_membership(status.membership)
     yield f"replicator   {_replicator_line(status.replicator)}"
+    if status.halt is not None:
+        yield f"HALTED       since {status.halt['since']}: {status.halt['fact']}: {status.halt['remedy']}"
     yield f"stream       {_stream_line(status.stream)}"
     if status.snapshot_stream is not None:
         yield f"snapshot     {_stream_line(status.snapshot_stream)}"

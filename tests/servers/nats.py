@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -72,6 +73,11 @@ class NatsServer:
     def settings(self) -> NatsSettings:
         return NatsSettings(url=self.url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
 
+    @property
+    def store(self) -> Path:
+        """JetStream's directory."""
+        return self._private().path / "store"
+
     def _private(self) -> PrivateDirectory:
         if self._directory is None:
             self._directory = PrivateDirectory("nats")
@@ -93,7 +99,7 @@ class NatsServer:
 
     def _spawn(self) -> None:
         directory = self._private().path
-        jetstream = _JETSTREAM.format(store=directory / "store") if self.jetstream else ""
+        jetstream = _JETSTREAM.format(store=self.store) if self.jetstream else ""
         configuration = directory / "nats.conf"
         configuration.write_text(f'listen: "{self.host}:{self.port}"\nserver_name: {self.name}\n{jetstream}\n{self.config}\n')
         self._process = ChildProcess([str(nats_server_path()), "--config", str(configuration)], log_path=directory / "log")

@@ -70,7 +70,7 @@ def test_rows_that_follow_what_is_applied_and_each_other_are_taken() -> None:
 def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
     row = Row(6, 7, after=anchor(5), anchor=anchor(7))
     for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 5 * 16, 17, "then")):
-        with pytest.raises(HistoryError, match="message 6 .* follows the change at 0/50:1, but what is applied"):
+        with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but what is applied"):
             coverage([row], applied)
 
 

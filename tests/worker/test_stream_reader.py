@@ -85,6 +85,16 @@ def test_removed_messages_are_an_error_not_a_jump(nats_server: NatsServer, group
         list(reader.bodies(1, 3))
 
 
+def test_a_message_that_the_replicator_did_not_publish_is_not_read(nats_server: NatsServer, group: str) -> None:
+    asyncio.run(publish(nats_server, group, whole(b"a", b"b")))
+    connection = BrokerConnection(nats_server.settings(), group)
+    try:
+        with pytest.raises(TerminalError, match=r"message 1 of stream .* was not published by the group's replicator"):
+            list(StreamReader(connection, "7000000000000000000/pgsluice_orders/").bodies(1, 2))
+    finally:
+        connection.close()
+
+
 def test_marks_tell_sizes_and_settled_ends(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
     asyncio.run(publish(nats_server, group, [*whole(b"abc"), *chunks(b"12", b"3")]))
     first, last = reader.mark(1), reader.peek_last()

@@ -1,0 +1,145 @@
+"""A broker, a source or a group that is put back under a worker: the end is equal tables, or a stop that stays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.names import GroupNames
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
+from tests.waiting import wait_until
+
+DEADLINE_S = 120.0
+
+
+class PowerCut:
+    """What source and broker had on their disks at some moment, to be put back later: the broker's store, and of the source the
+    slot's state, which PostgreSQL saves now and then only. Both are stopped while it is taken and put back."""
+
+    def __init__(self, nats: NatsServer, source: PostgresServer, slot: str, directory: Path) -> None:
+        self._nats = nats
+        self._state = source.data_directory / "pg_replslot" / slot / "state"
+        self._saved_store, self._saved_state = directory / "store", directory / "state"
+        self._servers = (nats, source)
+        for server in self._servers:
+            server.stop()
+        shutil.copytree(nats.store, self._saved_store)
+        shutil.copy2(self._state, self._saved_state)
+        for server in self._servers:
+            server.start()
+
+    def happen(self, *, slot_too: bool) -> None:
+        for server in self._servers:
+            server.stop()
+        shutil.rmtree(self._nats.store)
+        shutil.copytree(self._saved_store, self._nats.store)
+        if slot_too:
+            self._state.write_bytes(self._saved_state.read_bytes())
+        for server in self._servers:
+            server.start()
+
+
+@pytest.fixture
+def nats() -> Iterator[NatsServer]:
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def source() -> Iterator[Database]:
+    with PostgresServer() as server:
+        database = server.create_database("source")
+        database.execute("CREATE TABLE journal (id bigint, note text); ALTER TABLE journal REPLICA IDENTITY FULL")
+        yield database
+
+
+def insert(source: Database, first: int, last: int) -> None:
+    """Each row in a transaction of its own; a second one would stay, for the table has no key."""
+    with source.connect() as connection:
+        for number in range(first, last + 1):
+            connection.execute("INSERT INTO journal VALUES (%s, 'n')", [number])
+
+
+def ids(database: Database) -> list[int]:
+    return [number for (number,) in database.execute("SELECT id FROM journal ORDER BY id")]
+
+
+def wait_for_equal(source: Database, target: Database) -> None:
+    def is_equal() -> bool:
+        there = target.execute("SELECT FROM pg_class WHERE relname = 'journal'") and ids(target) == ids(source)
+        return bool(there)
+
+    wait_until(is_equal, deadline_s=DEADLINE_S, what="equal tables", interval_s=0.2)
+
+
+def stop(under_test: GroupUnderTest) -> None:
+    for process in (under_test.replicator, under_test.worker):
+        process.terminate()
+        assert process.wait() == 0
+
+
+@pytest.mark.timeout(600)
+def test_after_a_power_cut_the_worker_finds_its_place_or_both_stop_and_stay_stopped(
+    source: Database, target_database: Database, nats: NatsServer, group: str, tmp_path: Path
+) -> None:
+    target = target_database
+    with GroupUnderTest(configuration(group, source, target, nats)) as under_test:
+        under_test.replicator.wait_for_log("replicating")
+        insert(source, 1, 30)
+        wait_for_equal(source, target)
+        stop(under_test)
+        cut = PowerCut(nats, source.server, GroupNames(group).slot, tmp_path)
+        under_test.replicator.start()
+        under_test.worker.start()
+        under_test.replicator.wait_for_log("replicating")
+        insert(source, 31, 90)
+        wait_for_equal(source, target)
+        stop(under_test)
+
+        cut.happen(slot_too=True)
+        insert(source, 91, 180)
+        under_test.worker.start()
+        under_test.worker.wait_for_log("publish again what the broker lost")
+        assert ids(target) == list(range(1, 91))
+        under_test.replicator.start()
+        wait_for_equal(source, target)
+        under_test.worker.wait_for_log("the stream holds what is applied in another place")
+        stop(under_test)
+
+        cut.happen(slot_too=False)
+        insert(source, 181, 200)
+        for _ in range(2):
+            under_test.replicator.start()
+            assert under_test.replicator.wait(DEADLINE_S) == 70
+        assert "the broker lost data" in under_test.replicator.log()
+        for _ in range(2):
+            under_test.worker.start()
+            assert under_test.worker.wait(DEADLINE_S) == 70
+        assert "and the replicator stopped: replication slot" in under_test.worker.log()
+        assert ids(target) == list(range(1, 181))
+
+
+@pytest.mark.timeout(600)
+def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
+    source: Database, target_database: Database, nats: NatsServer, group: str
+) -> None:
+    keys = configuration(group, source, target_database, nats)
+    with GroupUnderTest(keys) as under_test:
+        under_test.replicator.wait_for_log("replicating")
+        insert(source, 1, 5)
+        wait_for_equal(source, target_database)
+        under_test.replicator.kill()
+        with PgsluiceProcess("drop", "--yes", config=keys) as drop:
+            assert drop.wait() == 0
+        under_test.replicator.start()
+        wait_until(lambda: under_test.replicator.log().count("replicating") == 2, what="the new start")
+        insert(source, 101, 140)
+        assert under_test.worker.wait(DEADLINE_S) in (70, 75)
+        under_test.worker.start()
+        assert under_test.worker.wait(DEADLINE_S) == 70
+        assert "created anew" in under_test.worker.log()
+        assert ids(target_database) == list(range(1, 6))
