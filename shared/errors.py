@@ -9,6 +9,7 @@
     │   └── SinkBehindError    75   the sink is behind where it was, as after a failover
     └── TransientError     75   the same call may succeed later
         ├── LockTimeoutError    a lock at the source was not to be had for now
+        ├── StreamBehindError   the stream of changes ends before what is applied
         └── SnapshotGoneError   the source no longer shows the snapshot that a copy reads; a new one is needed
 
 An error states the fact, the thing and the way out. It never holds a row value or a secret.
@@ -73,6 +74,10 @@ class TransientError(PgsluiceError):
 
 class LockTimeoutError(TransientError):
     """A lock at the source was not to be had for now: somebody's transaction holds it."""
+
+
+class StreamBehindError(TransientError):
+    """The stream of changes ends before what is applied: it lost messages, which the replicator may be publishing again."""
 
 
 class SnapshotGoneError(TransientError):

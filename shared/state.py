@@ -1,20 +1,12 @@
 """The group's small durable facts, in a JetStream key-value bucket.
 
-<<<<<<< HEAD
 Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``shared.published_tables``), ``publication`` (what
-was made of it, ``replicator.membership``), ``replicator`` (its progress), ``snapshot`` and ``table.<oid>`` (the copy of the
-tables, ``shared.ledger``), ``worker.<name>`` (what a worker reports of itself), ``position.<name>`` (the position of a sink that
-has no better place for it), ``lease.<name>`` (who runs that worker). Values are JSON objects. A write that names the revision it
-replaces fails when somebody else wrote in between.
+was made of it, ``replicator.membership``), ``replicator`` (its progress), ``halt`` (why it must not go on, ``shared.halt``),
+``snapshot`` and ``table.<oid>`` (the copy of the tables, ``shared.ledger``), ``worker.<name>`` (what a worker reports of itself),
+``position.<name>`` (the position of a sink that has no better place for it), ``lease.<name>`` (who runs that worker). Values are
+JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
 
 Everything is read through the leader of the stream behind the bucket, so whatever was acknowledged to anybody before is seen.
-=======
-Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``shared.published_tables``), ``replicator`` (its
-progress), ``halt`` (why it must not go on, ``shared.halt``), ``snapshot`` and ``table.<oid>`` (the copy of the tables,
-``shared.ledger``), ``worker.<name>`` (what a worker reports of itself), ``position.<name>`` (the position of a sink that has no
-better place for it), ``lease.<name>`` (who runs that worker).
-Values are JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
->>>>>>> fed1da3 (Notice a source that went back in its history, by timeline, WAL end and what it sends; chain the messages)
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from shared.errors import HistoryError, TransientError
+from shared.errors import HistoryError, StreamBehindError, TransientError
 from shared.jetstream import ChangeStream, StoredMessage, StreamState
 from shared.lsn import format_lsn
 from shared.message import MessageHeaders
@@ -23,10 +23,6 @@ from worker.sinks.sink import Applied
 from worker.stream_reader import Body
 
 _COPY_AGAIN = "restore the stream, or run 'pgsluice drop' and copy the tables again into an empty target"
-
-
-class StreamBehindError(TransientError):
-    """The stream ends before what is applied: it lost messages, which the replicator may be publishing again."""
 
 
 @dataclass(frozen=True, slots=True)

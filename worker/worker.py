@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import telemetry
-from shared.errors import HistoryError, PgsluiceError, TransientError
+from shared.errors import HistoryError, PgsluiceError, StreamBehindError, TransientError
 from shared.halt import read_halt
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name
@@ -36,7 +36,7 @@ from worker.event_loop import EventLoopThread
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
 from worker.ownership import OwnershipLedger
-from worker.position_check import Start, StreamBehindError, check_goes_on, check_snapshot_position, find_start
+from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
 from worker.progress import ProgressReport, check_report
 from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from worker.replay import Replay, replay_name

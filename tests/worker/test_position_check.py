@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from shared.errors import HistoryError
+from shared.errors import HistoryError, StreamBehindError
 from shared.jetstream import ChangeStream, StreamState, connect
 from shared.lsn import LSN
 from shared.message import WHOLE, Chunk, MessageHeaders
@@ -17,7 +17,7 @@ from shared.settings import StreamSettings
 from tests.changes_builder import insert, table, transaction
 from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
-from worker.position_check import Start, StreamBehindError, check_goes_on, check_snapshot_position, find_start
+from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
 NAMES = GroupNames("orders")
