@@ -16,7 +16,7 @@ from shared.errors import LockTimeoutError, TerminalError
 from shared.lsn import LSN, parse_lsn
 from shared.pgoutput.messages import Relation
 from shared.settings import PostgresSettings
-from shared.table import Column, Table
+from shared.table import Column, ReplicaIdentity, Table
 
 MINIMUM_SERVER_VERSION = 14
 
@@ -148,7 +148,8 @@ class Source:
 
     async def describe(self, relation: Relation) -> Table:
         """What the frame says, with what only the catalog knows. The catalog is that of now, the frame that of the change:
-        for a column or a table that is gone since, the frame alone speaks."""
+        for a column or a table that is gone since, the frame alone speaks, and a primary key that is another since is left
+        out."""
         parameters = {
             "oid": relation.oid,
             "names": [column.name for column in relation.columns],
@@ -160,6 +161,9 @@ class Source:
 
 
 def _columns(relation: Relation, rows: Sequence[tuple[Any, ...]]) -> tuple[Column, ...]:
+    flagged = [column.identity_key for column in relation.columns]
+    positions = [position for _, _, position, _, _ in rows]
+    is_key_then = relation.replica_identity is not ReplicaIdentity.DEFAULT or flagged == [p is not None for p in positions]
     return tuple(
         Column(
             name=column.name,
@@ -167,7 +171,7 @@ def _columns(relation: Relation, rows: Sequence[tuple[Any, ...]]) -> tuple[Colum
             type_name=type_name,
             typmod=column.typmod,
             not_null=not_null,
-            primary_key_position=position,
+            primary_key_position=position if is_key_then else None,
             identity_key=column.identity_key,
             identity=identity,
             generated=generated,

@@ -23,6 +23,7 @@ from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError
 from shared.halt import HALT_KEY
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
+from shared.ledger import TABLE_PREFIX, Phase
 from shared.message import MessageHeaders
 from shared.names import GroupNames
 from shared.settings import StatusSettings
@@ -33,10 +34,22 @@ _LEASE_PREFIX = "lease."
 
 
 @dataclass(frozen=True, slots=True)
+class MissedStatus:
+    """Changes of one table that met no row in the sink. ``diverged``: the table was copied, and neither filter nor route touches
+    it, so it is evidence that source and target differ."""
+
+    table: str
+    changes: int
+    since: str
+    diverged: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
     none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
-    its rules and routes, "" without any; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can."""
+    its rules and routes, "" without any; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can.
+    ``missed`` are the tables that matter most of the ``missed_tables`` whose changes met no row."""
 
     name: str
     sequence: int
@@ -52,6 +65,8 @@ class WorkerStatus:
     dead_letters: int
     rules: str
     waiting: str
+    missed: list[MissedStatus]
+    missed_tables: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,14 @@ async def _worker(
         dead_letters=letters.get(name, 0),
         rules=record.get("rules", ""),
         waiting=record.get("waiting", ""),
+        missed=[_missed(each, records) for each in record.get("missed", ())],
+        missed_tables=record.get("missed_tables", 0),
     )
+
+
+def _missed(missed: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> MissedStatus:
+    copied = records.get(f"{TABLE_PREFIX}{missed['oid']}", {}).get("phase") == Phase.FINISHED_COPY
+    return MissedStatus(missed["table"], missed["changes"], missed["since"], diverged=copied and not missed["expected"])
 
 
 async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple[int | None, int | None, float | None]:
@@ -195,6 +217,7 @@ def format_status(status: GroupStatus) -> Iterator[str]:
         yield "workers      none has started"
     for worker in status.workers:
         yield f"worker       {_worker_line(worker)}"
+        yield from (f"             {line}" for line in _missed_lines(worker))
     if status.tables:
         yield ""
         yield from format_tables(status.tables)
@@ -251,6 +274,14 @@ def _worker_line(worker: WorkerStatus) -> str:
         f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
         f"updated {worker.updated_at}{waiting}"
     )
+
+
+def _missed_lines(worker: WorkerStatus) -> Iterator[str]:
+    for missed in worker.missed:
+        verdict = "; it was copied, so SOURCE AND TARGET DIFFER" if missed.diverged else ""
+        yield f"{missed.changes} changes of table {missed.table} met no row since {missed.since[:19]}{verdict}"
+    if worker.missed_tables > len(worker.missed):
+        yield f"and those of {worker.missed_tables - len(worker.missed)} tables more"
 
 
 def format_bytes(count: int) -> str:

@@ -15,8 +15,20 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shared.table import Table
+
 _IDENTIFIER = r'"(?:[^"]|"")+"|[^".]+'
 _QUALIFIED = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
+
+
+TableName = tuple[str, str]
+"""Schema and name."""
+
+
+def table_names(table: Table, also: TableName | None) -> tuple[TableName, ...]:
+    """The table's own name, and the other one that it has, if any."""
+    own = table.schema, table.name
+    return (own,) if also is None or also == own else (own, also)
 
 
 @dataclass(frozen=True, slots=True)

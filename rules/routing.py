@@ -7,13 +7,15 @@ keeps its lists of values as they are. A table without a route goes on unchanged
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.name_pattern import TablePattern
+from rules.name_pattern import TableName, TablePattern, table_names
 from shared.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
 from shared.errors import TerminalError
 from shared.table import Column, ReplicaIdentity, Table
+
+NO_NAMES: Mapping[int, TableName] = {}
 
 TRUNCATE = ord("T")
 EVERY_OPERATION = frozenset({INSERT, UPDATE, DELETE, TRUNCATE})
@@ -111,7 +113,8 @@ def _destination(route: Route, table: Table, kept: Sequence[int]) -> Table:
         columns = [_without_identity(column) for column in columns]
         identity = ReplicaIdentity.NOTHING
     schema, name = route.destination_of(table)
-    return replace(table, schema=schema, name=name, replica_identity=identity, columns=tuple(columns))
+    origin = None if (schema, name) == table.source_name else table.source_name
+    return replace(table, schema=schema, name=name, replica_identity=identity, columns=tuple(columns), origin=origin)
 
 
 def _without_identity(column: Column) -> Column:
@@ -124,7 +127,7 @@ class Routing:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self._bound: dict[Table, tuple[BoundRoute, ...] | None] = {}
+        self._bound: dict[tuple[Table, TableName | None], tuple[BoundRoute, ...] | None] = {}
 
     def __reduce__(self) -> tuple[type[Routing], tuple[tuple[Route, ...]]]:
         return Routing, (self.routes,)
@@ -136,25 +139,27 @@ class Routing:
             return ""
         return hashlib.sha256("\n".join(sorted(route.canonical() for route in self.routes)).encode()).hexdigest()
 
-    def bind(self, table: Table) -> tuple[BoundRoute, ...] | None:
-        """The routes of ``table``; None when it goes on as it is. Raises TerminalError when it cannot take its route, or when it
-        would go where another table is routed to."""
+    def bind(self, table: Table, also: TableName | None = None) -> tuple[BoundRoute, ...] | None:
+        """The routes of ``table``; None when it goes on as it is. ``also`` is another name that the table has: routes of either
+        name are its own. Raises TerminalError when it cannot take its route, or when it would go where another table is routed
+        to."""
         if not self.routes:
             return None
-        if table not in self._bound:
-            self._bound[table] = self._bind(table)
-        return self._bound[table]
+        if (table, also) not in self._bound:
+            self._bound[table, also] = self._bind(table, also)
+        return self._bound[table, also]
 
-    def apply(self, changes: TableChanges) -> list[TableChanges]:
+    def apply(self, changes: TableChanges, also: TableName | None = None) -> list[TableChanges]:
         """What becomes of ``changes``, at each destination. Raises as ``bind`` does."""
-        bound = self.bind(changes.table)
+        bound = self.bind(changes.table, also)
         if bound is None:
             return [changes]
         return [routed for route in bound if (routed := route.apply(changes)) is not None]
 
-    def truncate(self, truncation: Truncation) -> Truncation | None:
-        """The truncation of the tables' destinations; None when no route takes it. Raises as ``bind`` does."""
-        bound = [self.bind(table) for table in truncation.tables]
+    def truncate(self, truncation: Truncation, names: Mapping[int, TableName] = NO_NAMES) -> Truncation | None:
+        """The truncation of the tables' destinations; None when no route takes it. ``names`` are other names of tables, by OID.
+        Raises as ``bind`` does."""
+        bound = [self.bind(table, names.get(table.oid)) for table in truncation.tables]
         if not any(bound):
             return truncation
         tables: list[Table] = []
@@ -183,14 +188,19 @@ class Routing:
     def _taking(self, route: Route, tables: Iterable[Table]) -> list[Table]:
         return [table for table in tables if route in self._routes_of(table)]
 
-    def _routes_of(self, table: Table) -> list[Route]:
+    def touches(self, names: Iterable[TableName]) -> bool:
+        """Whether a table of these names has a route."""
+        return any(route.source.matches(*name) for route in self.routes for name in names)
+
+    def _routes_of(self, table: Table, also: TableName | None = None) -> list[Route]:
         """Those of the most exact name alone: a pattern speaks for the tables that nothing else names."""
-        matching = [route for route in self.routes if route.source.matches(table.schema, table.name)]
+        names = table_names(table, also)
+        matching = [route for route in self.routes if any(route.source.matches(*name) for name in names)]
         most_exact = max((_exactness(route.source) for route in matching), default=None)
         return [route for route in matching if _exactness(route.source) == most_exact]
 
-    def _bind(self, table: Table) -> tuple[BoundRoute, ...] | None:
-        routes = self._routes_of(table)
+    def _bind(self, table: Table, also: TableName | None) -> tuple[BoundRoute, ...] | None:
+        routes = self._routes_of(table, also)
         if routes:
             return tuple(BoundRoute(route, table) for route in routes)
         for route in self.routes:

@@ -8,12 +8,12 @@ All entries of a file that name or match a table count for it, in file order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from rules.columns import column_index
-from rules.name_pattern import TablePattern
+from rules.name_pattern import TableName, TablePattern, table_names
 from rules.passage import Passage
 from rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
 from shared.changes import TableChanges
@@ -62,12 +62,22 @@ class RuleSet:
     entries: tuple[TableRules, ...] = field(compare=False)
     remarks: tuple[str, ...] = field(compare=False, default=())
 
-    def bind(self, table: Table) -> BoundRules | None:
-        """The rules of this version of the table, found once for each; None when none touches it.
+    def bind(self, table: Table, also: TableName | None = None) -> BoundRules | None:
+        """The rules of this version of the table, found once for each; None when none touches it. ``also`` is another name that
+        the table has: rules for either name hold.
 
         Raises TerminalError when a rule names a column that is not there, or does not fit a column's type, or changes a key.
         """
-        return _bind(self, table)
+        return _bind(self, table, also)
+
+    def filters(self, names: Iterable[TableName]) -> bool:
+        """Whether a filter touches a table of these names."""
+        return any(
+            isinstance(rule, Filter)
+            for entry in self.entries
+            if any(entry.pattern.matches(*name) for name in names)
+            for rule in entry.rules
+        )
 
     def check(self, tables: Sequence[Table]) -> list[str]:
         """What is wrong with the rules, when these are all tables there are: the sentences that ``bind`` would raise, tables and
@@ -103,8 +113,9 @@ NO_RULES = RuleSet("", "", ())
 
 
 @lru_cache(maxsize=1024)
-def _bind(rules: RuleSet, table: Table) -> BoundRules | None:
-    entries = [entry for entry in rules.entries if entry.pattern.matches(table.schema, table.name)]
+def _bind(rules: RuleSet, table: Table, also: TableName | None) -> BoundRules | None:
+    names = table_names(table, also)
+    entries = [entry for entry in rules.entries if any(entry.pattern.matches(*name) for name in names)]
     misfits = [misfit for entry in entries for misfit in _misfits(entry, table)]
     if misfits:
         raise TerminalError("; ".join(misfits), _REMEDY)

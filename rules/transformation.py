@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rules.routing import NO_ROUTES, Routing
+from rules.name_pattern import TableName
+from rules.routing import NO_ROUTES, BoundRoute, Routing
 from rules.rule import RejectedRow
 from rules.ruleset import BoundRules, RuleSet
 from shared.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
@@ -18,10 +19,19 @@ NO_RULES = RuleSet("", "", ())
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """Pure and picklable. Positions stay what they were: a message keeps its transactions, a change its index."""
+    """Pure and picklable. Positions stay what they were: a message keeps its transactions, a change its index.
+
+    ``names`` is what the source called each table when its replicator started, by OID. A change may come under an older or a
+    newer name: rules and routes hold for a table under both, so that renaming it does not uncover what is masked.
+    """
 
     rules: RuleSet = NO_RULES
     routing: Routing = NO_ROUTES
+    names: Mapping[int, TableName] = field(default_factory=dict, compare=False)
+
+    def knowing(self, tables: Iterable[Table]) -> Transformation:
+        """The same with the names of ``tables``."""
+        return replace(self, names={table.oid: (table.schema, table.name) for table in tables})
 
     @property
     def hash(self) -> str:
@@ -38,12 +48,12 @@ class Transformation:
         parts: list[TableChanges | Truncation] = []
         for part in message.parts:
             if isinstance(part, Truncation):
-                truncation = self.routing.truncate(part)
+                truncation = self.routing.truncate(part, self.names)
                 parts += [] if truncation is None else [truncation]
                 continue
             kept = self._apply_rules(part, rejected)
             if kept is not None:
-                parts += self.routing.apply(kept)
+                parts += self.routing.apply(kept, self.names.get(kept.table.oid))
         return replace(message, parts=parts), rejected
 
     def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
@@ -55,10 +65,10 @@ class Transformation:
             numbers = list(map(copied.row_number, range(copied.rows)))
             rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
             kept = self._apply_rules(rows, rejected)
-            routed = [] if kept is None else self.routing.apply(kept)
+            routed = [] if kept is None else self.routing.apply(kept, self.names.get(copied.table.oid))
             going = [_encoded(copied, changes) for changes in routed]
         else:
-            routes = self.routing.bind(copied.table)
+            routes = self._routes_of(copied.table)
             going = (
                 [copied]
                 if routes is None
@@ -74,12 +84,20 @@ class Transformation:
         """What may surprise."""
         return self.rules.warnings(tables)
 
+    def may_leave_rows_out(self, oid: int, name: TableName) -> bool:
+        """Whether a change of this table of the source may rightly meet no row: a filter or a route touches it."""
+        names = {name, self.names.get(oid, name)}
+        return self.rules.filters(names) or self.routing.touches(names)
+
     def _looks_into(self, table: Table) -> bool:
-        routes = self.routing.bind(table) or ()
+        routes = self._routes_of(table) or ()
         return self._rules_of(table) is not None or not all(route.keeps_every_column for route in routes)
 
     def _rules_of(self, table: Table) -> BoundRules | None:
-        return self.rules.bind(table) if self.rules.entries else None
+        return self.rules.bind(table, self.names.get(table.oid)) if self.rules.entries else None
+
+    def _routes_of(self, table: Table) -> tuple[BoundRoute, ...] | None:
+        return self.routing.bind(table, self.names.get(table.oid))
 
     def _apply_rules(self, changes: TableChanges, rejected: list[RejectedRow]) -> TableChanges | None:
         bound = self._rules_of(changes.table)

@@ -14,6 +14,19 @@ TARGET_SCHEMA = "pgsluice"
 """Schema of our own objects in a target database."""
 
 
+_REPLAY_SUFFIX = ".replay"
+
+
+def replay_name(worker: str) -> str:
+    """Under which name a worker applies its dead letters again. No worker has such a name: a name has no dot."""
+    return worker + _REPLAY_SUFFIX
+
+
+def replayed_worker(name: str) -> str:
+    """The worker that replays under this name, or has it itself."""
+    return name.removesuffix(_REPLAY_SUFFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupNames:
     """All names of one group. ``group`` is the spelling the user chose; ``-`` becomes ``_`` in Postgres names only.

@@ -22,8 +22,9 @@ class Column:
     """One published column.
 
     ``type_name`` is ``format_type(type_oid, typmod)`` with only pg_catalog in the search path, so it can be used in DDL.
-    ``primary_key_position`` counts from 1 in the order of the primary key; None outside it. ``identity_key`` is the
-    Relation message's key flag: the column is part of the replica identity (every column, when that is FULL).
+    ``identity_key`` is the Relation message's key flag: the column is part of the replica identity (every column, when that is
+    FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in every column when the
+    catalog's key is no longer the one that the flags speak of.
     ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither).
     """
 
@@ -43,13 +44,17 @@ _column_values = attrgetter(*(field.name for field in fields(Column)))
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One version of a published table; a changed Relation message makes another."""
+    """One version of a published table; a changed Relation message makes another.
+
+    ``origin`` is what the source calls it (schema and name), where a route gave it another name; else None.
+    """
 
     oid: int
     schema: str
     name: str
     replica_identity: ReplicaIdentity
     columns: tuple[Column, ...]
+    origin: tuple[str, str] | None = None
 
     def __hash__(self) -> int:
         """Tables are looked up all the time; versions of one table are few."""
@@ -60,29 +65,35 @@ class Table:
         return f"{self.schema}.{self.name}"
 
     @property
+    def source_name(self) -> tuple[str, str]:
+        """Schema and name at the source."""
+        return self.origin or (self.schema, self.name)
+
+    @property
     def key(self) -> tuple[int, ...]:
         """Indexes of the columns that identify a row, in key order; empty when nothing does.
 
-        The primary key, unless the replica identity is an index: then old rows carry only that index's columns.
+        Those of the replica identity, where that is a key: old rows carry these columns and no others. The primary key, which is
+        the catalog's of a later time, only gives their order, and only when it is the same columns. Where old rows are whole
+        (FULL), or there are none (NOTHING), it is the primary key.
         """
-        if self.replica_identity is ReplicaIdentity.INDEX:
-            return tuple(i for i, column in enumerate(self.columns) if column.identity_key)
-        keyed = [(c.primary_key_position, i) for i, c in enumerate(self.columns) if c.primary_key_position is not None]
-        if keyed:
-            return tuple(i for _, i in sorted(keyed))
-        if self.replica_identity is ReplicaIdentity.DEFAULT:
-            return tuple(i for i, column in enumerate(self.columns) if column.identity_key)
-        return ()
+        keyed = sorted((c.primary_key_position, i) for i, c in enumerate(self.columns) if c.primary_key_position is not None)
+        primary_key = tuple(i for _, i in keyed)
+        if self.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
+            return primary_key
+        flagged = tuple(i for i, column in enumerate(self.columns) if column.identity_key)
+        return primary_key if set(primary_key) == set(flagged) else flagged
 
     def encode(self) -> dict[str, Any]:
         """The descriptor's JSON form of a relation; ``decode`` is the inverse."""
-        return {
+        relation = {
             "oid": self.oid,
             "schema": self.schema,
             "table": self.name,
             "replica_identity": self.replica_identity.value,
             "columns": [list(_column_values(column)) for column in self.columns],
         }
+        return relation | ({"origin": self.origin} if self.origin else {})
 
     @classmethod
     def decode(cls, relation: dict[str, Any]) -> Table:
@@ -93,7 +104,15 @@ class Table:
             name=relation["table"],
             replica_identity=ReplicaIdentity(relation["replica_identity"]),
             columns=tuple(Column(*column) for column in relation["columns"]),
+            origin=_origin(relation.get("origin")),
         )
+
+
+def _origin(names: list[str] | None) -> tuple[str, str] | None:
+    if names is None:
+        return None
+    schema, name = names
+    return schema, name
 
 
 class Unchanged(enum.Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from shared.changes import (
     DELETE,
@@ -73,7 +74,7 @@ def table(
         in_identity = [column for column, _ in parsed]
     schema, _, table_name = name.rpartition(".")
     return Table(
-        oid=1,
+        oid=crc32(name.encode()),
         schema=schema or "public",
         name=table_name,
         replica_identity=identity,

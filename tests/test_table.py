@@ -15,7 +15,8 @@ OID = st.integers(0, 2**32 - 1)
 COLUMNS = st.builds(
     Column, TEXT, OID, TEXT, st.integers(-1, 2**31 - 1), st.booleans(), st.none() | st.integers(1, 32), st.booleans(), TEXT, TEXT
 )
-TABLES = st.builds(Table, OID, TEXT, TEXT, st.sampled_from(ReplicaIdentity), st.lists(COLUMNS).map(tuple))
+ORIGIN = st.none() | st.tuples(TEXT, TEXT)
+TABLES = st.builds(Table, OID, TEXT, TEXT, st.sampled_from(ReplicaIdentity), st.lists(COLUMNS).map(tuple), ORIGIN)
 
 
 def key_names(described: Table) -> list[str]:
@@ -31,6 +32,14 @@ def test_the_primary_key_identifies_a_row_in_key_order(identity: ReplicaIdentity
 def test_an_identity_index_identifies_a_row_although_there_is_a_primary_key() -> None:
     users = table("users", "id bigint", "mail text", identity=ReplicaIdentity.INDEX, identity_columns=("mail",))
     assert key_names(users) == ["mail"]
+
+
+def test_a_row_goes_by_the_key_that_its_relation_message_flags_although_the_primary_key_is_another_by_now() -> None:
+    """The old row of a change holds the columns that were flagged then, and no others."""
+    keys = table("keys", "id bigint", "u text", "note text", key=("u",), identity_columns=("id",))
+    assert key_names(keys) == ["id"]
+    grown = table("keys", "id bigint", "part text", key=("part", "id"), identity_columns=("id",))
+    assert key_names(grown) == ["id"]
 
 
 @pytest.mark.parametrize("identity", [ReplicaIdentity.FULL, ReplicaIdentity.NOTHING])

@@ -53,6 +53,11 @@ class Ownership:
         """No transaction that commits at this LSN or later belongs to a copy."""
         return max([self.applied_before, *(copy.lsn for copy in self.copies.values())])
 
+    def is_copied(self, oid: int) -> bool:
+        """Whether the copy of the table is there, or on its way and its rows are no longer those of an earlier one."""
+        copy = self.copies.get(oid)
+        return copy is not None and copy.snapshot != "" and copy.lsn != EVERYTHING
+
     def counts(self, table: Table, snapshot: str) -> bool:
         """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
         copy = self.copies.get(table.oid)

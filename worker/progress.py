@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rules.transformation import UNTRANSFORMED, Transformation
 from shared.errors import TerminalError, TransientError
 from shared.lsn import format_lsn
 from shared.state import StateBucket, worker_key
-from worker.sinks.sink import Applied
+from worker.missed_changes import report_missed
+from worker.sinks.sink import Applied, MissedChanges
 from worker.watched_task import Ended, WatchedTask
 
 REPORT_INTERVAL_S = 1.0
@@ -23,17 +26,22 @@ POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class ProgressReport:
-    """Used on one event loop, except ``note`` and ``note_waiting``, which any thread may call."""
+    """Used on one event loop, except for the methods ``note…``, which any thread may call."""
 
-    def __init__(self, bucket: StateBucket, worker: str, applied: Applied) -> None:
+    def __init__(
+        self, bucket: StateBucket, worker: str, applied: Applied, transformation: Transformation = UNTRANSFORMED
+    ) -> None:
+        """``transformation`` tells which changes may rightly meet no row."""
         self._bucket = bucket
         self._key = worker_key(worker)
         self._applied = applied
         self._batches = 0
         self._changes = 0
         self._waiting = ""
+        self._missed: Sequence[MissedChanges] = ()
+        self._transformation = transformation
         self._started_at = _now()
-        self._reported: tuple[Applied, int, str] | None = None
+        self._reported: tuple[Applied, int, str, Sequence[MissedChanges]] | None = None
         self._task: WatchedTask | None = None
 
     def note(self, applied: Applied, changes: int) -> None:
@@ -41,6 +49,10 @@ class ProgressReport:
         self._batches += 1
         self._changes += changes
         self._waiting = ""
+
+    def note_missed(self, missed: Sequence[MissedChanges]) -> None:
+        """All changes that met no row, so far."""
+        self._missed = missed
 
     def note_waiting(self, reason: str) -> None:
         """A batch could not be applied for now; it is tried again until it is."""
@@ -73,8 +85,8 @@ class ProgressReport:
         self._reported = state
 
     @property
-    def _state(self) -> tuple[Applied, int, str]:
-        return self._applied, self._batches, self._waiting
+    def _state(self) -> tuple[Applied, int, str, Sequence[MissedChanges]]:
+        return self._applied, self._batches, self._waiting, self._missed
 
     def _content(self) -> dict[str, Any]:
         applied = self._applied
@@ -88,6 +100,8 @@ class ProgressReport:
             "batches": self._batches,
             "changes": self._changes,
             "waiting": self._waiting,
+            "missed": report_missed(self._missed, self._transformation),
+            "missed_tables": len(self._missed),
             "started_at": self._started_at,
             "updated_at": _now(),
             "host": socket.gethostname(),

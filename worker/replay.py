@@ -28,14 +28,9 @@ ATTEMPTS = 3  # then the next look at the queue tries again
 log = telemetry.logger(__name__)
 
 
-def replay_name(worker: str) -> str:
-    """No worker has such a name: a name has no dot."""
-    return f"{worker}.replay"
-
-
 class Replay:
-    """``new_sink`` makes a sink under ``replay_name``, not open. Letters hold what the source sent, so they go through the rules
-    and routes that are in force now."""
+    """``new_sink`` makes a sink under ``names.replay_name``, not open. Letters hold what the source sent, so they go through the
+    rules and routes that are in force now."""
 
     def __init__(self, office: DeadLetterOffice, transformation: Transformation, new_sink: Callable[[], Sink]) -> None:
         self._office = office

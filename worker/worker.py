@@ -23,7 +23,7 @@ from shared import telemetry
 from shared.errors import HistoryError, PgsluiceError, StreamBehindError, TransientError
 from shared.halt import read_halt
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
-from shared.names import GroupNames, check_worker_name
+from shared.names import GroupNames, check_worker_name, replay_name
 from shared.published_tables import load_tables
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark
@@ -35,11 +35,12 @@ from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
-from worker.ownership import OwnershipLedger
+from worker.missed_changes import MissedChangesLog
+from worker.ownership import NEVER_COPIED, OwnershipLedger
 from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
 from worker.progress import ProgressReport, check_report
 from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
-from worker.replay import Replay, replay_name
+from worker.replay import Replay
 from worker.sinks.sink import Applied, PartitionWriter, RenumberedSink, Sink, TickingSink
 from worker.source import SourceSettings
 
@@ -95,6 +96,9 @@ class Worker:
         """Identifies the change stream; "" while there is none."""
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
+        self._missed_log = MissedChangesLog(self._sink, transformation)
+        self._ownership = NEVER_COPIED
+        """What the newest batch was told of copies."""
         self._tick_logged_at = -WAIT_LOG_INTERVAL_S
         self._stream_checked_at = time.monotonic()
 
@@ -131,7 +135,10 @@ class Worker:
         if self._loop.run(self._copy_end.is_reached(applied)):
             self._sink.finish_copy()
             self._copy_end.note_handled(applied)
-        self._progress = ProgressReport(bucket, self._settings.name, replace(applied, rules=self._transformation.hash))
+        transformation = self._transformation
+        self._progress = ProgressReport(bucket, self._settings.name, replace(applied, rules=transformation.hash), transformation)
+        self._missed_log = MissedChangesLog(self._sink, transformation)
+        self._progress.note_missed(self._missed_log.begin())
         self._loop.run(self._progress.start(self._end_with))
         target = self._find_target()
         if self._stop_requested.is_set():
@@ -292,6 +299,7 @@ class Worker:
         if tables is None:
             return False
         check_tables(transformation, tables)
+        self._transformation = transformation.knowing(tables)
         for warning in transformation.warnings(tables):
             log.warning("a rule may surprise", reason=warning)
         log.info("rules are in force", hash=transformation.hash)
@@ -317,7 +325,7 @@ class Worker:
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
 
         def task(writer: PartitionWriter) -> PartitionTask:
-            owned = replace(self._loop.run(ownership.current()), applied_before=start.applied_before)
+            owned = self._ownership = replace(self._loop.run(ownership.current()), applied_before=start.applied_before)
             excluded = office.exclusions(owned)
             return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, excluded, transformation, id_prefix)
 
@@ -404,6 +412,7 @@ class Worker:
     def _note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
         assert self._progress is not None
         self._progress.note(applied, changes)
+        self._progress.note_missed(self._missed_log.note(self._ownership))
         self._batch_log.note(applied, changes, seconds)
 
     @property

@@ -176,6 +176,24 @@ def test_a_table_that_is_gone_is_described_by_its_frame_alone(replication: Group
     ]
 
 
+def test_a_primary_key_that_is_another_since_the_change_is_left_out(replication: Group) -> None:
+    replication.source.execute("CREATE TABLE k (id int PRIMARY KEY, u int NOT NULL)")
+    replication.replicate()
+    replication.source.execute("INSERT INTO k VALUES (1, 10)")
+    replication.source.execute("ALTER TABLE k DROP CONSTRAINT k_pkey, ADD PRIMARY KEY (u, id)")
+    replication.replicate()
+    assert [(c.name, c.identity_key, c.primary_key_position) for c in described(replication).columns] == [
+        ("id", True, None),
+        ("u", False, None),
+    ]
+    replication.source.execute("INSERT INTO k VALUES (2, 20)")
+    replication.replicate()
+    assert [(c.name, c.identity_key, c.primary_key_position) for c in described(replication).columns] == [
+        ("id", True, 2),
+        ("u", True, 1),
+    ]
+
+
 def test_a_column_that_was_added_between_two_rows_shows_in_the_second_message_only(replication: Group) -> None:
     replication.replicate()
     with replication.source.connect(autocommit=False) as connection:

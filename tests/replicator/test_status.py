@@ -11,6 +11,7 @@ import pytest
 from replicator.status import format_bytes, run
 from shared.errors import TransientError
 from shared.jetstream import ChangeStream
+from shared.ledger import Ledger, Phase, TableRecord
 from shared.settings import PostgresSettings, StatusSettings
 from shared.state import StateBucket, worker_key
 from tests.replicator.conftest import Group
@@ -56,6 +57,42 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     assert 0 < worker["lag_s"] < 60
     run(settings(replication, replication.source.settings), as_json=False)
     assert "w: sequence 1, commit 0/1, 1 messages" in capsys.readouterr().out
+
+
+def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_copied(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    since = "2026-01-31T12:00:00+00:00"
+    missed = [
+        {"oid": 1, "table": "public.copied", "changes": 3, "since": since, "expected": False},
+        {"oid": 2, "table": "public.streamed", "changes": 2, "since": since, "expected": False},
+        {"oid": 3, "table": "public.filtered", "changes": 1, "since": since, "expected": True},
+    ]
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        record |= {"sequence": 0, "stream_created": state.created, "missed": missed, "missed_tables": 5}
+        await bucket.put(worker_key("w"), record)
+        ledger = Ledger(bucket)
+        for oid in (1, 3):
+            await ledger.store_table(TableRecord(oid, "public", "t", Phase.FINISHED_COPY, since, "s", "0/1"))
+
+    replication.with_broker(register)
+    [worker] = status(replication, capsys)["workers"]
+    assert [(each["table"], each["changes"], each["diverged"]) for each in worker["missed"]] == [
+        ("public.copied", 3, True),
+        ("public.streamed", 2, False),
+        ("public.filtered", 1, False),
+    ]
+    run(settings(replication, None), as_json=False)
+    shown = capsys.readouterr().out
+    seen = "met no row since 2026-01-31T12:00:00"
+    assert f"3 changes of table public.copied {seen}; it was copied, so SOURCE AND TARGET DIFFER" in shown
+    assert f"2 changes of table public.streamed {seen}\n" in shown
+    assert "and those of 2 tables more" in shown
 
 
 def test_a_source_that_does_not_answer_is_said_and_the_rest_is_shown(

@@ -13,7 +13,7 @@ from rules.transformation_files import load_transformation
 from shared.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
 from shared.copy_text import decode_rows
 from shared.errors import TerminalError, UsageError
-from shared.table import Value
+from shared.table import Table, Value
 from tests.changes_builder import copied, delete, insert, message, restart, table, truncate, update
 
 USERS = table("public.users", "id bigint", "email text", "age integer")
@@ -203,3 +203,38 @@ def test_inserts_stay_inserts_when_nothing_is_asked_of_a_table() -> None:
     changes, _ = UNTRANSFORMED.apply(source)
     assert changes.parts == source.parts
     assert rows(changes)[0][1] == chr(INSERT)
+
+
+MEMBERS = replace(USERS, name="members")
+
+
+@pytest.mark.parametrize("known", [USERS, MEMBERS], ids=["renamed since the start", "changes of before the rename"])
+def test_rules_and_routes_hold_for_a_table_under_its_earlier_and_its_later_name(known: Table, tmp_path: Path) -> None:
+    rules, routes = (text.replace("users", known.name) for text in (RULES, ROUTES))
+    transformation = pickle.loads(pickle.dumps(load(tmp_path, rules, routes).knowing([known, ORDERS])))
+    for named in (USERS, MEMBERS):
+        source = message(1, insert(named, b"1", b"ann@x", b"17"), insert(named, b"2", b"bob@y", b"18"), truncate(named))
+        changes, _ = transformation.apply(source)
+        assert rows(changes) == [
+            ("public.people", "I", [(b"2", b"b***y", b"18")], [1]),
+            (f"archive.{named.name}", "I", [(b"2", b"18")], [1]),
+        ]
+        assert isinstance(changes.parts[-1], Truncation)
+        assert [each.qualified_name for each in changes.parts[-1].tables] == ["public.people"]
+        assert {part.table.source_name for part in changes.parts[:-1]} == {("public", named.name)}  # type: ignore[union-attr]
+        assert copied_text(transformation.apply_copied(copied(1, named, (b"2", b"bob@y", b"18")))[0]) == [
+            ("public.people", 1, b"2\tb***y\t18\n", True),
+            (f"archive.{named.name}", 1, b"2\t18\n", False),
+        ]
+        assert transformation.may_leave_rows_out(named.oid, ("public", named.name))
+    assert not load(tmp_path, rules).knowing([known]).may_leave_rows_out(ORDERS.oid, ("public", "orders"))
+
+
+def test_a_route_back_to_the_earlier_name_takes_the_changes_under_it_along(tmp_path: Path) -> None:
+    routes = "members: {destination_table: users}\n"
+    source = message(1, insert(USERS, b"1", b"ann@x", b"17"), insert(MEMBERS, b"2", b"bob@y", b"18"))
+    transformation = load(tmp_path, routes=routes)
+    with pytest.raises(TerminalError, match="has no route"):
+        transformation.apply(source)
+    changes, _ = transformation.knowing([MEMBERS]).apply(source)
+    assert [name for name, *_ in rows(changes)] == ["public.users", "public.users"]

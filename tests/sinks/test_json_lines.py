@@ -360,7 +360,7 @@ def test_a_change_that_goes_to_several_tables_has_a_line_for_each() -> None:
     changes = message(1, insert(ORDERS, b"1", b"2.50", None), insert(ORDERS, b"2", b"3.50", None), truncate(ORDERS))
     rows, truncation = changes.parts
     assert isinstance(rows, TableChanges)
-    archive = replace(ORDERS, schema="archive")
+    archive = replace(ORDERS, schema="archive", origin=(ORDERS.schema, ORDERS.name))
     changes.parts[1:1] = [replace(rows, table=archive)]
     assert isinstance(truncation, Truncation)
     changes.parts[-1] = replace(truncation, tables=(ORDERS, archive))

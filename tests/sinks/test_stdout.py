@@ -203,7 +203,7 @@ def test_a_process_killed_between_lines_and_position_prints_them_again(settings:
 
 
 def test_a_receipt_does_not_end_inside_a_message_that_goes_to_several_tables() -> None:
-    archive = replace(EVENTS, schema="archive")
+    archive = replace(EVENTS, schema="archive", origin=(EVENTS.schema, EVENTS.name))
     rows = [(b"1", LARGE_NOTE)] * (RECEIPT_BYTES // len(LARGE_NOTE) + 1)
     both = [replace(copied(1, EVENTS, *rows), more_follow=True), copied(1, archive, *rows)]
     bodies = list(LineWriter(transactions=False).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))

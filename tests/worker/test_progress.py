@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from rules.routing import Routing
+from rules.transformation import Transformation
 from shared.errors import TerminalError
 from shared.jetstream import connect
 from shared.names import GroupNames
@@ -17,6 +19,8 @@ from shared.state import StateBucket, worker_key
 from tests.servers import NatsServer
 from tests.state_bucket import seal_bucket
 from tests.waiting import wait_until_async
+from tests.worker.test_missed_changes import SINCE, missed_changes, route
+from worker.missed_changes import REPORTED_TABLES
 from worker.progress import ProgressReport, check_report
 from worker.sinks.sink import NOTHING_APPLIED, Applied
 
@@ -45,6 +49,22 @@ async def test_a_worker_without_a_report_or_with_one_of_nothing_may_begin(bucket
     await check_report(bucket, "postgres", NOTHING_APPLIED)
     await report(bucket, NOTHING_APPLIED)
     await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+async def test_changes_that_met_no_row_are_told_those_that_should_have_met_one_first(bucket: StateBucket) -> None:
+    rules = Transformation(routing=Routing([route("routed")]))
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED, rules)
+    missed = [missed_changes(oid, f"t{oid}", changes=oid) for oid in range(1, REPORTED_TABLES + 3)]
+    progress.note_missed([missed_changes(99, "routed", changes=99), *missed])
+    await progress.start()
+    await progress.stop()
+    entry = await bucket.get(worker_key("postgres"))
+    assert entry is not None
+    told = entry.value["missed"]
+    assert [each["changes"] for each in told] == list(range(REPORTED_TABLES + 2, 2, -1))
+    assert told[0] == {"oid": 22, "table": "public.t22", "changes": 22, "since": SINCE, "expected": False}
+    assert entry.value["missed_tables"] == REPORTED_TABLES + 3
 
 
 @pytest.mark.asyncio

@@ -23,7 +23,7 @@ Errors: TransientError makes the worker call again with the same batch, after a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -110,6 +110,18 @@ class Applied:
 NOTHING_APPLIED = Applied(0, 0, 0, "")
 
 
+@dataclass(frozen=True, slots=True)
+class MissedChanges:
+    """Updates and deletes of one table that met no row in the sink. ``oid`` and ``source`` (schema and name) are the source's,
+    ``place`` is where the rows go. ``since`` is when the first of the ``changes`` was applied, as RFC 3339."""
+
+    oid: int
+    source: tuple[str, str]
+    place: tuple[str, str]
+    changes: int
+    since: str
+
+
 class PartitionWriter(Protocol):
     """Runs in a Spark task; picklable."""
 
@@ -171,6 +183,16 @@ class RenumberedSink(Sink, Protocol):
     def renumber(self, applied: Applied) -> None:
         """Makes ``applied`` durable as the position: the one that ``open`` returned, at another sequence. Called after ``open``,
         before any batch. Raises as ``commit``."""
+        ...
+
+
+@runtime_checkable
+class CountingSink(Sink, Protocol):
+    """A sink that knows which changes met no row."""
+
+    def missed(self) -> Sequence[MissedChanges]:
+        """All that were committed since the position began, or the table was filled anew; as durable as the position. The same
+        object until it changes."""
         ...
 
 

@@ -41,7 +41,7 @@ def test_copied_rows_are_there_with_the_number_of_them_and_no_trace_of_messages(
 
 
 def test_a_message_for_several_tables_is_loaded_into_all_of_them_once(target: Target) -> None:
-    archive = replace(EVENTS, schema="archive")
+    archive = replace(EVENTS, schema="archive", origin=(EVENTS.schema, EVENTS.name))
     messages = [
         rows for n in (1, 2) for rows in (replace(copied(n, EVENTS, (b"a",)), more_follow=True), copied(n, archive, (b"a",)))
     ]

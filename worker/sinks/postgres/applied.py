@@ -46,8 +46,9 @@ class AppliedRow:
             " WHERE group_name = %s AND worker = %s"
         ).format(_TABLE)
 
-    def ensure(self, connection: Connection) -> None:
-        connection.execute(self._insert, [*self._key, _POSTGRES_EPOCH])
+    def ensure(self, connection: Connection) -> bool:
+        """Whether the row had to be made: the worker begins."""
+        return connection.execute(self._insert, [*self._key, _POSTGRES_EPOCH]).rowcount == 1
 
     def lock(self, connection: Connection) -> Applied | None:
         """The position, locked until the transaction ends; waits for a transaction that is moving it. None without a row."""

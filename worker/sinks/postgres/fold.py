@@ -52,6 +52,8 @@ class PartitionFold:
         self._closed: list[Piece] = []
         self._clearings: dict[_Name, Clearing] = {}
         self._changed: set[_Name] = set()
+        self._sources: dict[int, _Name] = {}
+        """What the source called each table last."""
 
     def add(self, message: MessageChanges) -> None:
         for part in _each_change(message) if self._one_by_one else message.parts:
@@ -76,10 +78,13 @@ class PartitionFold:
     def _fold_for(self, changes: TableChanges) -> TableFold:
         table = changes.table
         name = (table.schema, table.name)
+        if self._sources.setdefault(table.oid, table.source_name) != table.source_name:
+            self._close_round()  # a renamed table may be the same one at the target
+            self._sources[table.oid] = table.source_name
         if self._one_by_one and not isinstance(self._open.get(name), InsertRun):
             self._close_round()
         fold = self._open.get(name)
-        if fold is not None and (fold.table.columns != table.columns or fold.table.key != table.key):
+        if fold is not None and _differs(fold.table, table):
             self._close_round()
             fold = None
         only_inserts = _only_inserts(changes)
@@ -107,12 +112,25 @@ class PartitionFold:
         """Earlier rows of these tables do not matter any more, so the truncation moves before everything else: who refers to
         one of these tables is truncated with it, and nothing else depends on what they hold."""
         for table in truncation.tables:
+            if self._sources.get(table.oid, table.source_name) != table.source_name:
+                self._close_round()
             name = (table.schema, table.name)
             self._open.pop(name, None)
-            self._closed = [piece for piece in self._closed if (piece.table.schema, piece.table.name) != name]
+            self._closed = [piece for piece in self._closed if not _is_cleared(piece.table, table)]
             earlier = self._clearings.get(name)
             restart = truncation.restart_identity or (earlier is not None and earlier.restart_identity)
             self._clearings[name] = Clearing(table, restart)
+
+
+def _is_cleared(table: Table, truncated: Table) -> bool:
+    """Whether a truncation empties ``table``: by its name, or because the source called it otherwise before."""
+    is_earlier_name = table.oid == truncated.oid and table.origin is None and truncated.origin is None
+    return is_earlier_name or (table.schema, table.name) == (truncated.schema, truncated.name)
+
+
+def _differs(one: Table, other: Table) -> bool:
+    """Whether tables of one name are two tables, or versions whose rows are not alike."""
+    return one.oid != other.oid or one.columns != other.columns or one.key != other.key
 
 
 def _each_change(message: MessageChanges) -> Sequence[TableChanges | Truncation]:

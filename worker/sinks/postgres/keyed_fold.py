@@ -67,7 +67,8 @@ class KeyedFold:
         self.table = table
         self._moves_only = moves_only
         self._entries: dict[Key, _Entry] = {}
-        self._key_of: Callable[[Sequence[Any]], Key] = itemgetter(*table.key)
+        self._key = table.key
+        self._key_of: Callable[[Sequence[Any]], Key] = itemgetter(*self._key)
         self._toasted = [i for i, column in enumerate(table.columns) if column.type_oid not in _NEVER_TOASTED]
         self._whole_rows_only = True
         self._moves = 0
@@ -84,9 +85,9 @@ class KeyedFold:
 
     def _keys(self, columns: Sequence[Sequence[Value]]) -> Any:
         """The key of each row, from the new or the old columns."""
-        if len(self.table.key) == 1:
-            return columns[self.table.key[0]]
-        return zip(*(columns[i] for i in self.table.key), strict=True)
+        if len(self._key) == 1:
+            return columns[self._key[0]]
+        return zip(*(columns[i] for i in self._key), strict=True)
 
     def _has_unchanged(self, changes: TableChanges) -> bool:
         """Joining is the fastest way to ask: it fails on anything but bytes, and ``filter`` takes the NULLs out."""
@@ -138,7 +139,7 @@ class KeyedFold:
     def _update(self, row: Row, old_row: Row | None, *, whole: bool) -> bool:
         key = self._key_of(row)
         old_key = key if old_row is None else self._key_of(old_row)
-        if not whole and any(row[i] is UNCHANGED for i in self.table.key):
+        if not whole and any(row[i] is UNCHANGED for i in self._key):
             raise TerminalError(
                 f"an update of table '{self.table.qualified_name}' does not say which row it means",
                 "a part of the key was not sent; this is a defect of pgsluice, please report it",
@@ -220,7 +221,7 @@ class KeyedFold:
         ]
 
     def _key_values(self, key: Key) -> tuple[Value, ...]:
-        return key if len(self.table.key) > 1 else (key,)
+        return key if len(self._key) > 1 else (key,)
 
     def _piece(self, round_number: int, kind: PieceKind, rows: Sequence[Any], absent: int = 0) -> Piece:
         return Piece(self.table, round_number, kind, len(rows), absent, encode_rows(rows))

@@ -41,13 +41,14 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 class Merge:
     """Merges in ``session``, which is prepared for everything that the batch's pieces need.
 
-    ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row.
+    ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row. What an
+    attempt counted that was taken back does not stay.
     ``row_merge`` takes rounds that the target refuses as a whole; without it they raise.
     """
 
     session: DriverSession
     row_merge: RowMerge | None = None
-    missing: Counter[str] = field(default_factory=Counter)
+    missing: Counter[Table] = field(default_factory=Counter)
 
     @property
     def connection(self) -> Connection:
@@ -113,22 +114,30 @@ class Merge:
         early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
         late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
         in_order, deletes_first = early + writes + late, deletes + writes
+        before = self.missing.copy()
         if self.row_merge is None:
             self._apply_round(in_order, deletes_first)
         elif not self.row_merge.takes(lambda: self._apply_round(in_order, deletes_first)):
+            self._count_again_from(before)
             self.row_merge.apply(in_order, self._merge)
 
     def _apply_round(self, in_order: Sequence[Piece], deletes_first: Sequence[Piece]) -> None:
         if in_order == deletes_first:
             self._apply_all(in_order)
             return
+        before = self.missing.copy()
         try:
             with self.connection.transaction():
                 self._apply_all(in_order)
         except PieceError as error:
             if not isinstance(error.cause, psycopg.errors.UniqueViolation):
                 raise
+            self._count_again_from(before)
             self._apply_all(deletes_first)
+
+    def _count_again_from(self, before: Counter[Table]) -> None:
+        self.missing.clear()
+        self.missing.update(before)
 
     def _referenced_first(self, tables: Iterable[Table]) -> dict[Table, int]:
         """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
@@ -177,7 +186,7 @@ class Merge:
             return
         missing = self._missing(piece, self._run(stage, piece.kind))
         if missing > 0:
-            self.missing[piece.table.qualified_name] += missing
+            self.missing[piece.table] += missing
 
     def _run(self, stage: Stage, kind: PieceKind) -> int:
         """The number of rows that the last statement touched."""

@@ -3,6 +3,7 @@
 applied        the workers' positions (``applied``)
 copied         which messages of a snapshot are loaded, beyond the position (``copied_messages``)
 pending_keys   keys of tables that are being filled, to be built when they are full (``pending_keys``)
+tables         which of the source's tables are where, and changes that met no row (``known_tables``)
 """
 
 from __future__ import annotations
@@ -51,6 +52,21 @@ CREATE TABLE {} (
     columns text[] NOT NULL,
     is_primary boolean NOT NULL,
     PRIMARY KEY (group_name, worker, table_schema, table_name, is_primary)
+)
+""",
+    "tables": """
+CREATE TABLE {} (
+    group_name text NOT NULL,
+    worker text NOT NULL,
+    oid oid NOT NULL,
+    table_schema text NOT NULL,
+    table_name text NOT NULL,
+    source_schema text NOT NULL,
+    source_name text NOT NULL,
+    target_oid oid NOT NULL,
+    missed bigint NOT NULL DEFAULT 0,
+    missed_since timestamptz,
+    PRIMARY KEY (group_name, worker, oid, table_schema, table_name)
 )
 """,
 }

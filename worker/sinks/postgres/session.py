@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import psycopg
+
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection, disable_foreign_keys
+from worker.sinks.postgres.failure import PieceError
+from worker.sinks.postgres.known_tables import Known, KnownTables
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, PieceKind, Share, StagedRows
 from worker.sinks.postgres.sequences import owned_sequences
@@ -19,7 +23,9 @@ from worker.sinks.postgres.target_table import TargetTable, prepare_target
 class DriverSession:
     """One session at the target; a new connection makes a new one."""
 
-    def __init__(self, connection: Connection, settings: PostgresSinkSettings, pending_keys: PendingKeys) -> None:
+    def __init__(
+        self, connection: Connection, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables
+    ) -> None:
         """Raises TerminalError when foreign keys cannot be disabled."""
         self.connection = connection
         self.targets: dict[Table, TargetTable] = {}
@@ -29,6 +35,7 @@ class DriverSession:
         self._sync_schema = settings.sync_schema
         self._sync_sequences = settings.sync_sequences
         self._pending_keys = pending_keys
+        self._known_tables = known_tables
         self._may_lack_keys = True
         if settings.disable_foreign_keys:
             disable_foreign_keys(connection)
@@ -46,26 +53,44 @@ class DriverSession:
     def knows_any(self, tables: Iterable[Table]) -> bool:
         return any(table in self.targets for table in tables)
 
-    def target_table(self, table: Table, catalog: Catalog | None = None) -> TargetTable:
-        """``catalog`` is what was read of the target just before, if it was."""
+    def target_table(self, table: Table, catalog: Catalog | None = None, known: Known | None = None) -> TargetTable:
+        """``catalog`` and ``known`` are what was read of the target just before, if it was."""
         if table not in self.targets:
-            target = prepare_target(self.connection, table, self._pending_keys, sync_schema=self._sync_schema, catalog=catalog)
+            target = prepare_target(
+                self.connection,
+                table,
+                self._pending_keys,
+                self._known_tables,
+                sync_schema=self._sync_schema,
+                catalog=catalog,
+                known=known,
+            )
             if self._sync_sequences:
                 target = replace(target, sequences=owned_sequences(self.connection, table, target.oid))
             self.targets[table] = target
         return self.targets[table]
 
     def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:
-        """Makes what a merge of ``shares`` needs, each in a transaction of its own."""
+        """Makes what a merge of ``shares`` needs, each in a transaction of its own. Raises PieceError."""
         unknown = [table for table in tables if table not in self.targets]
         catalog = read_catalog(self.connection, unknown) if unknown else {}
+        known = self._known_tables.read(self.connection, unknown) if unknown else {}
         for table in unknown:
-            self.target_table(table, catalog)
+            self.target_table(table, catalog, known)
+        for table in unknown:  # when all are fit: a refusal may say that one of them is not the table it was taken for
+            self._known_tables.remember(self.connection, table, self.targets[table].oid, known)
         self.stages.trim()
         for share in shares:
             for piece in share.pieces:
                 if not isinstance(piece.content, StagedRows) and not self.goes_straight(piece):
-                    self.stages.prepare(self.targets[piece.table], piece.kind)
+                    self._prepare_stage(piece)
+
+    def _prepare_stage(self, piece: Piece) -> None:
+        """Raises PieceError: the table may have been altered since it was looked at."""
+        try:
+            self.stages.prepare(self.targets[piece.table], piece.kind)
+        except psycopg.Error as error:
+            raise PieceError(piece.table, error, has_rows=False) from None
 
     def goes_straight(self, piece: Piece) -> bool:
         """Whether the piece's rows are copied right into their table: they are new, and not looked at one by one."""

@@ -17,6 +17,7 @@ from worker.sinks.postgres.connection import Connection, connect
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.failure import OccupiedError, PieceError, is_transient, target_error
+from worker.sinks.postgres.known_tables import KnownTables
 from worker.sinks.postgres.merge import Merge
 from worker.sinks.postgres.own_tables import ensure_tables
 from worker.sinks.postgres.pending_keys import PendingKeys
@@ -27,7 +28,7 @@ from worker.sinks.postgres.sequences import advance_statement
 from worker.sinks.postgres.session import DriverSession
 from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
 from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, MissedChanges, Receipt
 
 APART_BATCHES = 10
 
@@ -74,6 +75,8 @@ class PostgresSink:
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
         self._copied = CopiedMessages(settings.group, settings.name)
+        self._known_tables = KnownTables.of(settings.group, settings.name)
+        self._missed: Sequence[MissedChanges] = ()
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes)
         self._session: DriverSession | None = None
         self._applied = NOTHING_APPLIED
@@ -95,11 +98,13 @@ class PostgresSink:
         connection = connect(self._settings, "pgsluice worker")
         try:
             ensure_tables(connection)
-            self._row.ensure(connection)
+            if self._row.ensure(connection) and self._known_tables.worker == self._names.worker:
+                self._known_tables.forget(connection)
             self._session = self._new_session(connection)
             with connection.transaction():
                 connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
                 self._applied = self._row.lock(connection) or NOTHING_APPLIED
+            self._missed = self._known_tables.missed(connection)
             drop_stages(connection, leftover_stages(connection, self._names, None))
         except PgsluiceError:
             connection.close()
@@ -152,6 +157,10 @@ class PostgresSink:
         self._clean_up(session)
         return self._applied
 
+    def missed(self) -> Sequence[MissedChanges]:
+        """As ``CountingSink.missed`` says."""
+        return self._missed
+
     def finish_copy(self) -> None:
         """Builds the keys of the tables that were made for the copy; that may take a while."""
         try:
@@ -172,11 +181,13 @@ class PostgresSink:
             with self._session.connection.transaction():
                 if self._row.lock(self._session.connection) == self._in_doubt:
                     self._applied = self._in_doubt
+            self._missed = self._known_tables.missed(self._session.connection)
             self._in_doubt = None
         return self._session
 
     def _new_session(self, connection: Connection) -> DriverSession:
-        return DriverSession(connection, self._settings, PendingKeys(self._names.group, self._names.worker))
+        pending_keys = PendingKeys(self._names.group, self._names.worker)
+        return DriverSession(connection, self._settings, pending_keys, self._known_tables)
 
     def _check_position(self, connection: Connection) -> None:
         """Locks the position, which must be where this sink left it."""
@@ -220,6 +231,7 @@ class PostgresSink:
             self._copied.check(connection, [sequence for share in shares for sequence in share.sequences])
             for target in restarted:
                 empty_table(connection, target)
+            self._known_tables.clear_missed(connection, [target.table for target in restarted])
             for target in filled:
                 for sequence in target.sequences:
                     column = target.table.columns[sequence.column].name
@@ -227,6 +239,8 @@ class PostgresSink:
             self._copied.forget(connection, position.snapshot_sequence)
             self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))
             self._in_doubt = position
+        if restarted:
+            self._missed = self._known_tables.missed(connection)
         session.expect_keys()
 
     def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
@@ -284,10 +298,11 @@ class PostgresSink:
                 self._apart_batches = APART_BATCHES
                 raise RejectedChanges(row_merge.rejections)
             drop_stages(connection, batch.stages)
+            self._known_tables.count_missed(connection, merge.missing)
             self._row.move(connection, batch.position, changes=batch.changes)
             self._in_doubt = batch.position
-        for table, changes in merge.missing.items():
-            _log.warning("changes met no row at the target", table=table, changes=changes)
+        if merge.missing:
+            self._missed = self._known_tables.missed(connection)
 
     def _clean_up(self, session: DriverSession) -> None:
         """Drops what attempts left behind whose work was done by others. The batch is applied whatever happens here."""

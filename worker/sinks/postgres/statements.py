@@ -217,6 +217,6 @@ def _same(target: TargetTable, column: int) -> Statement:
     name, staged = _name(target, column), _staged("o", column)
     if column not in target.exact:
         return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, staged)
-    if target.table.columns[column].not_null:
+    if column in target.not_null:
         return sql.SQL("target.{} = {}").format(name, staged)
     return sql.SQL("(target.{name} = {staged} OR (target.{name} IS NULL AND {staged} IS NULL))").format(name=name, staged=staged)

@@ -82,8 +82,16 @@ Catalog = Mapping[tuple[str, str], CatalogEntry]
 
 
 def read_catalog(connection: Connection, tables: Collection[Table]) -> Catalog:
-    names = [[table.schema for table in tables], [table.name for table in tables]]
-    found = connection.execute(_FIND, names).fetchall()
+    return _read(connection, [(table.schema, table.name) for table in tables])
+
+
+def find_table(connection: Connection, schema: str, name: str) -> CatalogEntry | None:
+    return _read(connection, [(schema, name)]).get((schema, name))
+
+
+def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog:
+    wanted = [[schema for schema, _ in names], [name for _, name in names]]
+    found = connection.execute(_FIND, wanted).fetchall()
     oids = [oid for _, _, oid, _ in found]
     parameters = {"tables": oids, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
     columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
@@ -101,10 +109,6 @@ def read_catalog(connection: Connection, tables: Collection[Table]) -> Catalog:
         )
         for schema, name, oid, kind in found
     }
-
-
-def find_table(connection: Connection, table: Table) -> CatalogEntry | None:
-    return read_catalog(connection, [table]).get((table.schema, table.name))
 
 
 def _by_oid(rows: Sequence[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:

@@ -7,27 +7,33 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from shared import telemetry
 from shared.errors import TerminalError
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.keys import keys_of
+from worker.sinks.postgres.known_tables import Known, KnownTables
 from worker.sinks.postgres.own_tables import DDL_LOCK
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.sequences import OwnedSequence
 from worker.sinks.postgres.table_creation import create_table
 from worker.sinks.postgres.target_catalog import Catalog, CatalogEntry, TargetColumn, find_table
 
+_log = telemetry.logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """``table`` is the version of the source's table this was made for; indexes count its columns.
+    """``table`` is the version of the source's table this was made for; indexes count its columns. ``place`` is the target's
+    table: schema and name.
 
     ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
     an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only: two
     numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the types below the columns' domains ("" where there is
     none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``equality`` are the operators
     that the columns' indexes go by, with their schema ("" for ``=`` of pg_catalog). ``references`` are the OIDs of the tables
-    that its foreign keys point to. ``sequences`` are to be kept ahead of the rows.
+    that its foreign keys point to. ``not_null`` are columns that the target keeps free of NULL. ``sequences`` are to be kept
+    ahead of the rows.
     """
 
     table: Table
@@ -38,11 +44,13 @@ class TargetTable:
     domain_types: tuple[str, ...]
     equality: tuple[str, ...]
     references: frozenset[int]
+    place: tuple[str, str]
+    not_null: frozenset[int] = frozenset()
     sequences: tuple[OwnedSequence, ...] = ()
 
     @property
     def identifier(self) -> sql.Identifier:
-        return table_identifier(self.table)
+        return sql.Identifier(*self.place)
 
     @property
     def copy_destination(self) -> sql.Composed:
@@ -61,54 +69,70 @@ class TargetTable:
         return self.exact.issuperset(self.table.key)
 
 
-def table_identifier(table: Table) -> sql.Identifier:
-    return sql.Identifier(table.schema, table.name)
-
-
 def prepare_target(
     connection: Connection,
     table: Table,
     pending_keys: PendingKeys,
+    known_tables: KnownTables,
     *,
     sync_schema: bool,
     copied: bool = False,
     catalog: Catalog | None = None,
+    known: Known | None = None,
 ) -> TargetTable:
     """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so. ``copied``: for rows of a
-    snapshot; a table that is created for them gets its keys later. ``catalog`` is what was read of it just before, if it was.
+    snapshot; a table that is created for them gets its keys later. ``catalog`` and ``known`` are what was read of it just before,
+    if it was.
 
-    Raises TerminalError when the table is missing or cannot take the source's rows. ``connection`` must not be in a
-    transaction: a table that was created stays, whatever becomes of the batch.
+    Raises TerminalError when the table is missing or cannot take the source's rows, or when they are elsewhere.
+    ``connection`` must not be in a transaction: a table that was created stays, whatever becomes of the batch.
     """
-    entry = catalog.get((table.schema, table.name)) if catalog is not None else find_table(connection, table)
+    place, known = (table.schema, table.name), known_tables.read(connection, [table]) if known is None else known
+    entry = catalog.get(place) if catalog is not None else find_table(connection, *place)
+    found_oid = None if entry is None else entry.oid
+    known_tables.check_name(connection, table, known, found_oid)
+    moved = known_tables.moved_to(connection, table, known, found_oid)
+    if moved is not None:
+        _log.warning("the target's table was renamed; its rows go there", table=table.qualified_name, name=".".join(moved))
+        place, entry = moved, find_table(connection, *moved)
     if entry is None:
         if not sync_schema:
             raise TerminalError(
                 f"table '{table.qualified_name}' does not exist at the target",
                 "create it, or set sync-schema: true to have it created",
             )
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-            if find_table(connection, table) is None:
-                create_table(connection, table)
-                if copied:
-                    pending_keys.defer(connection, table)
-                else:
-                    for key in keys_of(table):
-                        connection.execute(key.definition())
-        entry = find_table(connection, table)
-        assert entry is not None
+        entry = _create(connection, table, pending_keys, known_tables, copied=copied)
     if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
-    target = _target_table(table, entry)
+    target = _target_table(table, entry, place)
     if table.key and set(_key_names(table)) not in entry.unique_keys and not pending_keys.include(connection, table):
-        raise _key_error(table, entry.partition_columns)
+        raise _key_error(target, entry.partition_columns)
     return target
 
 
-def _target_table(table: Table, entry: CatalogEntry) -> TargetTable:
+def _create(
+    connection: Connection, table: Table, pending_keys: PendingKeys, known_tables: KnownTables, *, copied: bool
+) -> CatalogEntry:
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+        if find_table(connection, table.schema, table.name) is None:
+            create_table(connection, table)
+            if copied:
+                pending_keys.defer(connection, table)
+            else:
+                for key in keys_of(table):
+                    connection.execute(key.definition())
+            made = find_table(connection, table.schema, table.name)
+            assert made is not None
+            known_tables.remember(connection, table, made.oid, {})
+    entry = find_table(connection, table.schema, table.name)
+    assert entry is not None
+    return entry
+
+
+def _target_table(table: Table, entry: CatalogEntry, place: tuple[str, str]) -> TargetTable:
     columns = {column.name: column for column in entry.columns}
-    _check_columns(table, columns)
+    _check_columns(table, columns, sql.Identifier(*place))
     at_target = [columns[column.name] for column in table.columns]
     return TargetTable(
         table,
@@ -119,13 +143,15 @@ def _target_table(table: Table, entry: CatalogEntry) -> TargetTable:
         domain_types=tuple(column.domain_type for column in at_target),
         equality=tuple(column.equality for column in at_target),
         references=entry.references,
+        place=place,
+        not_null=frozenset(i for i, column in enumerate(at_target) if column.not_null),
     )
 
 
-def _check_columns(table: Table, columns: dict[str, TargetColumn]) -> None:
+def _check_columns(table: Table, columns: dict[str, TargetColumn], identifier: sql.Identifier) -> None:
     for column in table.columns:
         if column.name not in columns:
-            add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(table_identifier(table), sql.Identifier(column.name))
+            add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(identifier, sql.Identifier(column.name))
             raise TerminalError(
                 f"table '{table.qualified_name}' at the target has no column '{column.name}'",
                 f"run there: {add.as_string()}{column.type_name}; then start again, nothing is lost",
@@ -134,9 +160,7 @@ def _check_columns(table: Table, columns: dict[str, TargetColumn]) -> None:
     for extra in columns.values():
         filled = extra.has_default or extra.generated or extra.identity
         if extra.not_null and not filled and extra.name not in known:
-            drop = sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(
-                table_identifier(table), sql.Identifier(extra.name)
-            )
+            drop = sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(identifier, sql.Identifier(extra.name))
             raise TerminalError(
                 f"column '{extra.name}' of table '{table.qualified_name}' at the target is NOT NULL without a default, and the"
                 " source does not have it",
@@ -148,8 +172,8 @@ def _key_names(table: Table) -> list[str]:
     return [table.columns[i].name for i in table.key]
 
 
-def _key_error(table: Table, partition_columns: Sequence[str]) -> TerminalError:
-    names = _key_names(table)
+def _key_error(target: TargetTable, partition_columns: Sequence[str]) -> TerminalError:
+    table, names = target.table, _key_names(target.table)
     if not set(partition_columns) <= set(names):
         return TerminalError(
             f"table '{table.qualified_name}' at the target is partitioned by {', '.join(partition_columns)}, so no unique index"
@@ -157,9 +181,8 @@ def _key_error(table: Table, partition_columns: Sequence[str]) -> TerminalError:
             "make a unique index on key and partition columns together, on both sides, and have the source's rows identified"
             " by it: ALTER TABLE … REPLICA IDENTITY USING INDEX …",
         )
-    create = sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(
-        table_identifier(table), sql.SQL(", ").join(map(sql.Identifier, names))
-    )
+    columns = sql.SQL(", ").join(map(sql.Identifier, names))
+    create = sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(target.identifier, columns)
     return TerminalError(
         f"table '{table.qualified_name}' at the target has no unique index on its key ({', '.join(names)})",
         f"run there: {create.as_string()}; then start again, nothing is lost",

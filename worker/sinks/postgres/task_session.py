@@ -9,6 +9,7 @@ from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection, connect, disable_foreign_keys
 from worker.sinks.postgres.failure import PieceError
+from worker.sinks.postgres.known_tables import KnownTables
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
 
@@ -18,10 +19,11 @@ T = TypeVar("T")
 class TaskSession:
     """``occupied`` are tables in which copied rows met rows of the same key."""
 
-    def __init__(self, settings: PostgresSinkSettings, pending_keys: PendingKeys) -> None:
+    def __init__(self, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables) -> None:
         self.occupied: set[Table] = set()
         self._settings = settings
         self._pending_keys = pending_keys
+        self._known_tables = known_tables
         self._connection: Connection | None = None
         self._tables: dict[Table, TargetTable] = {}
 
@@ -39,11 +41,16 @@ class TaskSession:
         return self._connection
 
     def target_table(self, table: Table, *, copied: bool = False) -> TargetTable:
-        """``copied``: for rows of a snapshot."""
+        """``copied``: for rows of a snapshot, which are loaded here. Where changes go is remembered by the driver."""
         if table not in self._tables:
-            self._tables[table] = prepare_target(
-                self.connection(), table, self._pending_keys, sync_schema=self._settings.sync_schema, copied=copied
+            connection, sync_schema = self.connection(), self._settings.sync_schema
+            known = self._known_tables.read(connection, [table])
+            target = prepare_target(
+                connection, table, self._pending_keys, self._known_tables, sync_schema=sync_schema, copied=copied, known=known
             )
+            if copied:
+                self._known_tables.remember(connection, table, target.oid, known)
+            self._tables[table] = target
         return self._tables[table]
 
     def forget(self) -> None:
@@ -58,13 +65,15 @@ class TaskSession:
         self.occupied.clear()
 
 
-_sessions: dict[tuple[PostgresSinkSettings, PendingKeys], TaskSession] = {}
+_sessions: dict[tuple[PostgresSinkSettings, PendingKeys, KnownTables], TaskSession] = {}
 
 
-def in_task_session(settings: PostgresSinkSettings, pending_keys: PendingKeys, work: Callable[[TaskSession], T]) -> T:
+def in_task_session(
+    settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, work: Callable[[TaskSession], T]
+) -> T:
     """What ``work`` returns, with this process's session. One kept from an earlier task may be broken, or know tables as they
     were; then a new one tries again. Raises what ``work`` raises."""
-    key = (settings, pending_keys)
+    key = (settings, pending_keys, known_tables)
     session = _sessions.setdefault(key, TaskSession(*key))
     while True:
         kept = session.is_open

@@ -23,6 +23,7 @@ from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.copy_load import find_refused, load
 from worker.sinks.postgres.failure import PieceError, copy_error, target_error
 from worker.sinks.postgres.fold import PartitionFold
+from worker.sinks.postgres.known_tables import KnownTables
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, Share, StagedRows
 from worker.sinks.postgres.row_search import copy_apart
@@ -144,7 +145,8 @@ class PostgresWriter:
         return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
 
     def _in_session(self, work: Callable[[TaskSession], T]) -> T:
-        return in_task_session(self.settings, PendingKeys(self.names.group, self.names.worker), work)
+        owner = self.names.group, self.names.worker
+        return in_task_session(self.settings, PendingKeys(*owner), KnownTables.of(*owner), work)
 
     def _stage_all(
         self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
