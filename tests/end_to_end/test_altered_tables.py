@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import Outcome, apply, replicate, succeed
+from tests.end_to_end.once import Outcome, apply, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 
 COPY_DEADLINE_S = 180.0

@@ -68,6 +68,18 @@ def test_a_table_without_a_key_and_one_that_is_emptied(target: Target) -> None:
     assert target.rows("SELECT nextval('log_id_seq')") == [(1,)]
 
 
+def test_tables_without_a_sequence_are_named_once(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    serial, other = table("public.serial", "id bigint", "note text"), table("public.other", "id uuid", "note text")
+    plain = table("public.plain", "id uuid", "number bigint")
+    identity = replace(plain, name="identity", columns=(plain.columns[0], replace(plain.columns[1], identity="d")), oid=5)
+    apply_copied(target.sink, [[copied(1, serial, (b"1", b"a"))]])
+    rows = [insert(ITEMS, b"7", b"3", b"a"), insert(other, b"%032d" % 1, b"a"), insert(identity, b"%032d" % 1, b"2")]
+    target.apply(*rows)
+    target.apply(insert(ITEMS, b"8", b"3", b"a"), insert(serial, b"3", b"b"), update(serial, b"3", UNCHANGED))
+    told = [record.pgsluice_fields["tables"] for record in caplog.records if "have no sequence" in record.message]
+    assert told == ["public.serial", "public.identity"]
+
+
 def test_sequences_stay_where_they_are_unless_asked_for(target: Target) -> None:
     target.settings = replace(target.settings, sync_sequences=False)
     target.apply(insert(ITEMS, b"7", b"3", b"a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -27,6 +28,9 @@ CROSS JOIN LATERAL (SELECT pg_sequence_last_value(s.seqrelid) AS value) AS last
 WHERE s.seqrelid = {sequence} AND CASE WHEN s.seqincrement > 0 THEN used.highest >= s.seqmin ELSE used.lowest <= s.seqmax END
   AND (last.value IS NULL OR CASE WHEN s.seqincrement > 0 THEN used.highest > last.value ELSE used.lowest < last.value END)
 """
+_WHOLE_NUMBERS = frozenset({20, 21, 23})
+"""OIDs of bigint, smallint and integer."""
+
 _RESTART = "SELECT setval(s.seqrelid, s.seqstart, false)" + _OWNED
 
 
@@ -42,6 +46,15 @@ def owned_sequences(connection: Connection, table: Table, oid: int) -> tuple[Own
     """Those of the columns that the source has, of the target's table ``oid``."""
     found: dict[str, int] = dict(connection.execute(_FIND, [oid]).fetchall())
     return tuple(OwnedSequence(i, found[column.name]) for i, column in enumerate(table.columns) if column.name in found)
+
+
+def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
+    """Whether a column of the target may need a sequence to take over from the source: one that is an identity column there, or a
+    whole number that is the key on its own, as serial columns are (what a default is, the stream does not say)."""
+    owned = {sequence.column for sequence in sequences}
+    serial = [i for i in table.key if len(table.key) == 1 and table.columns[i].type_oid in _WHOLE_NUMBERS]
+    identity = [i for i, column in enumerate(table.columns) if column.identity]
+    return not owned.issuperset(identity) or (not owned and bool(serial))
 
 
 def advance_statement(sequence: OwnedSequence, rows: sql.Composable, column: str) -> sql.Composed:

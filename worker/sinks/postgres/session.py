@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psycopg
 
+from shared import telemetry
 from shared.settings import PostgresSinkSettings
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection, disable_foreign_keys
@@ -14,10 +15,15 @@ from worker.sinks.postgres.failure import PieceError
 from worker.sinks.postgres.known_tables import Known, KnownTables
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, PieceKind, Share, StagedRows
-from worker.sinks.postgres.sequences import owned_sequences
+from worker.sinks.postgres.sequences import lacks_sequence, owned_sequences
 from worker.sinks.postgres.staging import SessionStages
 from worker.sinks.postgres.target_catalog import Catalog, read_catalog
 from worker.sinks.postgres.target_table import TargetTable, prepare_target
+
+NAMED_TABLES = 10
+"""In one line of the log."""
+
+_log = telemetry.logger(__name__)
 
 
 class DriverSession:
@@ -32,6 +38,8 @@ class DriverSession:
         self.stages = SessionStages(connection)
         self.occupied: set[Table] = set()
         """Tables that inserted rows cannot be copied straight into."""
+        self._without_sequences: dict[tuple[str, str], bool] = {}
+        """Tables that may need one to take over from the source, and whether that was told."""
         self._sync_schema = settings.sync_schema
         self._sync_sequences = settings.sync_sequences
         self._pending_keys = pending_keys
@@ -67,8 +75,23 @@ class DriverSession:
             )
             if self._sync_sequences:
                 target = replace(target, sequences=owned_sequences(self.connection, table, target.oid))
+                if lacks_sequence(table, target.sequences):
+                    self._without_sequences.setdefault(target.place, False)
             self.targets[table] = target
         return self.targets[table]
+
+    def tell_missing_sequences(self) -> None:
+        """One line for all tables that were looked at since the one before."""
+        new = [".".join(place) for place, is_told in self._without_sequences.items() if not is_told]
+        if not new:
+            return
+        self._without_sequences = dict.fromkeys(self._without_sequences, True)
+        _log.warning(
+            "tables at the target have no sequence: target-sync-sequences makes none, and where the source has one the target"
+            " needs it to take over",
+            tables=", ".join(new[:NAMED_TABLES]),
+            more=max(0, len(new) - NAMED_TABLES),
+        )
 
     def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:
         """Makes what a merge of ``shares`` needs, each in a transaction of its own. Raises PieceError."""
@@ -79,6 +102,7 @@ class DriverSession:
             self.target_table(table, catalog, known)
         for table in unknown:  # when all are fit: a refusal may say that one of them is not the table it was taken for
             self._known_tables.remember(self.connection, table, self.targets[table].oid, known)
+        self.tell_missing_sequences()
         self.stages.trim()
         for share in shares:
             for piece in share.pieces:

@@ -225,6 +225,7 @@ class PostgresSink:
         shares = [CopiedShare.decode(receipt.body) for receipt in receipts]
         restarted = [session.target_table(table) for share in shares for table in share.restarted]
         filled = [session.target_table(table) for table in {table: None for share in shares for table in share.filled}]
+        session.tell_missing_sequences()
         connection = session.connection
         with connection.transaction():
             self._check_position(connection)

@@ -69,7 +69,8 @@ def _is_same(new_key: tuple[Value, ...], old_key: tuple[Value, ...]) -> bool:
 
 
 def _seed(table: Table) -> int:
-    return crc32(table.qualified_name.encode())
+    """By its OID: a table that is renamed keeps its lanes."""
+    return crc32(b"%d" % table.oid)
 
 
 def _lane(key: Iterable[Value], seed: int, lanes: int) -> int:
