@@ -12,6 +12,7 @@ from shared.table import UNCHANGED, ReplicaIdentity, Table
 from tests.changes_builder import delete, insert, restart, table, truncate, update
 from tests.sinks.batch import apply_copied
 from tests.sinks.postgres.conftest import Target
+from worker.dead_letters import RejectedChanges
 
 NOTES = table("public.notes", "id bigint", "note text")
 RENAMED = replace(NOTES, name="remarks")
@@ -157,6 +158,52 @@ def test_a_letter_from_before_the_rename_is_replayed_into_the_renamed_table(targ
         replay.close()
     assert target.table("public", "remarks") == [("1", "a"), ("2", "b"), ("3", "c")]
     assert tables(target) == ["public.remarks"]
+
+
+def test_a_renamed_column_stops_the_worker_until_the_target_s_is_renamed_too(target: Target) -> None:
+    """The batch that was refused holds changes of before the rename, which go to the same column then."""
+    before = table("public.notes", "id bigint", "note text", "extra text", key=("id",))
+    after = table("public.notes", "id bigint", "body text", "extra text", key=("id",))
+    target.apply(insert(before, b"1", b"a", b"x"), insert(before, b"2", b"b", b"x"))
+    batch = update(before, b"1", b"A", UNCHANGED), insert(before, b"3", b"c", b"x"), update(after, b"2", b"B", UNCHANGED)
+    for _ in range(2):
+        error = refusal(target, *batch)
+        assert error.fact == "table 'public.notes' at the target has no column 'body'"
+        assert 'ALTER TABLE "public"."notes" RENAME COLUMN "note" TO "body")' in error.remedy
+        start_again(target)
+    target.execute("ALTER TABLE notes RENAME COLUMN note TO body")
+    target.apply(*batch)
+    assert target.table("public", "notes") == [("1", "A", "x"), ("2", "B", "x"), ("3", "c", "x")]
+    start_again(target)
+    target.apply(delete(before, b"1", None, None), update(after, b"2", b"C", b"y"))
+    assert target.table("public", "notes") == [("2", "C", "y"), ("3", "c", "x")]
+
+
+def test_a_renamed_key_column_and_table_are_found_again(target: Target) -> None:
+    target.apply(insert(NOTES, b"1", b"a"), insert(NOTES, b"2", b"b"))
+    target.execute("ALTER TABLE notes RENAME TO remarks; ALTER TABLE remarks RENAME COLUMN id TO number")
+    start_again(target)
+    after = replace(RENAMED, columns=(replace(NOTES.columns[0], name="number"), NOTES.columns[1]))
+    target.apply(
+        delete(NOTES, b"1", None),
+        insert(NOTES, b"3", b"c"),
+        update(after, b"2", b"B"),
+        update(after, b"4", b"C", old=(b"3", None)),
+    )
+    assert target.table("public", "remarks") == [("2", "B"), ("4", "C")]
+
+
+def test_a_column_that_is_made_anew_with_another_type_takes_its_rows_when_the_target_s_is(target: Target) -> None:
+    before = table("public.notes", "id bigint", "a text", "b integer")
+    after = table("public.notes", "id bigint", "b text")
+    target.apply(insert(before, b"1", b"a", b"7"), insert(before, b"2", b"a", b"8"))
+    batch = update(before, b"2", b"A", b"9"), insert(after, b"3", b"three"), update(after, b"1", b"one")
+    with pytest.raises(RejectedChanges):
+        target.apply(*batch)
+    target.sequence -= 1
+    target.execute("ALTER TABLE notes ALTER b TYPE text")
+    target.apply(*batch)
+    assert target.table("public", "notes") == [("1", "a", "one"), ("2", "A", "9"), ("3", None, "three")]
 
 
 def test_what_a_table_missed_is_forgotten_when_it_is_filled_anew(target: Target) -> None:

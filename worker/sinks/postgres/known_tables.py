@@ -5,10 +5,11 @@ oid                           the source's table, which keeps its OID when it is
 table_schema, table_name      where its rows go: the source's name, or that of a route
 source_schema, source_name    what the source called it when it was seen last
 target_oid                    the target's table, which keeps its OID as well
+column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
 
-So a name that is new for a known table is either another route or a rename, and a table that was renamed at the target is found
-again. It is forgotten together with the worker's position.
+So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
+target is found again. It is forgotten together with the worker's position.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ Name = tuple[str, str]
 
 _TABLE = sql.Identifier(TARGET_SCHEMA, "tables")
 _READ = sql.SQL(
-    "SELECT oid::bigint, table_schema, table_name, source_schema, source_name, target_oid::bigint FROM {}"
-    " WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
+    "SELECT oid::bigint, target_oid::bigint, column_names, column_numbers, table_schema, table_name, source_schema, source_name"
+    " FROM {} WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
 ).format(_TABLE)
 _REMEMBER = sql.SQL(
-    "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid)"
-    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid) ON CONFLICT (group_name, worker, oid, table_schema, table_name)"
-    " DO UPDATE SET source_schema = excluded.source_schema, source_name = excluded.source_name, target_oid = excluded.target_oid"
+    "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
+    " column_names, column_numbers) VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[])"
+    " ON CONFLICT (group_name, worker, oid, table_schema, table_name) DO UPDATE SET source_schema = excluded.source_schema,"
+    " source_name = excluded.source_name, target_oid = excluded.target_oid, column_names = excluded.column_names,"
+    " column_numbers = excluded.column_numbers"
 ).format(_TABLE)
 _FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
 _OTHERS = sql.SQL("SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid").format(
@@ -60,16 +63,20 @@ _IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """One place that rows of the source's table ``oid`` went to."""
+    """One place that rows of the source's table ``oid`` went to. ``columns`` are numbers of the target's by names of the
+    source's."""
 
     oid: int
     place: Name
     source: Name
     target_oid: int
+    columns: Mapping[str, int]
 
 
 Known = Mapping[int, Sequence[KnownTable]]
 """By the source's OID."""
+
+NOTHING_KNOWN: Known = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +92,27 @@ class KnownTables:
 
     def read(self, connection: Connection, tables: Iterable[Table]) -> Known:
         found: dict[int, list[KnownTable]] = defaultdict(list)
-        for oid, *names, target_oid in connection.execute(_READ, [*self._owner, [table.oid for table in tables]]).fetchall():
+        for oid, target_oid, columns, numbers, *names in connection.execute(
+            _READ, [*self._owner, [table.oid for table in tables]]
+        ).fetchall():
             schema, name, source_schema, source_name = names
-            found[oid].append(KnownTable(oid, (schema, name), (source_schema, source_name), target_oid))
+            by_name = dict(zip(columns, numbers, strict=True))
+            found[oid].append(KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name))
         return found
 
-    def remember(self, connection: Connection, table: Table, target_oid: int, known: Known) -> None:
-        """That rows of ``table`` go to the target's table ``target_oid``; does nothing when ``known`` says so."""
-        entry = KnownTable(table.oid, _place(table), table.source_name, target_oid)
-        if entry not in known.get(table.oid, ()):
-            connection.execute(_REMEMBER, [*self._owner, table.oid, *entry.place, *entry.source, target_oid])
+    def remember(
+        self, connection: Connection, table: Table, target_oid: int, columns: Mapping[str, int], known: Known = NOTHING_KNOWN
+    ) -> None:
+        """That rows of ``table`` go to the target's table ``target_oid``, and its columns to those of these numbers; does nothing
+        when ``known`` says so."""
+        if self._entry(table, target_oid, columns, known) not in known.get(table.oid, ()):
+            entry = self._entry(table, target_oid, columns, self.read(connection, [table]))  # another version may be news too
+            row = [table.oid, *entry.place, *entry.source, target_oid, list(entry.columns), list(entry.columns.values())]
+            connection.execute(_REMEMBER, [*self._owner, *row])
+
+    def _entry(self, table: Table, target_oid: int, columns: Mapping[str, int], known: Known) -> KnownTable:
+        every_column = {**known_columns(table, target_oid, known), **columns}
+        return KnownTable(table.oid, _place(table), table.source_name, target_oid, every_column)
 
     def forget(self, connection: Connection) -> None:
         connection.execute(_FORGET, self._owner)
@@ -148,6 +166,15 @@ class KnownTables:
     @property
     def _owner(self) -> list[str]:
         return [self.group, self.worker]
+
+
+def known_columns(table: Table, target_oid: int, known: Known) -> dict[str, int]:
+    """Numbers of columns of the target's table, by all names that the source's columns had."""
+    columns: dict[str, int] = {}
+    for entry in known.get(table.oid, ()):
+        if entry.target_oid == target_oid:
+            columns |= entry.columns
+    return columns
 
 
 def _place(table: Table) -> Name:

@@ -64,6 +64,8 @@ CREATE TABLE {} (
     source_schema text NOT NULL,
     source_name text NOT NULL,
     target_oid oid NOT NULL,
+    column_names text[] NOT NULL,
+    column_numbers smallint[] NOT NULL,
     missed bigint NOT NULL DEFAULT 0,
     missed_since timestamptz,
     PRIMARY KEY (group_name, worker, oid, table_schema, table_name)

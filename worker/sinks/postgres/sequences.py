@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -42,10 +42,10 @@ class OwnedSequence:
     oid: int
 
 
-def owned_sequences(connection: Connection, table: Table, oid: int) -> tuple[OwnedSequence, ...]:
-    """Those of the columns that the source has, of the target's table ``oid``."""
+def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) -> tuple[OwnedSequence, ...]:
+    """Those of ``columns`` of the target's table ``oid``."""
     found: dict[str, int] = dict(connection.execute(_FIND, [oid]).fetchall())
-    return tuple(OwnedSequence(i, found[column.name]) for i, column in enumerate(table.columns) if column.name in found)
+    return tuple(OwnedSequence(i, found[name]) for i, name in enumerate(columns) if name in found)
 
 
 def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:

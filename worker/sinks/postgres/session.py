@@ -74,7 +74,8 @@ class DriverSession:
                 known=known,
             )
             if self._sync_sequences:
-                target = replace(target, sequences=owned_sequences(self.connection, table, target.oid))
+                names = [column.name for column in target.columns]
+                target = replace(target, sequences=owned_sequences(self.connection, names, target.oid))
                 if lacks_sequence(table, target.sequences):
                     self._without_sequences.setdefault(target.place, False)
             self.targets[table] = target
@@ -101,7 +102,8 @@ class DriverSession:
         for table in unknown:
             self.target_table(table, catalog, known)
         for table in unknown:  # when all are fit: a refusal may say that one of them is not the table it was taken for
-            self._known_tables.remember(self.connection, table, self.targets[table].oid, known)
+            target = self.targets[table]
+            self._known_tables.remember(self.connection, table, target.oid, target.column_numbers, known)
         self.tell_missing_sequences()
         self.stages.trim()
         for share in shares:

@@ -235,7 +235,7 @@ class PostgresSink:
             self._known_tables.clear_missed(connection, [target.table for target in restarted])
             for target in filled:
                 for sequence in target.sequences:
-                    column = target.table.columns[sequence.column].name
+                    column = target.columns[sequence.column].name
                     connection.execute(advance_statement(sequence, target.identifier, column))
             self._copied.forget(connection, position.snapshot_sequence)
             self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))

@@ -102,7 +102,7 @@ def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool
 
 
 def _name(target: TargetTable, column: int) -> sql.Identifier:
-    return sql.Identifier(target.table.columns[column].name)
+    return sql.Identifier(target.columns[column].name)
 
 
 def _staged(prefix: str, column: int) -> sql.Composed:

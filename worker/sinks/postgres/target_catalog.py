@@ -17,7 +17,7 @@ FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
 """
 _COLUMNS = """
-SELECT a.attrelid, a.attname, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
+SELECT a.attrelid, a.attname, a.attnum, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
        CASE WHEN t.typtype = 'e' THEN true
             WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
             WHEN a.attcollation <> 0 THEN coalesce(c.collisdeterministic, false) AND a.atttypid = ANY (%(strings)s::regtype[])
@@ -52,9 +52,10 @@ WHERE p.partrelid = ANY (%s) ORDER BY p.partrelid, a.attnum
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """``exact``, ``domain_type`` and ``equality`` are what ``TargetTable`` says of its columns."""
+    """``number`` is its ``attnum``. ``exact``, ``domain_type`` and ``equality`` are what ``TargetTable`` says of its columns."""
 
     name: str
+    number: int
     not_null: bool
     generated: str
     identity: str

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
 from shared import telemetry
 from shared.errors import TerminalError
-from shared.table import Table
+from shared.table import Column, Table
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.keys import keys_of
-from worker.sinks.postgres.known_tables import Known, KnownTables
+from worker.sinks.postgres.known_tables import Known, KnownTables, known_columns
 from worker.sinks.postgres.own_tables import DDL_LOCK
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.sequences import OwnedSequence
@@ -25,7 +25,7 @@ _log = telemetry.logger(__name__)
 @dataclass(frozen=True, slots=True)
 class TargetTable:
     """``table`` is the version of the source's table this was made for; indexes count its columns. ``place`` is the target's
-    table: schema and name.
+    table: schema and name; ``columns`` are those of it that the source's columns go to, which may be called otherwise.
 
     ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
     an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only: two
@@ -45,6 +45,7 @@ class TargetTable:
     equality: tuple[str, ...]
     references: frozenset[int]
     place: tuple[str, str]
+    columns: tuple[TargetColumn, ...] = field(hash=False)
     not_null: frozenset[int] = frozenset()
     sequences: tuple[OwnedSequence, ...] = ()
 
@@ -55,8 +56,13 @@ class TargetTable:
     @property
     def copy_destination(self) -> sql.Composed:
         """For COPY of whole rows of ``table``."""
-        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
         return sql.SQL("{} ({})").format(self.identifier, names)
+
+    @property
+    def column_numbers(self) -> dict[str, int]:
+        """Numbers of the columns here, by their names at the source."""
+        return {column.name: there.number for column, there in zip(self.table.columns, self.columns, strict=True)}
 
     @property
     def takes_whole_rows(self) -> bool:
@@ -104,8 +110,8 @@ def prepare_target(
         entry = _create(connection, table, pending_keys, known_tables, copied=copied)
     if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
-    target = _target_table(table, entry, place)
-    if table.key and set(_key_names(table)) not in entry.unique_keys and not pending_keys.include(connection, table):
+    target = _target_table(table, entry, place, known_columns(table, entry.oid, known))
+    if table.key and set(_key_names(target)) not in entry.unique_keys and not pending_keys.include(connection, table):
         raise _key_error(target, entry.partition_columns)
     return target
 
@@ -124,15 +130,16 @@ def _create(
                     connection.execute(key.definition())
             made = find_table(connection, table.schema, table.name)
             assert made is not None
-            known_tables.remember(connection, table, made.oid, {})
+            known_tables.remember(connection, table, made.oid, {column.name: column.number for column in made.columns})
     entry = find_table(connection, table.schema, table.name)
     assert entry is not None
     return entry
 
 
-def _target_table(table: Table, entry: CatalogEntry, place: tuple[str, str]) -> TargetTable:
-    columns = {column.name: column for column in entry.columns}
-    _check_columns(table, columns, sql.Identifier(*place))
+def _target_table(table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int]) -> TargetTable:
+    """``known_numbers`` are those of the columns here, by all names that they had at the source."""
+    columns = _columns_here(table, entry, known_numbers)
+    _check_columns(table, entry, columns, sql.Identifier(*place), known_numbers)
     at_target = [columns[column.name] for column in table.columns]
     return TargetTable(
         table,
@@ -144,22 +151,38 @@ def _target_table(table: Table, entry: CatalogEntry, place: tuple[str, str]) -> 
         equality=tuple(column.equality for column in at_target),
         references=entry.references,
         place=place,
+        columns=tuple(at_target),
         not_null=frozenset(i for i, column in enumerate(at_target) if column.not_null),
     )
 
 
-def _check_columns(table: Table, columns: dict[str, TargetColumn], identifier: sql.Identifier) -> None:
+def _columns_here(table: Table, entry: CatalogEntry, known_numbers: Mapping[str, int]) -> dict[str, TargetColumn]:
+    """By names of the source, where each of its columns goes: by its name, or else to the column that had that name."""
+    by_name = {column.name: column for column in entry.columns}
+    by_number = {column.number: column for column in entry.columns}
+    own = {column.name for column in table.columns}
+    found = {name: by_name[name] for name in own if name in by_name}
+    for name in own - found.keys():
+        renamed = by_number.get(known_numbers.get(name, 0))
+        if renamed is not None and renamed.name not in own:
+            found[name] = renamed
+    return found
+
+
+def _check_columns(
+    table: Table,
+    entry: CatalogEntry,
+    found: Mapping[str, TargetColumn],
+    identifier: sql.Identifier,
+    known_numbers: Mapping[str, int],
+) -> None:
     for column in table.columns:
-        if column.name not in columns:
-            add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(identifier, sql.Identifier(column.name))
-            raise TerminalError(
-                f"table '{table.qualified_name}' at the target has no column '{column.name}'",
-                f"run there: {add.as_string()}{column.type_name}; then start again, nothing is lost",
-            )
-    known = {column.name for column in table.columns}
-    for extra in columns.values():
+        if column.name not in found:
+            raise _missing_column(table, column, identifier, _earlier_columns(table, entry, known_numbers))
+    taken = {column.number for column in found.values()}
+    for extra in entry.columns:
         filled = extra.has_default or extra.generated or extra.identity
-        if extra.not_null and not filled and extra.name not in known:
+        if extra.not_null and not filled and extra.number not in taken:
             drop = sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(identifier, sql.Identifier(extra.name))
             raise TerminalError(
                 f"column '{extra.name}' of table '{table.qualified_name}' at the target is NOT NULL without a default, and the"
@@ -168,12 +191,30 @@ def _check_columns(table: Table, columns: dict[str, TargetColumn], identifier: s
             )
 
 
-def _key_names(table: Table) -> list[str]:
-    return [table.columns[i].name for i in table.key]
+def _earlier_columns(table: Table, entry: CatalogEntry, known_numbers: Mapping[str, int]) -> list[str]:
+    """Columns at the target that the source had, and has no longer under that name."""
+    gone = known_numbers.keys() - {column.name for column in table.columns}
+    return [column.name for column in entry.columns if column.name in gone and known_numbers[column.name] == column.number]
+
+
+def _missing_column(table: Table, column: Column, identifier: sql.Identifier, earlier: Sequence[str]) -> TerminalError:
+    name = sql.Identifier(column.name)
+    add = sql.SQL("ALTER TABLE {} ADD COLUMN {} ").format(identifier, name).as_string() + column.type_name
+    renames = [sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(identifier, sql.Identifier(old), name) for old in earlier]
+    rename = " or ".join(statement.as_string() for statement in renames)
+    return TerminalError(
+        f"table '{table.qualified_name}' at the target has no column '{column.name}'",
+        f"run there: {add}{f' (if the source renamed a column to that: {rename})' if rename else ''}; then start again, nothing"
+        " is lost",
+    )
+
+
+def _key_names(target: TargetTable) -> list[str]:
+    return [target.columns[i].name for i in target.table.key]
 
 
 def _key_error(target: TargetTable, partition_columns: Sequence[str]) -> TerminalError:
-    table, names = target.table, _key_names(target.table)
+    table, names = target.table, _key_names(target)
     if not set(partition_columns) <= set(names):
         return TerminalError(
             f"table '{table.qualified_name}' at the target is partitioned by {', '.join(partition_columns)}, so no unique index"
@@ -192,7 +233,7 @@ def _key_error(target: TargetTable, partition_columns: Sequence[str]) -> Termina
 def identity_error(target: TargetTable) -> TerminalError:
     """For a batch that changes a value in one of ``target.fixed``."""
     table = target.table
-    names = [sql.Identifier(table.columns[i].name) for i in sorted(target.fixed)]
+    names = [sql.Identifier(target.columns[i].name) for i in sorted(target.fixed)]
     alter = sql.SQL("ALTER TABLE {} ").format(target.identifier) + sql.SQL(", ").join(
         sql.SQL("ALTER COLUMN {} SET GENERATED BY DEFAULT").format(name) for name in names
     )

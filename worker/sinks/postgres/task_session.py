@@ -49,7 +49,7 @@ class TaskSession:
                 connection, table, self._pending_keys, self._known_tables, sync_schema=sync_schema, copied=copied, known=known
             )
             if copied:
-                self._known_tables.remember(connection, table, target.oid, known)
+                self._known_tables.remember(connection, table, target.oid, target.column_numbers, known)
             self._tables[table] = target
         return self._tables[table]
 
