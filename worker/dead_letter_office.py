@@ -24,7 +24,7 @@ from shared.position import Position
 from worker.dead_letters import RejectedChanges, Rejection
 from worker.dead_mail import DeadMail
 from worker.event_loop import EventLoopThread
-from worker.exclusions import Exclusions, RowKey, TableName, touched_rows
+from worker.exclusions import Exclusions, RowKey, TableKey, touched_rows
 from worker.ownership import Ownership
 
 log = telemetry.logger(__name__)
@@ -46,9 +46,9 @@ class DeadLetterOffice:
         self._worker = worker
         self._limit = limit
         self._letters: dict[Position, StoredLetter] = {}
-        self._blocked: dict[TableName, dict[RowKey, Position]] = {}
+        self._blocked: dict[TableKey, dict[RowKey, Position]] = {}
         self._rejected: dict[Position, str] = {}
-        self._truncated: dict[TableName, Position] = {}
+        self._truncated: dict[int, Position] = {}
         self._seen: StreamState | None = None
 
     @property
@@ -82,7 +82,7 @@ class DeadLetterOffice:
             self._remove(lambda stored: _is_in_copy(stored.letter, ownership), "their tables were copied since")
         copied = {position: stored.letter.reason for position, stored in self._letters.items() if stored.letter.is_copied}
         room = max(0, self._limit - len(self._letters))
-        return Exclusions(copied | self._rejected, {name: dict(rows) for name, rows in self._blocked.items()}, room)
+        return Exclusions(copied | self._rejected, {table: dict(rows) for table, rows in self._blocked.items()}, room)
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
         """For the batch in hand, which is to be looked through for these. Raises TerminalError when there is no room for them."""
@@ -98,8 +98,8 @@ class DeadLetterOffice:
         before = _copy(self._blocked)
         self._publish(list(letters.values()))
         for each in mail:
-            for name, position in each.truncated:
-                self._truncated[name] = max(position, self._truncated.get(name, position))
+            for oid, position in each.truncated:
+                self._truncated[oid] = max(position, self._truncated.get(oid, position))
         rejections = [rejection for each in mail for rejection in each.rejections]
         if rejections or self._blocked != before:
             raise RejectedChanges(rejections)
@@ -176,8 +176,8 @@ class DeadLetterOffice:
     def _enter(self, stored: StoredLetter) -> None:
         letter = stored.letter
         self._letters[letter.position] = stored
-        for name, key in touched_rows(changes_of(letter, stored.last_sequence)):
-            rows = self._blocked.setdefault(name, {})
+        for table, key in touched_rows(changes_of(letter, stored.last_sequence)):
+            rows = self._blocked.setdefault(table, {})
             rows[key] = min(letter.position, rows.get(key, letter.position))
 
     def _remove(self, is_meaningless: Callable[[StoredLetter], bool], because: str) -> None:
@@ -201,8 +201,8 @@ def _identity(state: StreamState | None) -> tuple[str, int, int] | None:
     return None if state is None else (state.created, state.last_sequence, state.messages)
 
 
-def _copy(blocked: dict[TableName, dict[RowKey, Position]]) -> dict[TableName, dict[RowKey, Position]]:
-    return {name: dict(rows) for name, rows in blocked.items()}
+def _copy(blocked: dict[TableKey, dict[RowKey, Position]]) -> dict[TableKey, dict[RowKey, Position]]:
+    return {table: dict(rows) for table, rows in blocked.items()}
 
 
 def _is_in_copy(letter: DeadLetter, ownership: Ownership) -> bool:
@@ -213,6 +213,6 @@ def _is_in_copy(letter: DeadLetter, ownership: Ownership) -> bool:
     return all(letter.position.commit_lsn < ownership.copied_before(table) for table in tables)
 
 
-def _is_truncated(letter: DeadLetter, truncated: dict[TableName, Position]) -> bool:
+def _is_truncated(letter: DeadLetter, truncated: dict[int, Position]) -> bool:
     rows = list(touched_rows(changes_of(letter, 0)))
-    return bool(rows) and all(name in truncated and letter.position < truncated[name] for name, _ in rows)
+    return bool(rows) and all(table.oid in truncated and letter.position < truncated[table.oid] for table, _ in rows)

@@ -35,7 +35,7 @@ class DeadMail:
         facts = {
             "letters": list(map(len, encoded)),
             "rejections": [[str(rejection.position), rejection.reason] for rejection in self.rejections],
-            "truncated": [[*name, str(position)] for name, position in self.truncated],
+            "truncated": [[oid, str(position)] for oid, position in self.truncated],
         }
         header = orjson.dumps(facts)
         return b"".join([_U32.pack(len(header)), header, *encoded])
@@ -51,7 +51,7 @@ class DeadMail:
                 letters.append(DeadLetter.decode(encoded[start : start + size]))
                 start += size
             rejections = tuple(Rejection(Position.parse(position), reason) for position, reason in facts["rejections"])
-            truncated = tuple(((schema, name), Position.parse(position)) for schema, name, position in facts["truncated"])
+            truncated = tuple((int(oid), Position.parse(position)) for oid, position in facts["truncated"])
         except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"dead mail of a task is malformed ({type(error).__name__})") from None
         return cls(tuple(letters), rejections, truncated)

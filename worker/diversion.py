@@ -1,7 +1,8 @@
 """Takes out of a partition what its worker does not apply, and makes dead letters of it. Runs in a Spark task.
 
 A change is taken out when it is rejected itself, or when it touches a row of which an earlier change was. From then on all rows
-that it touches are blocked. While nothing is excluded, a message passes at the cost of one look.
+that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
+all of its changes are taken out. While nothing is excluded, a message passes at the cost of one look.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from shared.dead_letter import DeadLetter, copied_position, now
 from shared.errors import TerminalError
 from shared.position import Position
 from worker.dead_letters import Rejection
-from worker.exclusions import Exclusions, RowKey, TableName, row_keys, table_name
+from worker.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key
 from worker.letter_body import ChangeFrames, copied_row_body
 
-Truncated = tuple[TableName, Position]
+Truncated = tuple[int, Position]
+"""The source's table, by its OID, and where it was truncated."""
 
 
 class Diversion:
@@ -28,7 +30,7 @@ class Diversion:
     def __init__(self, exclusions: Exclusions, worker: str) -> None:
         self._worker = worker
         self._reasons = dict(exclusions.rejected)
-        self._blocked = {name: dict(rows) for name, rows in exclusions.blocked.items()}
+        self._blocked = {table: dict(rows) for table, rows in exclusions.blocked.items()}
         self._room = exclusions.room
         self._letters: list[DeadLetter] = []
         self._truncated: list[Truncated] = []
@@ -56,8 +58,8 @@ class Diversion:
         for part in message.parts:
             if isinstance(part, Truncation):
                 parts += self._truncation(part, search)
-            elif (name := table_name(part.table)) in self._blocked or search.reasons:
-                parts += self._rows(part, name, search)
+            elif search.reasons or any(table.oid == part.table.oid for table in self._blocked):
+                parts += self._rows(part, table_key(part.table), search)
             else:
                 parts.append(part)
         return replace(message, parts=parts)
@@ -79,16 +81,20 @@ class Diversion:
         data = b"".join(lines[row] + b"\n" for row in left)
         return replace(copied, rows=len(left), data=memoryview(data), numbers=tuple(left))
 
-    def _rows(self, part: TableChanges, name: TableName, search: _MessageSearch) -> list[TableChanges]:
-        blocked = self._blocked.get(name, {})
+    def _rows(self, part: TableChanges, table: TableKey, search: _MessageSearch) -> list[TableChanges]:
+        blocked = self._blocked.get(table, {})
+        otherwise = self._first_blocked_otherwise(table)
         keys = list(row_keys(part))
-        if not search.reasons and not any(before in blocked or after in blocked for before, after in keys):
+        is_free = otherwise is None and not any(before in blocked or after in blocked for before, after in keys)
+        if not search.reasons and is_free:
             return [part]
-        blocked = self._blocked.setdefault(name, {})
+        blocked = self._blocked.setdefault(table, {})
         left = []
         for row, (index, touched) in enumerate(zip(part.change_indexes, keys, strict=True)):
             position = search.position(index)
             reason = search.reasons.get(index) or _behind(blocked, touched, position)
+            if not reason and otherwise is not None and otherwise <= position:
+                reason = f"behind the dead letter {otherwise}, of when the table had another key"
             if not reason:
                 left.append(row)
                 continue
@@ -98,6 +104,11 @@ class Diversion:
             self._add(position, part.table.qualified_name, search.sequence, "", search.letter_body(index))
         return [part.select(left)] if left else []
 
+    def _first_blocked_otherwise(self, table: TableKey) -> Position | None:
+        """The first letter of the table from when it had another key; None without any."""
+        others = [rows for other, rows in self._blocked.items() if other.oid == table.oid and other != table]
+        return min((position for rows in others for position in rows.values()), default=None)
+
     def _truncation(self, truncation: Truncation, search: _MessageSearch) -> list[Truncation]:
         position = search.position(truncation.change_index)
         if truncation.change_index in search.reasons:
@@ -105,9 +116,10 @@ class Diversion:
             self._add(position, tables, search.sequence, "", search.letter_body(truncation.change_index))
             return []
         for table in truncation.tables:
-            if self._blocked.get(table_name(table)):
-                self._truncated.append((table_name(table), position))
-                self._blocked[table_name(table)] = {}
+            keys = [key for key, rows in self._blocked.items() if key.oid == table.oid and rows]
+            if keys:
+                self._truncated.append((table.oid, position))
+                self._blocked |= {key: {} for key in keys}
         return [truncation]
 
     def _add(self, position: Position, table: str, sequence: int, snapshot: str, body: bytes) -> None:

@@ -1,21 +1,29 @@
 """Which rows a worker does not apply: those with dead letters, from the first of them on. Pure.
 
-A row is known by its table at the source and by the values of its key there (of all its columns, in a table without a key), as
-they were before any rule.
+A row is known by its table at the source, whatever that is called, and by the values of its key there (of all its columns, in a
+table without a key), as they were before any rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.changes import DELETE, NO_OLD_ROW, OLD_ROW, MessageChanges, TableChanges
 from shared.position import Position
 from shared.table import UNCHANGED, Table, Value
 
-TableName = tuple[str, str]
+
+class TableKey(NamedTuple):
+    """A table of the source, and the columns that its rows are known by (none, in a table without a key)."""
+
+    oid: int
+    columns: tuple[str, ...]
+
+
 RowKey = tuple[Value, ...]
-Row = tuple[TableName, RowKey]
+Row = tuple[TableKey, RowKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +35,15 @@ class Exclusions:
     """
 
     rejected: Mapping[Position, str]
-    blocked: Mapping[TableName, Mapping[RowKey, Position]]
+    blocked: Mapping[TableKey, Mapping[RowKey, Position]]
     room: int
 
 
 NOTHING_EXCLUDED = Exclusions({}, {}, 0)
 
 
-def table_name(table: Table) -> TableName:
-    return table.schema, table.name
+def table_key(table: Table) -> TableKey:
+    return TableKey(table.oid, tuple(table.columns[i].name for i in table.key))
 
 
 def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
@@ -66,7 +74,7 @@ def touched_rows(message: MessageChanges) -> Iterator[Row]:
     """All rows that the message's changes touch; some more than once."""
     for part in message.parts:
         if isinstance(part, TableChanges):
-            name = table_name(part.table)
+            table = table_key(part.table)
             for before, after in row_keys(part):
-                yield name, before
-                yield name, after
+                yield table, before
+                yield table, after

@@ -16,12 +16,12 @@ from tests.changes_builder import TransactionPart, copied, delete, insert, table
 from tests.worker.encoded_changes import body_of, decoded
 from worker.dead_letters import Rejection
 from worker.diversion import Diversion
-from worker.exclusions import NOTHING_EXCLUDED, Exclusions
+from worker.exclusions import NOTHING_EXCLUDED, Exclusions, TableKey
 
 ORDERS = table("public.orders", "id bigint", "note text")
 ITEMS = replace(table("public.items", "id bigint", "note text"), oid=17)
 EVENTS = replace(table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL), oid=18)
-NAME = ("public", "orders")
+KEY = TableKey(ORDERS.oid, ("id",))
 
 
 def position(commit_lsn: int, ordinal: int = 1) -> Position:
@@ -29,7 +29,7 @@ def position(commit_lsn: int, ordinal: int = 1) -> Position:
 
 
 def diversion(rejected: dict[Position, str] | None = None, blocked: dict[tuple[bytes], Position] | None = None) -> Diversion:
-    return Diversion(Exclusions(rejected or {}, {NAME: blocked} if blocked else {}, room=100), "w")  # type: ignore[dict-item]
+    return Diversion(Exclusions(rejected or {}, {KEY: blocked} if blocked else {}, room=100), "w")  # type: ignore[dict-item]
 
 
 def remainder(diverted: Diversion, sequence: int, *transactions: TransactionPart) -> MessageChanges:
@@ -112,11 +112,34 @@ def test_a_change_that_is_rejected_meanwhile_is_taken_out_of_what_is_left() -> N
     assert [letter.reason for letter in diverted.take_letters()] == ["first", "third"]
 
 
+def test_a_row_stays_blocked_when_its_table_is_renamed() -> None:
+    renamed = replace(ORDERS, name="orders_2025")
+    diverted = diversion(blocked={(b"1",): position(500)})
+    message = remainder(diverted, 1, transaction(1000, update(renamed, b"1", b"x"), update(renamed, b"2", b"y")))
+    assert left(message) == [("orders_2025", [1])]
+    successor = replace(ORDERS, oid=4711)
+    message = remainder(diverted, 2, transaction(2000, update(successor, b"1", b"x")))
+    assert left(message) == [("orders", [0])]
+
+
+def test_all_rows_of_a_table_are_blocked_when_its_key_is_another_than_that_of_its_letters() -> None:
+    other = table("public.orders", "id bigint", "note text", key=("note",))
+    diverted = diversion(blocked={(b"1",): position(1000, 2)})
+    message = remainder(diverted, 1, transaction(1000, *[update(other, b"%d" % n, b"n") for n in range(3)]))
+    assert left(message) == [("orders", [0])]
+    assert {letter.reason for letter in diverted.take_letters()} <= {
+        "behind the dead letter 0/3E8:2, of when the table had another key",
+        "behind the dead letter 0/3E8:2 of the same row",
+    }
+    message = remainder(diverted, 2, transaction(2000, truncate(other), insert(other, b"7", b"n")))
+    assert left(message) == [("orders", [1])]
+
+
 def test_a_truncated_table_has_no_blocked_rows_any_more() -> None:
     diverted = diversion(blocked={(b"1",): position(500)})
     message = remainder(diverted, 1, transaction(1000, update(ORDERS, b"1", b"x"), truncate(ORDERS), insert(ORDERS, b"1", b"y")))
     assert left(message) == [("orders", [2])]
-    assert diverted.take_truncated() == [(NAME, position(1000, 2))]
+    assert diverted.take_truncated() == [(ORDERS.oid, position(1000, 2))]
 
 
 def test_a_transaction_that_began_before_the_message_keeps_its_ordinals() -> None:
@@ -149,7 +172,7 @@ def test_a_rejected_copied_row_becomes_the_insert_that_it_would_be() -> None:
 
 
 def test_more_letters_than_there_is_room_for_stop_the_worker() -> None:
-    diverted = Diversion(Exclusions({}, {NAME: {(b"1",): position(1)}}, room=2), "w")
+    diverted = Diversion(Exclusions({}, {KEY: {(b"1",): position(1)}}, room=2), "w")
     updates = [update(ORDERS, b"1", b"%d" % n) for n in range(5)]
     with pytest.raises(TerminalError, match="--max-dead-letters"):
         remainder(diverted, 1, transaction(1000, *updates))
