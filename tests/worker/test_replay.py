@@ -24,6 +24,7 @@ from worker.dead_letter_office import DeadLetterOffice
 from worker.dead_letters import RejectedChanges
 from worker.dead_mail import DeadMail
 from worker.event_loop import EventLoopThread
+from worker.exclusions import table_key
 from worker.ownership import NEVER_COPIED
 from worker.replay import Replay
 from worker.sinks.postgres.writer import INLINE_BYTES
@@ -103,7 +104,7 @@ def test_a_letter_is_published_once_whoever_finds_it_again(worker: Worker) -> No
     office.take(mail(first))
     worker.office().take(mail(first))  # a process that was started after a crash before the commit
     assert [stored.letter for stored in worker.letters()] == [first]
-    assert worker.office().exclusions(NEVER_COPIED).blocked == {("public", "orders"): {(b"1",): first.position}}
+    assert worker.office().exclusions(NEVER_COPIED).blocked == {table_key(ORDERS): {(b"1",): first.position}}
 
 
 def test_a_large_letter_travels_in_chunks(worker: Worker) -> None:
