@@ -133,8 +133,8 @@ def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: 
         letter(3, insert(ORDERS, b"3", b"x")),
         letter(2, insert(EVENTS, b"1", b"x")),
     )
-    name, position = ("public", "orders"), Position(LSN(2500), 1)
-    office.take([DeadMail(truncated=((name, position),))])
+    oid, position = ORDERS.oid, Position(LSN(2500), 1)
+    office.take([DeadMail(truncated=((oid, position),))])
     office.remove_truncated()
     assert [stored.letter.table for stored in worker.letters()] == ["public.events", "public.orders"]
 
