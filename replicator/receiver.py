@@ -20,6 +20,7 @@ from replicator.progress import Progress
 from replicator.publisher import Publisher
 from replicator.source import Source
 from replicator.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
+from shared import telemetry
 from shared.lsn import LSN
 from shared.pgoutput import decode_message
 from shared.pgoutput.decoder import begin_lsn
@@ -30,6 +31,8 @@ BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending
 NAP_S = 0.008
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class Receiver:
         self._are_changes_small = False
         self._published_at = 0.0
         self._waiting_since: float | None = None
+        self._names: dict[int, str] = {}
 
     @property
     def received(self) -> LSN:
@@ -136,7 +140,16 @@ class Receiver:
     async def _add_relation(self, frame: bytes) -> Message | None:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
+        self._note_name(relation)
         return self._assembler.add_relation(frame, await self._source.describe(relation))
+
+    def _note_name(self, relation: Relation) -> None:
+        """A table is published by its OID, so one that is renamed stays, under its new name from here on."""
+        name = f"{relation.schema}.{relation.name}"
+        before = self._names.setdefault(relation.oid, name)
+        if before != name:
+            self._names[relation.oid] = name
+            log.warning("a published table was renamed; name it so in tables, rules and routes", was=before, now=name)
 
     def _is_end(self, begin: bytes) -> bool:
         """Whether the transaction that begins is behind ``until``."""

@@ -194,6 +194,16 @@ def test_a_primary_key_that_is_another_since_the_change_is_left_out(replication:
     ]
 
 
+def test_a_table_that_is_renamed_while_it_is_published_is_named(replication: Group, caplog: pytest.LogCaptureFixture) -> None:
+    replication.replicate()
+    for statement in ("INSERT INTO t VALUES (1, 'a')", "ALTER TABLE t RENAME TO t2", "INSERT INTO t2 VALUES (2, 'b')"):
+        replication.source.execute(statement)
+    replication.replicate()
+    [renamed] = [record for record in caplog.records if record.message.startswith("a published table was renamed")]
+    assert renamed.pgsluice_fields == {"was": "public.t", "now": "public.t2"}
+    assert described(replication).qualified_name == "public.t2"
+
+
 def test_a_column_that_was_added_between_two_rows_shows_in_the_second_message_only(replication: Group) -> None:
     replication.replicate()
     with replication.source.connect(autocommit=False) as connection:
