@@ -130,7 +130,7 @@ def _is_cleared(table: Table, truncated: Table) -> bool:
 
 def _differs(one: Table, other: Table) -> bool:
     """Whether tables of one name are two tables, or versions whose rows are not alike."""
-    return one.oid != other.oid or one.columns != other.columns or one.key != other.key
+    return one.oid != other.oid or one.replica_identity is not other.replica_identity or one.columns != other.columns
 
 
 def _each_change(message: MessageChanges) -> Sequence[TableChanges | Truncation]:
