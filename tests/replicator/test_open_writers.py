@@ -13,6 +13,7 @@ from tests.end_to_end.group_under_test import configuration
 from tests.replicator.conftest import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.postgres_binaries import NEWEST
+from tests.waiting import wait_until
 
 LONGEST_WAIT_S = 3.0  # LOCK_TIMEOUT_MS, and what a busy machine adds
 
@@ -46,6 +47,30 @@ def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(
     assert max(waits) < LONGEST_WAIT_S
     replication.replicate(tables=("t", "w"))
     assert replication.audit().rows == {"public.w insert": 1}
+
+
+def test_no_row_is_lost_behind_a_transaction_that_was_open_when_its_table_joined(
+    server: PostgresServer, nats_server: NatsServer, group: str
+) -> None:
+    """Nobody else writes to the table meanwhile, so what such a transaction knew is all that the server knows of it."""
+    source = server.create_database("source")
+    source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE w (id bigint PRIMARY KEY, v text)")
+    replication = Group(group, source, nats_server.settings())
+    replication.replicate(tables=("t",))
+    config = configuration(group, source, None, nats_server, tables="t,w", **{"without-copy": "w"})
+    with source.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO w VALUES (1, 'before')")
+        with PgsluiceProcess("replicator", config=config) as replicator:
+            wait_until(lambda: "trying again" in replicator.log() or "replicating " in replicator.log(), what="the table's turn")
+            has_joined = bool(source.execute("SELECT FROM pg_publication_rel WHERE prrelid = 'w'::regclass"))
+            writer.execute("INSERT INTO w VALUES (2, 'after')")
+            writer.commit()
+            replicator.wait_for_log("replicating ")
+            source.execute("INSERT INTO w VALUES (100, 'followed')")
+            replicator.terminate()
+            assert replicator.wait() == 0
+    replication.replicate(tables=("t", "w"))
+    assert replication.audit().rows == {"public.w insert": 2 if has_joined else 1}
 
 
 def insert(application: psycopg.Connection[Any], number: int) -> float:
