@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import LiteralString
 
-from replicator.joining import Wishes, check_breaks, choose_joining, leaving, settle_breaks
+from replicator.joining import Wishes, check_breaks, choose_joining, is_copied_anew, leaving, settle_breaks
 from replicator.membership import Break, Making, Member, Membership, find_breaks, load_membership, store_membership
 from replicator.partition_tree import partition_changes, read_partitions
 from replicator.publication import (
@@ -229,7 +229,9 @@ class GroupPublication:
         still_away = tuple(
             entry for entry in away.values() if entry.oid not in membership.oids and entry.qualified_name not in names
         )
-        membership = await self._with_partitions(replace(membership, left=still_away), membership.seen_lsn)
+        ledger = await Ledger(self._bucket).load()
+        anew = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}
+        membership = await self._with_partitions(replace(membership, left=still_away), membership.seen_lsn, anew)
         membership = await self._with_newcomers(membership)
         if partitioned := [member.qualified_name for member in membership.members if member.partitions is not None]:
             log.warning(
@@ -295,15 +297,15 @@ class GroupPublication:
                 log.info("a new table is replicated", table=table.qualified_name)
         return membership.adopt(publication, lsn)
 
-    async def _with_partitions(self, membership: Membership, lsn: str) -> Membership:
+    async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
+        """With the trees as they are, and what changed in them; that does not matter to tables that are copied anew."""
         roots = [member.oid for member in membership.members if member.kind == "p"]
         trees = await read_partitions(self._source, roots)
         found, members = [], []
         for member in membership.members:
-            after = trees.get(member.oid)
-            for change in (
-                partition_changes(member.partitions, after) if member.partitions is not None and after is not None else ()
-            ):
+            before, after = member.partitions, trees.get(member.oid)
+            is_told = before is not None and after is not None and member.oid not in copied_anew
+            for change in partition_changes(before or (), after or ()) if is_told else ():
                 log.warning(
                     "partitions changed; to bring the table up to date copy it anew (--recopy)",
                     table=member.qualified_name,

@@ -155,6 +155,7 @@ def test_version_is_shown_on_standard_output() -> None:
         (["status", "--config", "/absent.yaml"], "config '/absent.yaml' (--config) is not there"),
         (["replicator", *flags(port="abc")], "port 'abc' (--port) is not a whole number: write it like 5432"),
         (["replicator", *flags(), "--copy", "--until-lsn=current"], "until-lsn (--until-lsn) has no meaning with copy (--copy)"),
+        (["replicator", *flags(), "--recopy=t"], "recopy (--recopy) has no meaning without a copy"),
         (["replicator", *flags(), "--track-ddl"], "track-ddl (--track-ddl) is not available in this version: remove it"),
         (
             ["replicator", *flags(), "--stream", "--copy-and-stream"],

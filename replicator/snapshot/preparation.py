@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from replicator.group_publication import select_group_tables
 from replicator.membership import Membership, load_membership
 from replicator.publication import find_publication
+from replicator.slot import check_slot, find_slot
 from replicator.snapshot.catalog import describe_tables
 from replicator.snapshot.resume import CopyWishes, Origin, check_origin, resume_copy
 from replicator.snapshot.table_book import TableBook
@@ -59,6 +60,8 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     tables = await select_group_tables(source, names, settings.tables, settings.schema)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
     await _lock_group(source, settings.group)
+    if copy.then_stream and (slot := await find_slot(source, names)) is not None:
+        check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
 
     stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)

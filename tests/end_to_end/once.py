@@ -23,9 +23,9 @@ class Outcome:
             self.stdout = process.stdout()
 
 
-def replicate(keys: dict[str, Any]) -> Outcome:
+def replicate(keys: dict[str, Any], *flags: str) -> Outcome:
     """``pgsluice replicator --until-lsn current``."""
-    return Outcome(PgsluiceProcess("replicator", "--until-lsn", "current", config=keys), REPLICATE_DEADLINE_S)
+    return Outcome(PgsluiceProcess("replicator", "--until-lsn", "current", *flags, config=keys), REPLICATE_DEADLINE_S)
 
 
 def apply(keys: dict[str, Any], sink: str = "postgres", *flags: str) -> Outcome:

@@ -367,3 +367,9 @@ def test_the_example_of_the_readme_does_what_stands_below_it(path: Path) -> None
             for each in routes.apply(rows_of(message(1, change)))
         ]
         assert expected in routed if routed else expected == ["nothing"]
+
+
+@pytest.mark.parametrize("route", ["{destination_schema: pgsluice}", "{destination_table: pgsluice.applied}"])
+def test_a_route_into_the_schema_of_pgsluice_s_own_tables_is_refused(path: Path, route: str) -> None:
+    [problem] = problems(path, f"users: {route}\n")
+    assert "schema 'pgsluice' holds pgsluice's own tables at a target" in problem
