@@ -13,13 +13,14 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long test-versions demo bench bench-quick bench-page clean
+.PHONY: help install java lint format check test test-long test-cluster test-versions demo bench bench-quick bench-page clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make test       every test but the long ones (several minutes)"
 	@echo "make test-long  the long ones"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
+	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
@@ -74,6 +75,11 @@ test-long: $(INSTALLED) java
 
 test-versions: $(INSTALLED) java
 	$(BIN)/python -m pytest -m versions
+
+KILLS ?= 30
+
+test-cluster: $(INSTALLED) java
+	CLUSTER_LEADER_KILLS=$(KILLS) $(BIN)/python -m pytest tests/end_to_end/test_cluster.py -m long --timeout 7200 -s
 
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo

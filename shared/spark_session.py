@@ -7,6 +7,7 @@ is one log. Settings of the user's configuration (``spark:``) win over the defau
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,14 @@ JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Xss4m",
+)
+
+_IN_PROCESS_MASTER = re.compile(r"local(\[[^\]]*\])?")
+
+_SAME_IMAGE = "; give every executor the same image as the driver's, or pgsluice installed at the same path"
+_OBSTACLES = (
+    (re.compile(r'Cannot run program "([^"]+)"'), "an executor has no program {}" + _SAME_IMAGE),
+    (re.compile(r"No module named '([^']+)'"), "an executor has no Python module {}" + _SAME_IMAGE),
 )
 
 log = telemetry.logger(__name__)
@@ -172,6 +181,25 @@ class Spark:
         os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_ours else sys.executable
 
     @property
+    def executors(self) -> int:
+        """How many processes run tasks now: one with a local master, none while a cluster has no cores for us."""
+        if _IN_PROCESS_MASTER.fullmatch(str(self.context.master)):
+            return 1
+        try:
+            return int(self.context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is among them
+        except (Py4JError, OSError, AttributeError):
+            return 0  # the JVM is gone, and its executors with it
+
+    def cancel_jobs(self) -> None:
+        """Ends the jobs that run, or wait for executors; their callers get errors. Nothing happens before Spark started."""
+        if not hasattr(self, "context"):
+            return
+        try:
+            self.context.cancelAllJobs()
+        except (Py4JError, OSError) as error:
+            log.warning("Spark's jobs could not be cancelled", reason=failure_reason(error))
+
+    @property
     def process_id(self) -> int | None:
         """The JVM's; None before it started."""
         return None if self._process is None else self._process.pid
@@ -206,6 +234,15 @@ class Spark:
             if directory is not None:
                 directory.close()
         return exit_code
+
+
+def failure_reason(error: Exception) -> str:
+    """What went wrong in a Spark job, without the Java stack trace around it."""
+    text = str(error).strip()
+    for pattern, sentence in _OBSTACLES:
+        if found := pattern.search(text):
+            return sentence.format(found[1])
+    return text.partition("\n")[0]
 
 
 def _start_error(error: Exception) -> TransientError:

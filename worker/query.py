@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from shared import telemetry
 from shared.errors import PgsluiceError, TransientError
 from shared.position import Anchor
-from shared.spark_session import Spark
+from shared.spark_session import Spark, failure_reason
 from worker.dead_letter_office import DeadLetterOffice
 from worker.dead_letters import RejectedChanges, Rejection
 from worker.look_through import LookThrough
@@ -30,6 +30,7 @@ FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 30.0
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
+EXECUTOR_CHECK_INTERVAL_S = 0.5
 
 log = telemetry.logger(__name__)
 
@@ -115,13 +116,21 @@ class ChangeQuery:
         self._stopping.set()
         if self._query is None:
             return
-        if self._in_batch.acquire(timeout=DRAIN_DEADLINE_S):
+        if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
             self._in_batch.release()
         else:
             log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
             if isinstance(self._sink, PatientSink):
                 self._sink.break_off()  # Spark waits for the batch, however long it takes
+            self._spark.cancel_jobs()
         self._query.stop()
+
+    def _batch_ends(self, deadline: float) -> bool:
+        """Whether the batch in hand has ended by then: then the lock is ours. One that waits for executors does not end."""
+        while not self._in_batch.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
+            if time.monotonic() > deadline or not self._spark.executors:
+                return False
+        return True
 
     def _apply(self, ranges: DataFrame, batch_id: int) -> None:
         with self._in_batch:
@@ -152,7 +161,7 @@ class ChangeQuery:
                 spark_failures += 1
                 if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
                     raise _spark_failure(error) from None
-                log.warning("a Spark job failed, trying again", reason=_first_line(error), pause_s=pause)
+                log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=pause)
             self._stopping.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads retries, protects nothing
             pause = min(pause * 2, LONGEST_RETRY_S)
 
@@ -206,11 +215,8 @@ class _Counter:
             yield receipt
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
 def _spark_failure(error: Exception) -> TransientError:
     return TransientError(
-        f"Spark gave up on a job ({_first_line(error)})", "nothing was lost; see the log lines of Spark above, then start again"
+        f"Spark gave up on a job ({failure_reason(error)})",
+        "nothing was lost; see the log lines of Spark above, then start again",
     )

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TypeVar
@@ -26,8 +26,9 @@ from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect,
 from shared.names import GroupNames, check_worker_name, replay_name
 from shared.published_tables import load_tables
 from shared.settings import WorkerSettings
-from shared.spark_session import Spark
+from shared.spark_session import Spark, failure_reason
 from shared.state import GROUP_KEY, StateBucket
+from worker.batch_log import BatchLog
 from worker.batch_planning import BatchLimit
 from worker.copy_end import CopyEnd
 from worker.dead_letter_office import DeadLetterOffice
@@ -46,8 +47,8 @@ from worker.source import SourceSettings
 
 POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
-BATCH_LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
+CANCEL_INTERVAL_S = 0.2
 STREAM_CHECK_INTERVAL_S = 5.0
 _STREAMS = "the group's replicator, which creates the streams"
 
@@ -86,6 +87,7 @@ class Worker:
         self._loop = EventLoopThread("pgsluice-worker-nats")
         self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
+        self._warming_up: Future[None] | None = None
         self._client: Client | None = None
         self._lease: Lease | None = None
         self._progress: ProgressReport | None = None
@@ -148,7 +150,8 @@ class Worker:
             return
         if not self._wait_for_spark(starting):
             return
-        self._starter.submit(self._spark.warm_up).add_done_callback(log_failed_warm_up)
+        self._warming_up = self._starter.submit(self._spark.warm_up)
+        self._warming_up.add_done_callback(log_failed_warm_up)
         self._start_query(start, target, self._loop.run(find_id_prefix(bucket, self._names)))
         self._follow_query(ends_by_itself=target is not None)
 
@@ -157,6 +160,8 @@ class Worker:
         if self._query is not None:
             self._query.stop()
         self._sink.close()
+        while self._warming_up is not None and not wait({self._warming_up}, CANCEL_INTERVAL_S).done:
+            self._spark.cancel_jobs()  # it may wait for executors, for ever
         self._starter.shutdown(wait=True)
         if self._client is not None:
             try:
@@ -371,6 +376,7 @@ class Worker:
                 log.warning("what comes between batches could not be done, trying again", reason=str(error))
             self._tick()
             self._check_stream(self._query)
+            self._batch_log.note_executors(self._spark)
 
     def _tick(self) -> None:
         if not isinstance(self._sink, TickingSink):
@@ -439,30 +445,4 @@ def log_failed_warm_up(warm_up: Future[None]) -> None:
     """It is only for speed; what made it fail will fail the first batch, with a better sentence."""
     error = None if warm_up.cancelled() else warm_up.exception()
     if error is not None:
-        log.info("warming up failed", reason=type(error).__name__)
-
-
-class BatchLog:
-    """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._batches = self._changes = 0
-        self._seconds = 0.0
-
-    def note(self, applied: Applied, changes: int, seconds: float) -> None:
-        self._batches += 1
-        self._changes += changes
-        self._seconds += seconds
-        elapsed = time.monotonic() - self._since
-        if elapsed >= BATCH_LOG_INTERVAL_S:
-            log.info(
-                "applied",
-                changes=self._changes,
-                batches=self._batches,
-                changes_per_s=round(self._changes / elapsed),
-                ms_per_batch=round(1000 * self._seconds / self._batches),
-                sequence=applied.sequence,
-                snapshot_sequence=applied.snapshot_sequence,
-            )
-            self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
+        log.info("warming up failed", reason=failure_reason(error) if isinstance(error, Exception) else type(error).__name__)

@@ -19,7 +19,7 @@ from replicator.snapshot.range_publisher import RangePublisher
 from replicator.snapshot.resume import begin_attempt
 from replicator.snapshot.room import CopyRoom
 from replicator.snapshot.schedule import Schedule
-from replicator.snapshot.spark_job import cancel_jobs, most_tasks, run_job
+from replicator.snapshot.spark_job import most_tasks, run_job
 from replicator.tasks import run_until_first
 from shared import telemetry
 from shared.errors import TerminalError
@@ -165,5 +165,5 @@ class Round:
         try:
             await run_until_first([copying.run(), keeper.watch(), room.run()])
         finally:
-            cancel_jobs(spark)
+            spark.cancel_jobs()
         return copying.rewritten

@@ -28,6 +28,8 @@ from shared.ledger import CopyMode, CopyState, now
 from shared.settings import CopySettings, ReplicatorSettings
 from shared.spark_session import Spark
 
+CANCEL_INTERVAL_S = 0.2
+WAIT_LOG_INTERVAL_S = 10.0
 MOST_ROUNDS = 5  # for one table, which is rewritten in each of them
 
 log = telemetry.logger(__name__)
@@ -76,7 +78,9 @@ class Snapshot:
         """Ends Spark, which takes some seconds when it was started, and the connections. May be called again."""
         starting, self._starting = self._starting, None
         if starting is not None:
-            await asyncio.wait({starting})
+            while not starting.done():  # it may wait for executors, for ever
+                self._spark.cancel_jobs()
+                await asyncio.wait({starting}, timeout=CANCEL_INTERVAL_S)
             await asyncio.to_thread(self._spark.close)
             self._threads.shutdown(wait=False, cancel_futures=True)
         source, self._source = self._source, None
@@ -92,9 +96,15 @@ class Snapshot:
         self._starting = asyncio.get_running_loop().run_in_executor(
             self._threads, start_spark, self._spark, self._copy.connections
         )
-        await asyncio.shield(self._starting)
+        await self._started(self._starting)
         machinery = Machinery(self._client, self._spark, self._threads)
         await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
+
+    async def _started(self, starting: asyncio.Future[object]) -> None:
+        while not (await asyncio.wait({starting}, timeout=WAIT_LOG_INTERVAL_S))[0]:
+            if hasattr(self._spark, "context") and not self._spark.executors:
+                log.warning("waiting for Spark executors", master=self._spark.context.master)
+        starting.result()
 
     async def _run_rounds(self, prepared: PreparedCopy, machinery: Machinery) -> None:
         backoff = Backoff()

@@ -16,13 +16,10 @@ from pyspark.errors import PySparkException
 
 from replicator.snapshot.copy_task import copy_ranges
 from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome, Verdict
-from shared import telemetry
 from shared.errors import TransientError
-from shared.spark_session import Spark
+from shared.spark_session import Spark, failure_reason
 
 DAEMON_MODULE = "replicator.snapshot.spark_daemon"
-
-_log = telemetry.logger(__name__)
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<tasks>\*|[0-9]+)(?:,[0-9]+)?\])?")
 
@@ -38,10 +35,14 @@ def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str,
 
 
 def start_spark(spark: Spark, connections: int) -> None:
-    """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile."""
+    """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile.
+    Raises TransientError when Spark does not start, or cannot run our tasks."""
     spark.start()
     tasks = most_tasks(spark, connections)
-    spark.context.parallelize(range(tasks), tasks).foreachPartition(_nothing)
+    try:
+        spark.context.parallelize(range(tasks), tasks).foreachPartition(_nothing)
+    except (Py4JError, PySparkException, OSError) as failure:
+        raise TransientError(f"Spark runs no task ({failure_reason(failure)})", "see Spark's log, then start again") from None
 
 
 def most_tasks(spark: Spark, connections: int) -> int:
@@ -50,21 +51,15 @@ def most_tasks(spark: Spark, connections: int) -> int:
     return min(connections, spark.parallelism) if is_local else connections
 
 
-def cancel_jobs(spark: Spark) -> None:
-    """Ends the jobs that run; their callers get outcomes that say so."""
-    try:
-        spark.context.cancelAllJobs()
-    except (Py4JError, OSError) as error:
-        _log.warning("Spark's jobs could not be cancelled", reason=_first_line(error))
-
-
 def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> list[RangeOutcome]:
     """Each range's outcome. Blocks; several threads may call it at a time."""
     try:
         one_task = spark.context.parallelize(range(1), 1)
         outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, order, ranges)).collect()
     except (Py4JError, PySparkException, OSError) as failure:
-        error = TransientError(f"a Spark task that copied ended without an outcome ({_first_line(failure)})", "see Spark's log")
+        error = TransientError(
+            f"a Spark task that copied ended without an outcome ({failure_reason(failure)})", "see Spark's log"
+        )
         return [RangeOutcome(range_order.pages, Verdict.FAILED, error=error) for range_order in ranges]
     return outcomes
 
@@ -75,7 +70,3 @@ def _nothing(_: Iterator[int]) -> None:
 
 def _copy(order: CopyOrder, ranges: Sequence[RangeOrder], _: Iterator[int]) -> Iterator[RangeOutcome]:
     return copy_ranges(order, ranges)
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().partition("\n")[0]

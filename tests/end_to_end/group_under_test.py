@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess
 
 
-def configuration(group: str, source: Database, target: Database | None, nats: NatsServer, **more: Any) -> dict[str, Any]:
+def configuration(
+    group: str, source: Database, target: Database | None, nats: NatsServer | NatsCluster, **more: Any
+) -> dict[str, Any]:
     """The YAML keys that both roles need, as a user would write them."""
     keys: dict[str, Any] = {"group": group, "nats-url": nats.url, "schema": "public", "log-level": "info"}
     keys |= {
