@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import textwrap
 from typing import Any
 
 import psycopg
 from psycopg import errors
 from psycopg.rows import TupleRow
 
+from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.settings import PostgresSettings
 
 CONNECT_TIMEOUT_S = 10
+SILENCE_S = 1.0  # after which the log says what is waited for
 
 SESSION_SETTINGS = {
     "datestyle": "ISO",
@@ -33,7 +37,14 @@ role, which would end a session that is only waiting; and no waiting for the sou
 # A peer that vanished is noticed by TCP in about 30 s.
 _TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 
+_MOST_TEXT = 240
+"""Characters of libpq's text that are shown: it tells one thing for each address that a name has."""
+
+_HINT = " Is the server running on that host and accepting TCP/IP connections?"
+
 Connection = psycopg.AsyncConnection[TupleRow]
+
+log = telemetry.logger(__name__)
 
 
 async def connect(settings: PostgresSettings, *, replication: bool = False) -> Connection:
@@ -41,10 +52,15 @@ async def connect(settings: PostgresSettings, *, replication: bool = False) -> C
 
     Raises TransientError when the server cannot be reached or has no room, TerminalError when it refuses us.
     """
+    connecting = asyncio.ensure_future(psycopg.AsyncConnection.connect(**_parameters(settings, replication), autocommit=True))
     try:
-        return await psycopg.AsyncConnection.connect(**_parameters(settings, replication), autocommit=True)
+        if not (await asyncio.wait({connecting}, timeout=SILENCE_S))[0]:
+            log.info("connecting to the source", host=settings.host, port=settings.port)
+        return await connecting
     except psycopg.Error as error:
         raise _connect_error(settings, error) from None
+    finally:
+        connecting.cancel()
 
 
 def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]:
@@ -97,14 +113,17 @@ _PASSING = (
 
 
 def _connect_error(settings: PostgresSettings, error: psycopg.Error) -> PgsluiceError:
-    text = " ".join(str(error).split())
+    whole = " ".join(str(error).split())
+    text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
     where = f"PostgreSQL at {settings.host or 'the default host'}:{settings.port or 5432}"
     for fragment, remedy in _PASSING:
-        if fragment in text:
+        if fragment in whole:
             return TransientError(f"{where} has no place for us now ({text})", remedy)
-    if "FATAL" in text or "SSL" in text or "certificate" in text or "no password supplied" in text:
+    if "FATAL" in whole and f'database "{settings.dbname}" does not exist' in whole:
+        return TerminalError(f"{where} has no database {settings.dbname!r}", "check dbname (case matters), or create it")
+    if "FATAL" in whole or "SSL" in whole or "certificate" in whole or "no password supplied" in whole:
         for fragment, remedy in _REFUSALS:
-            if fragment in text.lower():
+            if fragment in whole.lower():
                 return TerminalError(f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({text})", remedy)
     return TransientError(f"{where} does not answer ({text})", "check host and port, and that the server runs")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import functools
+import os
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,18 +17,18 @@ from replicator.session import Run, Session, find_until, open_session
 from replicator.snapshot.resume import check_streaming_alone
 from replicator.source import Source
 from replicator.tasks import cancel
-from shared import telemetry
+from shared import stop_signals, telemetry
 from shared.errors import HistoryError, TransientError
 from shared.halt import note_halt
+from shared.java import check_java
 from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
+from shared.retry_news import RetryNews
 from shared.settings import ReplicatorSettings
 from shared.state import StateBucket
 
 if TYPE_CHECKING:
     from replicator.snapshot.snapshot import Snapshot
-
-START_PATIENCE_S = 15.0  # a server that is starting, or a slot that a killed replicator still holds
 
 log = telemetry.logger(__name__)
 
@@ -35,22 +36,23 @@ T = TypeVar("T")
 
 
 def run(settings: ReplicatorSettings) -> None:
-    """Returns after SIGTERM or SIGINT, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
+    """Returns when a signal stops it, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
     were asked for. Raises UsageError or TerminalError when somebody has to act, TransientError when the first session (or the
-    copy, when there is nothing else) could not begin within START_PATIENCE_S."""
+    copy, when there is nothing else) could not begin within ``connect_timeout_s``."""
+    if settings.copy is not None:
+        check_java(os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_replicate(settings))
 
 
 async def _replicate(settings: ReplicatorSettings) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    replicator = Replicator(settings, stop)
-    try:
-        await replicator.run()
-    finally:
-        await replicator.close()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    with stop_signals.calling(functools.partial(loop.call_soon_threadsafe, stop.set)):
+        replicator = Replicator(settings, stop)
+        try:
+            await replicator.run()
+        finally:
+            await replicator.close()
 
 
 def _snapshot(settings: ReplicatorSettings) -> Snapshot | None:
@@ -122,7 +124,7 @@ class Replicator:
             self._session.finish_at(self._run.until)
 
     async def _run_sessions(self) -> None:
-        started = time.monotonic()
+        started, news = time.monotonic(), RetryNews()
         while not self._stop.is_set():
             try:
                 await self._run_session()
@@ -131,10 +133,11 @@ class Replicator:
                 await self._note_halt(error)
                 raise
             except TransientError as error:
-                if not self._streaming.is_set() and time.monotonic() - started > START_PATIENCE_S:
+                if not self._streaming.is_set() and time.monotonic() - started > self._settings.connect_timeout_s:
                     raise
                 pause_s = self._backoff.next_pause_s()
-                log.warning("replication interrupted, trying again", reason=str(error), pause_s=pause_s)
+                if news.is_due(error):
+                    log.warning("replication interrupted, trying again", reason=str(error), pause_s=pause_s)
             await self._unless_stopped(asyncio.sleep(pause_s))
 
     async def _note_halt(self, error: HistoryError) -> None:
@@ -154,7 +157,9 @@ class Replicator:
     async def _run_session(self) -> None:
         """Returns when there is nothing left to do."""
         if self._client is None or self._client.is_closed:
-            self._client = await self._unless_stopped(connect(self._settings.nats, f"pgsluice replicator {self._settings.group}"))
+            name = f"pgsluice replicator {self._settings.group}"
+            connecting = connect(self._settings.nats, name, self._settings.connect_timeout_s)
+            self._client = await self._unless_stopped(connecting)
             if self._client is None:
                 return
         if self._snapshot is None:

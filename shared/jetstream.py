@@ -14,6 +14,8 @@ import asyncio
 import base64
 import contextlib
 import ssl
+import textwrap
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +29,11 @@ import orjson
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
+from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_passing, stream_error
 from shared.names import GroupNames
+from shared.nats_greeting import other_server
 from shared.settings import NatsSettings, StreamSettings
 
 MINIMUM_SERVER_VERSION = (2, 11)
@@ -40,6 +44,10 @@ REQUEST_TIMEOUT_S = 5.0
 RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
 DUPLICATE_WINDOW_S = 120.0
+SILENCE_S = 1.0  # of a first connection; then the log says what it waits for
+WAIT_LOG_INTERVAL_S = 10.0
+MINIMUM_PAYLOAD_BYTES = 64 * 1024
+"""A message holds some KiB of headers (``replicator.publisher``), and small ones cost more than what is in them."""
 
 _END_OF_BATCH = "204"
 _NOT_FOUND = "404"
@@ -48,11 +56,15 @@ _STREAM_MANAGEMENT = "$JS.API.STREAM."
 _CREATED_METADATA = "pgsluice.created"
 
 
-async def connect(settings: NatsSettings, name: str) -> Client:
-    """A connection that reconnects for ever by itself once it was made.
+log = telemetry.logger(__name__)
 
-    Raises TransientError when no server answers within CONNECT_DEADLINE_S, TerminalError when the server refuses the
-    credentials, is older than 2.11 or has JetStream off, UsageError when TLS files or credentials cannot be read.
+
+async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
+    """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
+
+    Raises TransientError when no server answers within ``deadline_s``, TerminalError when the server refuses the
+    credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
+    cannot be read, or when it is another kind of server.
     """
     client = Client()
     failures: list[Exception] = []
@@ -68,7 +80,7 @@ async def connect(settings: NatsSettings, name: str) -> Client:
     connecting = asyncio.ensure_future(client.connect(**options))
     waiting = asyncio.ensure_future(refused.wait())
     try:
-        await asyncio.wait({connecting, waiting}, timeout=CONNECT_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        await _wait_for_first([connecting, waiting], settings, failures, deadline_s)
     finally:
         waiting.cancel()
         if not connecting.done():
@@ -87,6 +99,35 @@ async def connect(settings: NatsSettings, name: str) -> Client:
         await disconnect(client)
         raise
     return client
+
+
+async def _wait_for_first(
+    tasks: Sequence[asyncio.Future[Any]], settings: NatsSettings, failures: Sequence[Exception], deadline_s: float
+) -> None:
+    """Returns when one of ``tasks`` is done, or after ``deadline_s``; tells meanwhile what is waited for."""
+    end, patience_s = time.monotonic() + deadline_s, SILENCE_S
+    while (left_s := end - time.monotonic()) > 0:
+        ended, _ = await asyncio.wait(tasks, timeout=min(patience_s, left_s), return_when=asyncio.FIRST_COMPLETED)
+        if ended:
+            return
+        if left_s <= patience_s:
+            break
+        log.info("connecting to NATS", servers=_host_list(settings), reason=_reason(failures[-1] if failures else None))
+        if patience_s == SILENCE_S:
+            await _check_greeting(settings, failures)
+        patience_s = WAIT_LOG_INTERVAL_S
+
+
+async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception]) -> None:
+    """Raises UsageError when another kind of server was named. Asks none that refused to be connected to."""
+    if any(isinstance(failure, OSError) and not isinstance(failure, TimeoutError) for failure in failures):
+        return
+    for url in settings.url.split(","):
+        if kind := await other_server(url.strip()):
+            raise UsageError(
+                f"{_without_identity(url)} does not speak NATS, but is {kind}",
+                "correct nats-url, for example nats://localhost:4222",
+            )
 
 
 async def disconnect(client: Client) -> None:
@@ -128,8 +169,20 @@ def _tls_context(settings: NatsSettings) -> ssl.SSLContext:
 
 
 def _host_list(settings: NatsSettings) -> str:
-    """The servers without any user, password or token in their URLs."""
-    return ", ".join(url.strip().rpartition("@")[2].rpartition("//")[2] for url in settings.url.split(","))
+    return ", ".join(map(_without_identity, settings.url.split(",")))
+
+
+def _without_identity(url: str) -> str:
+    """The server without any user, password or token in its URL."""
+    return url.strip().rpartition("@")[2].rpartition("//")[2]
+
+
+def _reason(error: Exception | None) -> str:
+    """What ``error`` says, in a few words."""
+    if error is None or isinstance(error, TimeoutError | nats.errors.TimeoutError):
+        return "no answer"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return textwrap.shorten(text.removeprefix("nats: "), 120, placeholder=" …") or type(error).__name__
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -151,9 +204,9 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
         return UsageError(f"the NATS credentials cannot be read ({error})", "check nats-credentials")
     if isinstance(error, ssl.SSLError) or "tls" in text or "certificate" in text:
         return TerminalError(f"TLS with NATS at {where} failed ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key")
-    reason = f" ({type(error).__name__}: {error})" if error else ""
     return TransientError(
-        f"NATS at {where} does not answer{reason}", "check nats-url and that the server runs, for example nats://127.0.0.1:4222"
+        f"NATS at {where} does not answer ({_reason(error)})",
+        "check nats-url and that the server runs, for example nats://127.0.0.1:4222",
     )
 
 
@@ -163,6 +216,11 @@ async def _check_server(client: Client) -> None:
         raise TerminalError(
             f"NATS server {version.major}.{version.minor}.{version.patch} is too old",
             "batched direct get needs NATS server 2.11 or later; upgrade it",
+        )
+    if client.max_payload < MINIMUM_PAYLOAD_BYTES:
+        raise TerminalError(
+            f"the NATS server takes messages of {client.max_payload} bytes at most (max_payload)",
+            f"set max_payload to {MINIMUM_PAYLOAD_BYTES} or more in its configuration; its default is 1MB",
         )
     try:
         await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()

@@ -79,6 +79,16 @@ _NATS = (
     Option("nats-tls-key", Kind.FILE, EVERY, "Private key of that certificate", "/etc/pgsluice/nats-client.key"),
 )
 
+_CONNECT_TIMEOUT = Option(
+    "connect-timeout",
+    Kind.DURATION,
+    (Role.REPLICATOR, Role.WORKER),
+    "How long NATS and the source may be away when the program starts, before it gives up with 75",
+    "60s",
+    "60s",
+    minimum=1,
+)
+
 _REPLICATOR = (
     *connection_options("", "source", SOURCE, (*CATALOG, Role.DROP)),
     *tls_options("", "source", SOURCE),
@@ -283,7 +293,7 @@ _IGNORED = (
     _ignored("retry-max-wait", "8s", REPLICATOR, _NO_RETRY_LIMIT),
 )
 
-OPTIONS: tuple[Option, ...] = (*_GENERAL, *_NATS, *_REPLICATOR, *_STREAMS, *_WORKER, *SINK_OPTIONS, *_IGNORED)
+OPTIONS: tuple[Option, ...] = (*_GENERAL, *_NATS, _CONNECT_TIMEOUT, *_REPLICATOR, *_STREAMS, *_WORKER, *SINK_OPTIONS, *_IGNORED)
 
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
 

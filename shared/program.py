@@ -1,6 +1,7 @@
 """The program ``pgsluice``: finds the command, runs it, and turns what it raises into a sentence and an exit code.
 
-Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal.
+Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal. A replicator
+or worker that is stopped by a signal is done.
 
 A command's module is imported when the command is chosen, by name: so this package knows neither the replicator nor the
 worker, and neither loads what only the other needs.
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from shared import telemetry
+from shared import process_start, stop_signals, telemetry
 from shared.command import takes_config
 from shared.errors import PgsluiceError, TerminalError, UsageError
 
@@ -32,6 +33,9 @@ _COMMANDS = {
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
 
+_SERVICES = ("replicator", "worker")
+"""The commands that run until they are stopped."""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when one is chosen."""
@@ -42,6 +46,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
+        if cmd_name in _SERVICES:
+            stop_signals.service()
+        else:
+            stop_signals.release()
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -78,6 +86,9 @@ def version() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command in ``arguments`` (default: the process's own) and ends the process with its exit code."""
+    process_start.open_standard_streams()
+    process_start.speak_utf8()
+    stop_signals.hold()
     sys.exit(run(arguments))
 
 

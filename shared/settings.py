@@ -81,6 +81,7 @@ class ReplicatorSettings:
     ``publish`` holds operations of the publication; ``publication`` is one that an administrator made, "" for the group's own.
     ``without_copy`` holds patterns of tables that are taken although rows or changes of them are missing at the targets.
     ``until_lsn`` is "" (for ever), "current" or an LSN's text.
+    ``connect_timeout_s`` is how long the first session may take to begin.
     """
 
     group: str
@@ -97,6 +98,7 @@ class ReplicatorSettings:
     failover: bool
     until_lsn: str
     copy: CopySettings | None
+    connect_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class WorkerSettings:
 
     ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger. ``spark`` holds
     Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
-    ``rules_file`` and ``routing_file`` are paths, "" without.
+    ``rules_file`` and ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
     """
 
     group: str
@@ -160,6 +162,7 @@ class WorkerSettings:
     routing_file: str
     max_dead_letters: int
     spark: dict[str, str] = field(repr=False)
+    connect_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,9 @@ _OBSTACLES = (
     (re.compile(r"No module named '([^']+)'"), "an executor has no Python module {}" + _SAME_IMAGE),
 )
 
+_OWN_PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
+"""How the JVM is started: its output is ours, and signals to our process group (Ctrl-C, ``kill -- -PGID``) do not reach it."""
+
 log = telemetry.logger(__name__)
 
 
@@ -116,7 +119,8 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
 
 class Spark:
     """One Spark session with its JVM and its private directories. ``close`` ends them all. When this process dies, so does the
-    JVM; the next one takes the directories away."""
+    JVM; the next one takes the directories away. Nothing else ends the JVM but SIGKILL: a signal that asks all of our processes
+    to stop must leave it to us, who have a batch to finish."""
 
     def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
         """``daemon_module`` is what Spark runs to fork Python workers from."""
@@ -124,6 +128,7 @@ class Spark:
         self._configuration = configuration({"spark.python.daemon.module": daemon_module} | dict(settings))
         self._scratch: PrivateDirectory | None = None
         self._temporary: PrivateDirectory | None = None
+        self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self.context: SparkContext
         self.session: SparkSession
@@ -151,12 +156,13 @@ class Spark:
         launch.set(JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[JAVA_OPTIONS_KEY]}')
         self._choose_python()
         try:
-            gateway = launch_gateway(launch, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0})
+            gateway = launch_gateway(launch, dict(_OWN_PROCESS))
         except PySparkException as error:
             raise _start_error(error) from None
-        self._process = gateway.proc
+        self._gateway, self._process = gateway, gateway.proc
         assert self._process.stdout is not None
         threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
+        _ignore_stop_signals(gateway.jvm)
         conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm).setAppName(self._application)
         conf.set("spark.local.dir", str(self._scratch.path))
         conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
@@ -222,6 +228,7 @@ class Spark:
         elif hasattr(self, "context"):
             self.context.stop()
         if self._process is not None:
+            self._gateway.shutdown()  # or Python objects that go later would still speak to the JVM of those that they stand for
             assert self._process.stdin is not None
             self._process.stdin.close()  # the JVM ends when its standard input does
             SparkContext._gateway = SparkContext._jvm = None  # or another Spark of this process would look for the old JVM
@@ -243,6 +250,11 @@ def failure_reason(error: Exception) -> str:
         if found := pattern.search(text):
             return sentence.format(found[1])
     return text.partition("\n")[0]
+
+def _ignore_stop_signals(jvm: Any) -> None:
+    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it."""
+    for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
 
 
 def _start_error(error: Exception) -> TransientError:

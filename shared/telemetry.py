@@ -68,10 +68,16 @@ def set_up(settings: LogSettings) -> None:
     handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    root.filters[:] = [_without_py4j]
     root.setLevel(settings.level)
     for name in _NOISY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(True)
+
+
+def _without_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs on the root logger, with a traceback, what it also raises or mends: that is for debugging."""
+    return "py4j" not in record.pathname or logging.getLogger().level <= logging.DEBUG
 
 
 def report_failure(sentence: str, exit_code: int) -> None:

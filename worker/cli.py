@@ -6,7 +6,9 @@ import click
 
 from shared import config
 from shared.command import load_values, takes
+from shared.errors import UsageError
 from shared.options import Role
+from shared.process_start import is_output_closed
 from worker.sinks.sink_class import default_name, is_sink_class, load_sink
 
 
@@ -33,6 +35,8 @@ def stdout(context: click.Context) -> None:
     """Write one JSON line for each change to standard output, in commit order."""
     values = load_values(context, Role.WORKER, Role.STDOUT)
     settings = config.worker_settings(values, "stdout")
+    if is_output_closed():
+        raise UsageError("standard output is closed, and the stdout sink has nowhere else to write", "redirect it or pipe it on")
     from worker.sinks.stdout import StdoutSink
     from worker.worker import run
 

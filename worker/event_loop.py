@@ -10,6 +10,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+CANCEL_DEADLINE_S = 5.0
+
 T = TypeVar("T")
 
 
@@ -31,7 +33,17 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Stops the loop and waits for its thread."""
+        """Cancels what still runs, stops the loop and waits for its thread."""
+        self.run(_cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _cancel_others() -> None:
+    """A call that was given up may still have a connection to close."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CANCEL_DEADLINE_S)

@@ -5,6 +5,7 @@ imports pandas, pyarrow and the sink's libraries for itself: more than a second 
 """
 
 import gc
+import signal
 
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
@@ -21,4 +22,6 @@ import worker.source  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
+    # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     daemon.manager()

@@ -6,25 +6,26 @@ This module names the steps; others know how. The position that counts is the si
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
-from shared import telemetry
+from shared import stop_signals, telemetry
 from shared.errors import HistoryError, PgsluiceError, StreamBehindError, TransientError
 from shared.halt import read_halt
+from shared.java import check_java
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name, replay_name
 from shared.published_tables import load_tables
+from shared.retry_news import RetryNews
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark, failure_reason
 from shared.state import GROUP_KEY, StateBucket
@@ -61,16 +62,16 @@ NewSink = Callable[[WorkerSettings], Sink]
 
 
 def run(settings: WorkerSettings, new_sink: NewSink) -> None:
-    """Applies the stream until SIGTERM or SIGINT, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
+    """Applies the stream until a signal stops it, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
     check_worker_name(settings.name)
     check_until(settings.until_sequence)
+    check_java(os.environ)
     worker = Worker(settings, new_sink, load_transformation(settings.rules_file, settings.routing_file))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, worker.request_stop)
-    try:
-        worker.run()
-    finally:
-        worker.close()
+    with stop_signals.calling(worker.request_stop):
+        try:
+            worker.run()
+        finally:
+            worker.close()
 
 
 class Worker:
@@ -104,8 +105,8 @@ class Worker:
         self._tick_logged_at = -WAIT_LOG_INTERVAL_S
         self._stream_checked_at = time.monotonic()
 
-    def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """Signal handler: the batch in hand is finished, then ``run`` returns."""
+    def request_stop(self) -> None:
+        """The batch in hand is finished, then ``run`` returns. May be called from a signal's handler."""
         self._stop_requested.set()
 
     def run(self) -> None:
@@ -115,7 +116,9 @@ class Worker:
             raise self._failure
 
     def _run(self) -> None:
-        self._client = self._loop.run(connect(self._settings.nats, f"pgsluice worker {self._names.group}/{self._settings.name}"))
+        self._client = self._connect()
+        if self._client is None:
+            return
         starting = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
         if self._wait_for(self._find_streams, _STREAMS) is None:
             return
@@ -195,6 +198,21 @@ class Worker:
             self._stop_requested.wait(POLL_INTERVAL_S)
         return None
 
+    def _connect(self) -> Client | None:
+        """None when asked to stop before there was a connection."""
+        settings = self._settings
+        name = f"pgsluice worker {self._names.group}/{settings.name}"
+        return self._answer(connect(settings.nats, name, settings.connect_timeout_s))
+
+    def _answer(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """The call's result; None, with the call cancelled, when asked to stop before."""
+        answer = asyncio.run_coroutine_threadsafe(call, self._loop.loop)
+        while not self._stop_requested.is_set():
+            if wait([answer], POLL_INTERVAL_S).done:
+                return answer.result()
+        answer.cancel()
+        return None
+
     def _find_streams(self) -> Streams | None:
         """None when there is neither. A group that only copied has no change stream."""
         streams = self._loop.run(self._look_at_streams())
@@ -214,24 +232,18 @@ class Worker:
     def _acquire_lease(self, bucket: StateBucket) -> bool:
         """False when asked to stop while waiting."""
         self._lease = Lease(bucket, self._settings.name)
-        waiting = asyncio.run_coroutine_threadsafe(self._lease.acquire(self._end_with), self._loop.loop)
-        while not self._stop_requested.is_set():
-            try:
-                waiting.result(POLL_INTERVAL_S)
-                return True
-            except TimeoutError:
-                continue
-        waiting.cancel()
-        return False
+        self._answer(self._lease.acquire(self._end_with))
+        return not self._stop_requested.is_set()
 
     def _open_sink(self) -> Applied | None:
         """None when asked to stop while the sink is away."""
-        pause = FIRST_RETRY_S
+        pause, news = FIRST_RETRY_S, RetryNews()
         while not self._stop_requested.is_set():
             try:
                 return self._sink.open()
             except TransientError as error:
-                log.warning("the sink cannot be opened, trying again", reason=str(error), pause_s=pause)
+                if news.is_due(error):
+                    log.warning("the sink cannot be opened, trying again", reason=str(error), pause_s=pause)
             self._stop_requested.wait(pause)
             pause = min(2 * pause, LONGEST_RETRY_S)
         return None

@@ -81,6 +81,7 @@ class Snapshot:
             while not starting.done():  # it may wait for executors, for ever
                 self._spark.cancel_jobs()
                 await asyncio.wait({starting}, timeout=CANCEL_INTERVAL_S)
+            await asyncio.gather(starting, return_exceptions=True)  # whoever waited for it has its exception
             await asyncio.to_thread(self._spark.close)
             self._threads.shutdown(wait=False, cancel_futures=True)
         source, self._source = self._source, None

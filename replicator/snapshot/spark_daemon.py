@@ -4,6 +4,7 @@ Spark starts it as ``python -m replicator.snapshot.spark_daemon`` in the place o
 """
 
 import gc
+import signal
 
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
@@ -12,4 +13,6 @@ import replicator.snapshot.copy_task  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
+    # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     daemon.manager()

@@ -44,6 +44,7 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         failover=values.switch("failover"),
         until_lsn=values.text("until-lsn"),
         copy=_copy_settings(values),
+        connect_timeout_s=values.seconds("connect-timeout"),
     )
 
 
@@ -99,6 +100,7 @@ def worker_settings(values: Values, sink: str) -> WorkerSettings:
         routing_file=values.text("routing-config"),
         max_dead_letters=values.number("max-dead-letters"),
         spark=values.pairs("spark"),
+        connect_timeout_s=values.seconds("connect-timeout"),
     )
 
 

@@ -45,6 +45,7 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "failover": False,
         "until_lsn": "current",
         "copy": None,
+        "connect_timeout_s": 15.0,
     }
     return ReplicatorSettings(**(fields | changed))
 

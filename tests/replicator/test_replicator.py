@@ -207,9 +207,8 @@ def test_an_idle_slot_follows_the_wal_of_other_tables_while_it_runs(replication:
 
 
 def test_a_second_replicator_waits_and_then_names_the_process_that_holds_the_slot(
-    replication: Group, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    replication: Group, nats_server: NatsServer
 ) -> None:
-    monkeypatch.setattr("replicator.replicator.START_PATIENCE_S", 1.0)
     replication.replicate()
     with process(replication, nats_server) as replicator:
         replicator.wait_for_log("replicating")
@@ -217,7 +216,7 @@ def test_a_second_replicator_waits_and_then_names_the_process_that_holds_the_slo
             "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [replication.names.slot]
         )
         with pytest.raises(TransientError, match=f"in use by process {pid} "):
-            replication.replicate()
+            replication.replicate(connect_timeout_s=1.0)
 
 
 def test_a_slot_that_is_lost_while_it_runs_stops_it(group: str, nats: NatsServer) -> None:

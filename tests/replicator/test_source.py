@@ -87,9 +87,8 @@ def test_full_replication_slots_are_named_with_the_setting(
 
 
 def test_full_walsenders_are_waited_for_and_named_with_the_setting(
-    strict_server: PostgresServer, group: str, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    strict_server: PostgresServer, group: str, nats_server: NatsServer
 ) -> None:
-    monkeypatch.setattr("replicator.replicator.START_PATIENCE_S", 0.5)
     database = strict_server.create_database("walsenders_full")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
 
@@ -97,7 +96,7 @@ def test_full_walsenders_are_waited_for_and_named_with_the_setting(
         psycopg.connect(strict_server.dsn(database.dbname), replication="database", autocommit=True),
         pytest.raises(TransientError, match="max_wal_senders"),
     ):
-        run(replicator_settings(group, database, nats_server.settings()))
+        run(replicator_settings(group, database, nats_server.settings(), connect_timeout_s=0.5))
 
 
 def test_failover_slots_of_an_old_server_are_a_usage_error(replication: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,12 @@ class ChildProcess:
         if self.poll() is None:
             self._process.send_signal(signal_number)
 
+    def send_all(self, signal_number: int) -> None:
+        """To the process and to every descendant, the process first."""
+        for process in [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal_number)
+
     def kill(self) -> None:
         """SIGKILL to it and to every descendant; returns when none of them is left."""
         victims = self._tree()

@@ -87,6 +87,10 @@ class PgsluiceProcess:
         """SIGTERM to the process itself; ``wait`` for its end."""
         self._started.send(signal.SIGTERM)
 
+    def signal_all(self, number: int) -> None:
+        """The signal to it and to all its descendants, as systemd stops a service."""
+        self._started.send_all(number)
+
     def kill(self) -> None:
         """SIGKILL to it and all its descendants (the JVM and its Python workers among them)."""
         self._started.kill()

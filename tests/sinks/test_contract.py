@@ -22,7 +22,7 @@ from worker.sinks.stdout import StdoutSink
 
 
 def worker_settings(group: str, nats: NatsSettings) -> WorkerSettings:
-    return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {})
+    return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
 
 
 def counting_events(lines: Iterable[dict[str, Any]]) -> list[int]:

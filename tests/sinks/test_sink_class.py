@@ -19,7 +19,7 @@ from worker.sinks.sink import NOTHING_APPLIED
 from worker.sinks.sink_class import default_name, is_sink_class, load_sink
 
 SETTINGS = WorkerSettings(
-    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}
+    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60
 )
 
 

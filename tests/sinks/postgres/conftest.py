@@ -48,7 +48,7 @@ class Target:
 
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
-        worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {})
+        worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
         sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes)
         self._sinks.append(sink)
         return sink

@@ -201,4 +201,4 @@ def test_groups_and_workers_share_a_target_without_touching_each_others_position
     assert target.rows("SELECT DISTINCT sequence, snapshot_sequence FROM pgsluice.applied") == [(20, 2)]
 
 
-WORKER = WorkerSettings("orders", "postgres", NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {})
+WORKER = WorkerSettings("orders", "postgres", NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)

@@ -1,0 +1,50 @@
+"""What a process needs from whoever started it, and does not always get: standard descriptors that are open, and UTF-8."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+STANDARD_OUTPUT = 1
+
+_DESCRIPTORS = (0, STANDARD_OUTPUT, 2)
+
+_opened: set[int] = set()
+
+
+def open_standard_streams() -> None:
+    """Puts /dev/null where standard input, output or error are closed.
+
+    Otherwise the next file or socket gets their number, and what is printed goes into it; libuv refuses to work at all. To be
+    called before anything else is opened.
+    """
+    for descriptor in _DESCRIPTORS:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, so this one
+            _opened.add(descriptor)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  for as long as the process lives
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def is_output_closed() -> bool:
+    """Whether the process was started without standard output."""
+    return STANDARD_OUTPUT in _opened
+
+
+def speak_utf8() -> None:
+    """Names, passwords, paths and what is printed are UTF-8, whatever the locale says.
+
+    Python decodes arguments and variables before the first line of a program runs, so it is started again (as the same
+    process) where it took another encoding. That is the case only in a locale that is not UTF-8 and when Python's own remedies
+    for the locale C are switched off.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  ourselves, with the same arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")

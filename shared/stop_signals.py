@@ -1,0 +1,79 @@
+"""SIGTERM, SIGINT and SIGHUP, from the program's first line to its last.
+
+    hold      until the command is known, a signal is only remembered
+    service   a command that runs until it is stopped, while it has begun nothing: the process ends at once, with 0
+    calling   the running service: a function of its own, then nothing more until the process has ended
+    release   any other command: what the system and Python do without us
+
+A SIGHUP that is ignored when the program starts, as ``nohup`` has it, stays ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_STOPPED = 0
+"""The exit code of a service that was asked to stop."""
+
+_held = False
+_received: list[int] = []
+
+
+def hold() -> None:
+    """The first call of the program. ``service`` and ``release`` do nothing without it, so that the program can be called
+    from another one, which keeps its own handlers."""
+    global _held
+    _held = True
+    for number in _obeyed():
+        signal.signal(number, _remember)
+
+
+def service() -> None:
+    """To be called before the imports of a command that runs until it is stopped. May not return."""
+    if not _held:
+        return
+    for number in _obeyed():
+        signal.signal(number, _leave)
+    if _received:
+        os._exit(_STOPPED)
+
+
+def release() -> None:
+    """To be called for any other command. A signal that came meanwhile has its usual effect now."""
+    global _held
+    if not _held:
+        return
+    _held = False
+    for number in _obeyed():
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    while _received:
+        signal.raise_signal(_received.pop())
+
+
+@contextmanager
+def calling(stop: Callable[[], object]) -> Iterator[None]:
+    """Each signal calls ``stop``, in the main thread, between two of its instructions. What comes after the block is ignored:
+    a process that is ending needs no other to end."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in _obeyed()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if _held else handler)
+
+
+def _obeyed() -> list[signal.Signals]:
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    return numbers if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*numbers, signal.SIGHUP]
+
+
+def _remember(number: int, _: FrameType | None) -> None:
+    _received.append(number)
+
+
+def _leave(*_: object) -> None:
+    os._exit(_STOPPED)  # raised here, an exception could end in any library's "except"
