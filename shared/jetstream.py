@@ -18,7 +18,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ import orjson
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
-from shared import telemetry
+from shared import stream_size, telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_passing, stream_error
 from shared.names import GroupNames
@@ -54,6 +54,7 @@ _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
 _STREAM_MANAGEMENT = "$JS.API.STREAM."
 _CREATED_METADATA = "pgsluice.created"
+_TRIAL_METADATA = "pgsluice.trial"
 
 
 log = telemetry.logger(__name__)
@@ -268,18 +269,38 @@ class Stream:
         self._subjects = subjects
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
-        """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages."""
+        """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages.
+        Where ``settings`` leave the size open, a new stream gets one that fits (``stream_size``), an existing one keeps its own.
+        """
         answer = await self._request(f"INFO.{self.name}", {})
-        configuration = stream_configuration(self.name, [self._subjects], settings)
         if answer.get("error", {}).get("err_code") == STREAM_NOT_FOUND:
-            configuration["metadata"] = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {uuid.uuid4().hex[:8]}"}
-            answer = await self._request(f"CREATE.{self.name}", configuration)
-        elif "error" not in answer and not configuration.items() <= answer["config"].items():
-            configuration["metadata"] = _own_metadata(answer)
-            answer = await self._request(f"UPDATE.{self.name}", configuration)
+            answer = await self._create(settings)
         if "error" in answer:
             raise stream_error(self.name, answer["error"])
+        metadata = _own_metadata(answer)
+        is_trial = bool(metadata.pop(_TRIAL_METADATA, ""))
+        own_size: int = answer["config"]["max_bytes"]
+        size = settings.max_bytes or (stream_size.share_of(own_size) if is_trial else own_size)
+        configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+        if is_trial or not configuration.items() <= answer["config"].items():
+            answer = await self._request(f"UPDATE.{self.name}", configuration | {"metadata": metadata})
+        if "error" in answer:
+            raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
+        if is_trial:
+            log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
         return _stream_state(answer)
+
+    async def _create(self, settings: StreamSettings) -> dict[str, Any]:
+        """JetStream's answer. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
+        metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {uuid.uuid4().hex[:8]}"}
+        if not settings.max_bytes:
+            metadata[_TRIAL_METADATA] = "true"
+        for size in [settings.max_bytes] if settings.max_bytes else stream_size.trial_sizes():
+            configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+            answer = await self._request(f"CREATE.{self.name}", configuration | {"metadata": metadata})
+            if not stream_size.is_too_large(answer.get("error", {})):
+                return answer
+        raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
 
     async def state(self) -> StreamState | None:
         """None when there is no such stream."""

@@ -209,8 +209,8 @@ _STREAMS = (
         "stream-max-bytes",
         Kind.SIZE,
         REPLICATOR,
-        "Most bytes of one stream; when it is full the replicator waits and the source keeps its log",
-        "10GiB",
+        "Most bytes of one stream; when it is full the replicator waits and the source keeps its log (default: its own; "
+        "for a new stream an eighth of what NATS has free, from 256MiB to 10GiB)",
         "10GiB",
         minimum=1024 * 1024,
     ),

@@ -40,7 +40,7 @@ class NatsSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How the group's streams are made."""
+    """How the group's streams are made. ``max_bytes`` is 0 when nobody chose it."""
 
     replicas: int
     placement_tags: tuple[str, ...]

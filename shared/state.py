@@ -155,6 +155,11 @@ class StateBucket:
             return await call
         except _MEANINGFUL:
             raise
+        except nats.errors.MaxPayloadError:
+            raise TerminalError(
+                f"a record of the state bucket {self.name} is larger than the NATS server's max_payload",
+                "raise max_payload in its configuration; its default is 1MB",
+            ) from None
         except CLIENT_ERRORS as error:
             raise self._refusal(error) from None
 

@@ -191,7 +191,7 @@ def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
     settings = config.replicator_settings(load(tmp_path, content, Role.REPLICATOR, until_lsn="Current", password="secret"))
     assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "")
     assert settings.nats == NatsSettings("nats://nats:4222", "", "", "", "", "", "", "")
-    assert settings.stream == StreamSettings(1, ("x",), 10 * 1024**3, 3600.0)
+    assert settings.stream == StreamSettings(1, ("x",), 0, 3600.0)
     assert settings.log == LogSettings("INFO", "text")
     assert (settings.group, settings.schema, settings.tables) == ("orders", "public", ("a", "sales.*"))
     assert (settings.publish, settings.failover, settings.until_lsn) == (("insert", "update"), True, "current")

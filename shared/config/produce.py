@@ -31,7 +31,7 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         stream=StreamSettings(
             replicas=values.number("stream-replicas"),
             placement_tags=values.names("stream-placement-tags"),
-            max_bytes=values.number("stream-max-bytes"),
+            max_bytes=values.number("stream-max-bytes") if values.given("stream-max-bytes") else 0,
             retention_s=values.seconds("retention"),
         ),
         log=log_settings(values),

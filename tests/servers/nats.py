@@ -21,7 +21,7 @@ START_ATTEMPTS = 5
 _JETSTREAM = """
 jetstream {{
   store_dir: "{store}"
-  max_file_store: 64TB    # streams reserve their max_bytes, and every test's group has some
+  max_file_store: {file_store}
 }}
 """
 
@@ -29,13 +29,15 @@ jetstream {{
 class NatsServer:
     """One server with its own store; ``start`` after ``stop`` or ``kill`` continues on the same store and port.
 
-    ``config`` is added to the configuration file as it is. Leaving the context stops the server and removes its store.
+    ``config`` is added to the configuration file as it is. Streams reserve their max_bytes of ``file_store``, and every test's
+    group has some. Leaving the context stops the server and removes its store.
     """
 
     host = HOST
 
-    def __init__(self, *, jetstream: bool = True, config: str = "", port: int = 0) -> None:
+    def __init__(self, *, jetstream: bool = True, config: str = "", port: int = 0, file_store: str = "64TB") -> None:
         self.jetstream = jetstream
+        self.file_store = file_store
         self.config = config
         self.port = port or free_port()
         self._may_move = port == 0
@@ -99,7 +101,7 @@ class NatsServer:
 
     def _spawn(self) -> None:
         directory = self._private().path
-        jetstream = _JETSTREAM.format(store=self.store) if self.jetstream else ""
+        jetstream = _JETSTREAM.format(store=self.store, file_store=self.file_store) if self.jetstream else ""
         configuration = directory / "nats.conf"
         configuration.write_text(f'listen: "{self.host}:{self.port}"\nserver_name: {self.name}\n{jetstream}\n{self.config}\n')
         self._process = ChildProcess([str(nats_server_path()), "--config", str(configuration)], log_path=directory / "log")
