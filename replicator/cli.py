@@ -27,12 +27,15 @@ def replicator(context: click.Context) -> None:
 @takes(Role.STATUS)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
 @click.pass_context
-def status(context: click.Context, as_json: bool) -> None:
-    """Show where a group's replicator and workers are; with a source (--host), its slot too."""
+def status(context: click.Context, as_json: bool) -> int:
+    """Show where a group's replicator and workers are; with a source (--host), its slot too.
+
+    Exits with 1 when the group has never been started on this NATS.
+    """
     settings = config.status_settings(load_values(context, Role.STATUS))
     from replicator.status import run
 
-    run(settings, as_json)
+    return run(settings, as_json)
 
 
 @click.command()

@@ -87,13 +87,18 @@ class GroupStatus:
     halt: Mapping[str, Any] | None
 
 
-def run(settings: StatusSettings, as_json: bool) -> None:
-    """Writes to standard output. Raises TransientError when NATS does not answer."""
+NEVER_STARTED = 1
+"""The exit code for a group that nobody started, or whose name is misspelt."""
+
+
+def run(settings: StatusSettings, as_json: bool) -> int:
+    """Writes to standard output and returns the exit code. Raises TransientError when NATS does not answer."""
     status = asyncio.run(_look(settings))
     if as_json:
         sys.stdout.write(orjson.dumps(asdict(status), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in format_status(status))
+    return 0 if status.bound_to is not None else NEVER_STARTED
 
 
 async def _look(settings: StatusSettings) -> GroupStatus:

@@ -30,7 +30,7 @@ def takes(*roles: Role) -> Callable[[CommandFunction], CommandFunction]:
 
     def decorate(function: CommandFunction) -> CommandFunction:
         for option in reversed(options_of(*roles)):
-            function = _flag(option)(function)
+            function = _flag(option, roles)(function)
         return function
 
     return decorate
@@ -50,7 +50,7 @@ def load_values(context: click.Context, *roles: Role) -> config.Values:
     return values
 
 
-def _flag(option: Option) -> Callable[[CommandFunction], CommandFunction]:
+def _flag(option: Option, roles: tuple[Role, ...] = ()) -> Callable[[CommandFunction], CommandFunction]:
     """A flag that takes text as it stands: the kind reads it later, as it reads the other sources.
 
     A switch's value may be left out (``--copy``, ``--copy=false``).
@@ -68,15 +68,15 @@ def _flag(option: Option) -> Callable[[CommandFunction], CommandFunction]:
         expose_value=False,
         callback=remember,
         metavar=option.kind.value,
-        help=_help(option),
+        help=_help(option, roles),
         **optional_value,
     )
 
 
-def _help(option: Option) -> str:
+def _help(option: Option, roles: tuple[Role, ...]) -> str:
     notes = [option.allowed] if option.choices else []
     if option.default and option.kind is not Kind.SWITCH and not option.secret:
         notes.append(f"default {option.default}")
-    if option.required:
-        notes.append("required")
+    if not set(roles).isdisjoint(option.required):
+        notes.append("required with --against-source" if Role.RULES in roles else "required")
     return f"{option.help} [{'; '.join(notes)}]" if notes else option.help

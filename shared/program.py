@@ -62,8 +62,17 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
+def _version_option(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    if given:
+        _show_version()
+        context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @takes_config
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version_option, help="Show the program's version."
+)
 def program() -> None:
     """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
 
@@ -75,6 +84,10 @@ def program() -> None:
 @program.command()
 def version() -> None:
     """Show the program's version."""
+    _show_version()
+
+
+def _show_version() -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 

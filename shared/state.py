@@ -15,6 +15,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import nats.errors
 import nats.js.errors
 import orjson
 from nats.aio.client import Client

@@ -47,6 +47,7 @@ def test_an_empty_file_holds_no_keys(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("a:\n\tb: 1\n", "f.yaml, line 2, column 1: not valid YAML: indent with spaces, not with a tab"),
         ("a: 1\nb: [1\n", "f.yaml, line 3, column 1: not valid YAML: "),
         ("a: 1\n b: 2\n", "f.yaml, line 2, column 3: not valid YAML: mapping values are not allowed here"),
         ("a: '1\n", "f.yaml, line 2, column 1: not valid YAML: found unexpected end of stream"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,6 +68,12 @@ def program_process(*arguments: str, stdin: int = subprocess.DEVNULL) -> subproc
     return subprocess.run(command, cwd=REPOSITORY, stdin=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
+def processor_time_s() -> float:
+    """Of the child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def flags(**changes: str) -> list[str]:
     return [f"--{name}={value}" for name, value in (REQUIRED | changes).items() if not name.startswith("target-")]
 
@@ -87,10 +93,10 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 @pytest.mark.parametrize("arguments", HELP_PAGES, ids=" ".join)
 def test_help_answers_at_once(arguments: list[str]) -> None:
     durations_s = []
-    for _ in range(5):  # the fastest of some: the machine may be busy with something else
-        started = time.monotonic()
+    for _ in range(5):  # the fastest of some, by the processor's time: the machine may be busy with something else
+        before = processor_time_s()
         assert program_process(*arguments).returncode == 0
-        durations_s.append(time.monotonic() - started)
+        durations_s.append(processor_time_s() - before)
         if durations_s[-1] < HELP_DEADLINE_S:
             return
     pytest.fail(f"the fastest of {len(durations_s)} took {min(durations_s):.2f} s")
@@ -132,8 +138,17 @@ def test_help_of_a_command_lists_its_options_and_no_secret(
     assert "hunter2" not in page
 
 
-def test_version_is_shown_on_standard_output() -> None:
-    ended = program_process("version")
+def test_help_marks_as_required_what_the_command_itself_requires(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, marks in ((["status"], 2), (["replicator"], 5), (["dead"], 2), (["worker", "postgres"], 5)):
+        assert run([*arguments, "--help"]) == 0
+        assert " ".join(capsys.readouterr().out.split()).count("required]") == marks, arguments
+    assert run(["rules", "check", "--help"]) == 0
+    assert "[required]" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_is_shown_on_standard_output(argument: str) -> None:
+    ended = program_process(argument)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("pgsluice ")
 
@@ -147,12 +162,18 @@ def test_version_is_shown_on_standard_output() -> None:
         (["replicator", "--host"], "requires an argument"),
         (["replicator", "extra"], "unexpected extra argument"),
         (["worker"], "Usage: pgsluice worker [OPTIONS] COMMAND"),
-        (["worker", "kafka"], "No such command 'kafka'"),
+        (["worker", "kafka"], "there is no sink 'kafka': the sinks are file, postgres, stdout, webhook; name one of your own as"),
+        (
+            ["replicator", *flags(host="postgres://u:p@db/shop")],
+            "host (--host) takes a host, not a URL or a connection string: give its parts: host: db.example.com, port: 5432",
+        ),
+        (["replicator", *flags(dbname="host=db dbname=shop")], "dbname (--dbname) takes a database's name, not a URL"),
+        (["status", "--config", "/tmp"], "config '/tmp' (--config) is a directory, not a file: check the path"),
         (
             ["status", "--group", "my orders", "--nats-url", "localhost"],
             "group 'my orders' is not a valid name (--group): use 1 to 40",
         ),
-        (["status", "--config", "/absent.yaml"], "config '/absent.yaml' (--config) is not there"),
+        (["status", "--config", "/absent.yaml"], "config '/absent.yaml' (--config) is not there (no such file): check the path"),
         (["replicator", *flags(port="abc")], "port 'abc' (--port) is not a whole number: write it like 5432"),
         (["replicator", *flags(), "--copy", "--until-lsn=current"], "until-lsn (--until-lsn) has no meaning with copy (--copy)"),
         (["replicator", *flags(), "--recopy=t"], "recopy (--recopy) has no meaning without a copy"),
@@ -170,6 +191,7 @@ def test_a_wrong_command_line_ends_with_2_and_a_sentence(arguments: list[str], s
     assert ended.returncode == 2
     assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "u:p@" not in ended.stderr
     assert not ended.stdout
 
 

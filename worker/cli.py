@@ -18,6 +18,12 @@ class SinkGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _sink_class_command(cmd_name) if is_sink_class(cmd_name) else super().get_command(ctx, cmd_name)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            sinks = ", ".join(self.list_commands(ctx))
+            raise UsageError(f"there is no sink '{args[0]}'", f"the sinks are {sinks}; name one of your own as module:Class")
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=SinkGroup)
 @takes(Role.WORKER)
@@ -77,9 +83,12 @@ def webhook(context: click.Context) -> None:
     values = load_values(context, Role.WORKER, Role.WEBHOOK)
     settings = config.worker_settings(values, "webhook")
     from worker.sinks.webhook import WebhookSink
+    from worker.sinks.webhook.receiver import check_receiver
     from worker.worker import run
 
-    run(settings, lambda worker: WebhookSink(worker, config.webhook_sink_settings(values)))
+    webhook = config.webhook_sink_settings(values)
+    check_receiver(webhook)
+    run(settings, lambda worker: WebhookSink(worker, webhook))
 
 
 def _sink_class_command(sink_class: str) -> click.Command:

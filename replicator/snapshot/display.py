@@ -95,7 +95,7 @@ def _bars() -> Iterator[_Bars]:
     """Bars at the bottom of the terminal; the log is written above them meanwhile."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),  # a table's name and its figures are worth more of a terminal's width
         TaskProgressColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}"),

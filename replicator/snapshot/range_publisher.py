@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import nats.errors
 import orjson
 from nats.aio.client import Client
 
@@ -141,6 +142,11 @@ class RangePublisher:
         headers = prepared.headers | {EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER: str(self._stored.sequence)}
         try:
             answer = await self._client.request(self._subject, prepared.data, timeout=ACK_TIMEOUT_S, headers=headers)
+        except nats.errors.MaxPayloadError:
+            raise TerminalError(
+                f"a message for stream {self._stream.name} is larger than the NATS server's max_payload",
+                "raise max_payload in its configuration; its default is 1MB",
+            ) from None
         except CLIENT_ERRORS as error:
             if self._client.is_closed:
                 raise TransientError("the connection to NATS is closed", "it is made again") from None

@@ -18,6 +18,7 @@ def problems_between(values: Values, roles: Collection[Role], missing: Callable[
     """Everything wrong with ``values`` as a whole. ``missing`` makes the error for an option that must be given."""
     yield from _invalid_names(values)
     yield from _tls_problems(values)
+    yield from _connection_strings(values)
     if values.given("nats-user") != values.given("nats-password"):
         yield missing("nats-password" if values.given("nats-user") else "nats-user")
     if len(ways := _nats_identities(values)) > 1:
@@ -42,6 +43,18 @@ def _invalid_names(values: Values) -> Iterator[UsageError]:
                 check(values.text(name))
             except UsageError as error:
                 yield UsageError(f"{error.fact} ({values.places[name]})", error.remedy)
+
+
+def _connection_strings(values: Values) -> Iterator[UsageError]:
+    """A URL or DSN where one part of it belongs: libpq looks such a host up, and takes such a name apart. It may hold a password,
+    so it is not shown."""
+    for prefix in ("", "target-"):
+        for name, thing in ((prefix + "host", "a host"), (prefix + "dbname", "a database's name")):
+            if "://" in values.text(name) or "=" in values.text(name):
+                yield UsageError(
+                    f"{name} ({values.places[name]}) takes {thing}, not a URL or a connection string",
+                    f"give its parts: {prefix}host: db.example.com, {prefix}port: 5432, {prefix}dbname: shop, {prefix}user: app",
+                )
 
 
 def _tls_problems(values: Values) -> Iterator[UsageError]:

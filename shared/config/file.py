@@ -66,7 +66,9 @@ def parse_config_file(path: str, text: str) -> ConfigFile:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else path
-        raise UsageError(f"{place}: not valid YAML", _QUOTED.sub("…", error.problem or "see the YAML specification")) from None
+        problem = error.problem or "see the YAML specification"
+        remedy = "indent with spaces, not with a tab" if r"'\t'" in problem else _QUOTED.sub("…", problem)
+        raise UsageError(f"{place}: not valid YAML", remedy) from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not valid YAML", str(error).splitlines()[0]) from None
     if root is None or (isinstance(root, yaml.ScalarNode) and _scalar(root) is None):

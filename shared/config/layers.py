@@ -102,4 +102,5 @@ def _found(source: Source, place: str, raw: Raw) -> Found | None:
 def malformed(option: Option, place: str, reason: str, raw: Raw | None = None) -> UsageError:
     """The error for a value that is there but cannot be used. ``raw`` is shown when it is a text and no secret."""
     shown = f" {raw!r}" if isinstance(raw, str) and not option.secret else ""
-    return UsageError(f"{option.name}{shown} ({place}) {reason}", f"write it like {option.example}")
+    remedy = "check the path" if option.kind is Kind.FILE and isinstance(raw, str) else f"write it like {option.example}"
+    return UsageError(f"{option.name}{shown} ({place}) {reason}", remedy)

@@ -8,6 +8,7 @@ in between gains nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from shared.errors import TerminalError, TransientError, UsageError
+from shared.settings import WebhookSinkSettings
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -99,6 +101,12 @@ def _is_public(address: Address) -> bool:
     if address.version == 6 and address not in _GLOBAL_UNICAST:
         return False
     return not any(address in network for network in _NOT_PUBLIC)
+
+
+def check_receiver(settings: WebhookSinkSettings) -> None:
+    """Raises UsageError or TerminalError when the receiver must not be posted to. One that cannot be looked up is not judged."""
+    with contextlib.suppress(TransientError):
+        allowed_addresses(Receiver.parse(settings.url), AllowedHosts.parse(settings.allow_hosts))
 
 
 def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address]:

@@ -1,0 +1,22 @@
+"""The exit code of ``pgsluice status``, which a script asks whether a group is there."""
+
+from __future__ import annotations
+
+import json
+
+from tests.replicator.conftest import Group
+from tests.servers import NatsServer, PgsluiceProcess
+
+
+def status(group: str, nats_server: NatsServer, *flags: str) -> tuple[int, str]:
+    with PgsluiceProcess("status", *flags, config={"group": group, "nats-url": nats_server.url}) as process:
+        return process.wait(), process.stdout()
+
+
+def test_status_of_a_group_that_was_never_started_is_1_and_of_another_0(replication: Group, nats_server: NatsServer) -> None:
+    code, printed = status("no-such-group", nats_server)
+    assert (code, "has never been started" in printed) == (1, True)
+    code, printed = status("no-such-group", nats_server, "--json")
+    assert (code, json.loads(printed)["bound_to"]) == (1, None)
+    replication.replicate()
+    assert status(replication.name, nats_server)[0] == 0
