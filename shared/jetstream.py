@@ -1,4 +1,4 @@
-"""NATS and JetStream, as far as the program uses them: a connection, and the two streams of one group.
+"""JetStream, as far as the program uses it: the two streams of one group.
 
 The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
 server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
@@ -10,14 +10,9 @@ nothing. So ``peek…`` asks whoever is near, for callers who ask again, and eve
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
-import ssl
-import textwrap
-import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -30,24 +25,15 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
 from shared import stream_size, telemetry
-from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_passing, stream_error
+from shared.errors import TransientError
+from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, stream_error
 from shared.names import GroupNames
-from shared.nats_greeting import other_server
-from shared.settings import NatsSettings, StreamSettings
+from shared.nats_connection import connect as connect
+from shared.nats_connection import disconnect as disconnect
+from shared.settings import StreamSettings
 
-MINIMUM_SERVER_VERSION = (2, 11)
-CONNECT_DEADLINE_S = 10.0
-MOST_FAILURES = 20  # of the first connect, remembered to tell what went wrong
-DISCONNECT_DEADLINE_S = 3.0
 REQUEST_TIMEOUT_S = 5.0
-RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
-PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
 DUPLICATE_WINDOW_S = 120.0
-SILENCE_S = 1.0  # of a first connection; then the log says what it waits for
-WAIT_LOG_INTERVAL_S = 10.0
-MINIMUM_PAYLOAD_BYTES = 64 * 1024
-"""A message holds some KiB of headers (``replicator.publisher``), and small ones cost more than what is in them."""
 
 _END_OF_BATCH = "204"
 _NOT_FOUND = "404"
@@ -58,180 +44,6 @@ _TRIAL_METADATA = "pgsluice.trial"
 
 
 log = telemetry.logger(__name__)
-
-
-async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
-    """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
-
-    Raises TransientError when no server answers within ``deadline_s``, TerminalError when the server refuses the
-    credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
-    cannot be read, or when it is another kind of server.
-    """
-    client = Client()
-    failures: list[Exception] = []
-    refused = asyncio.Event()
-
-    async def remember(error: Exception) -> None:
-        failures.append(error)
-        del failures[:-MOST_FAILURES]
-        if _is_refusal(error):
-            refused.set()
-
-    options = _connect_options(settings, name) | {"error_cb": remember}
-    connecting = asyncio.ensure_future(client.connect(**options))
-    waiting = asyncio.ensure_future(refused.wait())
-    try:
-        await _wait_for_first([connecting, waiting], settings, failures, deadline_s)
-    finally:
-        waiting.cancel()
-        if not connecting.done():
-            connecting.cancel()
-            await asyncio.wait({connecting})
-            await disconnect(client)
-    if connecting.cancelled():
-        raise _connect_error(settings, failures)
-    try:
-        connecting.result()
-    except (OSError, ssl.SSLError, nats.errors.Error, ValueError) as error:
-        raise _connect_error(settings, [error]) from None
-    try:
-        await _check_server(client)
-    except PgsluiceError:
-        await disconnect(client)
-        raise
-    return client
-
-
-async def _wait_for_first(
-    tasks: Sequence[asyncio.Future[Any]], settings: NatsSettings, failures: Sequence[Exception], deadline_s: float
-) -> None:
-    """Returns when one of ``tasks`` is done, or after ``deadline_s``; tells meanwhile what is waited for."""
-    end, patience_s = time.monotonic() + deadline_s, SILENCE_S
-    while (left_s := end - time.monotonic()) > 0:
-        ended, _ = await asyncio.wait(tasks, timeout=min(patience_s, left_s), return_when=asyncio.FIRST_COMPLETED)
-        if ended:
-            return
-        if left_s <= patience_s:
-            break
-        log.info("connecting to NATS", servers=_host_list(settings), reason=_reason(failures[-1] if failures else None))
-        if patience_s == SILENCE_S:
-            await _check_greeting(settings, failures)
-        patience_s = WAIT_LOG_INTERVAL_S
-
-
-async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception]) -> None:
-    """Raises UsageError when another kind of server was named. Asks none that refused to be connected to."""
-    if any(isinstance(failure, OSError) and not isinstance(failure, TimeoutError) for failure in failures):
-        return
-    for url in settings.url.split(","):
-        if kind := await other_server(url.strip()):
-            raise UsageError(
-                f"{_without_identity(url)} does not speak NATS, but is {kind}",
-                "correct nats-url, for example nats://localhost:4222",
-            )
-
-
-async def disconnect(client: Client) -> None:
-    """Closes the connection, whether the server is there or gone. Whoever needs an answer has awaited it before."""
-    with contextlib.suppress(RuntimeError, OSError, TimeoutError):  # a dead transport refuses what the client still had to write
-        await asyncio.wait_for(client.close(), DISCONNECT_DEADLINE_S)
-
-
-def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "servers": [url.strip() for url in settings.url.split(",")],
-        "name": name,
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": RECONNECT_PAUSE_S,
-        "ping_interval": PING_INTERVAL_S,
-        "pending_size": 64 * 1024 * 1024,
-    }
-    if settings.user:
-        options |= {"user": settings.user, "password": settings.password}
-    if settings.token:
-        options["token"] = settings.token
-    if settings.credentials_file:
-        options["user_credentials"] = settings.credentials_file
-    if settings.tls_ca or settings.tls_cert:
-        options["tls"] = _tls_context(settings)
-    return options
-
-
-def _tls_context(settings: NatsSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.tls_ca or None)
-        if settings.tls_cert:
-            context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"the NATS TLS files cannot be used ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key"
-        ) from None
-    return context
-
-
-def _host_list(settings: NatsSettings) -> str:
-    return ", ".join(map(_without_identity, settings.url.split(",")))
-
-
-def _without_identity(url: str) -> str:
-    """The server without any user, password or token in its URL."""
-    return url.strip().rpartition("@")[2].rpartition("//")[2]
-
-
-def _reason(error: Exception | None) -> str:
-    """What ``error`` says, in a few words."""
-    if error is None or isinstance(error, TimeoutError | nats.errors.TimeoutError):
-        return "no answer"
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return textwrap.shorten(text.removeprefix("nats: "), 120, placeholder=" …") or type(error).__name__
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether the server does not want us, or we do not trust it: trying again gives the same answer."""
-    text = str(error).lower()
-    return isinstance(error, ssl.SSLError) or any(word in text for word in ("authorization", "authentication", "permissions"))
-
-
-def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> PgsluiceError:
-    """Of several failures, a refusal says most: the connections that the server closes after it fail in other ways."""
-    where = _host_list(settings)
-    error = next(filter(_is_refusal, failures), failures[-1] if failures else None)
-    text = str(error).lower() if error else ""
-    if error is not None and _is_refusal(error) and not isinstance(error, ssl.SSLError):
-        return TerminalError(
-            f"NATS at {where} refuses the credentials", "check nats-user, nats-password, nats-token or nats-credentials"
-        )
-    if isinstance(error, FileNotFoundError | PermissionError):
-        return UsageError(f"the NATS credentials cannot be read ({error})", "check nats-credentials")
-    if isinstance(error, ssl.SSLError) or "tls" in text or "certificate" in text:
-        return TerminalError(f"TLS with NATS at {where} failed ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key")
-    return TransientError(
-        f"NATS at {where} does not answer ({_reason(error)})",
-        "check nats-url and that the server runs, for example nats://127.0.0.1:4222",
-    )
-
-
-async def _check_server(client: Client) -> None:
-    version = client.connected_server_version
-    if (version.major, version.minor) < MINIMUM_SERVER_VERSION:
-        raise TerminalError(
-            f"NATS server {version.major}.{version.minor}.{version.patch} is too old",
-            "batched direct get needs NATS server 2.11 or later; upgrade it",
-        )
-    if client.max_payload < MINIMUM_PAYLOAD_BYTES:
-        raise TerminalError(
-            f"the NATS server takes messages of {client.max_payload} bytes at most (max_payload)",
-            f"set max_payload to {MINIMUM_PAYLOAD_BYTES} or more in its configuration; its default is 1MB",
-        )
-    try:
-        await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()
-    except (nats.errors.Error, OSError) as error:
-        if is_passing(error) and not isinstance(error, nats.errors.NoRespondersError):
-            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader") from None
-        raise TerminalError(
-            "the NATS server has no JetStream for this account",
-            "start nats-server with -js and a store directory, or enable JetStream for the account",
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ ENTRANCES = {
     "nats": (
         "shared/jetstream.py",
         "shared/jetstream_error.py",
+        "shared/nats_connection.py",
         "shared/dead_letter_stream.py",
         "shared/state.py",
         "replicator/replicator.py",

@@ -1,0 +1,113 @@
+"""What is said, and when, while NATS or the source does not answer, or is something else."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.configuration import REQUIRED
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers.http_server import HttpServer
+from tests.waiting import wait_until
+
+FIRST_LINE_S = 2.0
+"""After the start of ``connect``: what comes before it is the machine's and Python's."""
+LONGEST_LINE = 400
+
+REPLICATOR = {key: value for key, value in REQUIRED.items() if not key.startswith("target-")}
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port where connections are made and nobody ever says anything, as behind a paused server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def first_line_s(process: PgsluiceProcess, text: str) -> float:
+    """How long after its first own line of Python the process wrote ``text``."""
+    started = Path(f"/proc/{process.pid}")
+    assert started.exists()
+    begun = time.monotonic()
+    process.wait_for_log(text)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("role", [["replicator"], ["worker", "stdout"]], ids=" ".join)
+def test_a_server_that_does_not_answer_is_named_soon_and_given_up_after_the_limit(role: list[str], silent: int) -> None:
+    keys = REPLICATOR | {"nats-url": f"nats://user:hunter2@127.0.0.1:{silent}", "connect-timeout": "5s"}
+    with PgsluiceProcess(*role, config=keys) as process:
+        process.wait_for_log(f"connecting to NATS  servers=127.0.0.1:{silent}")
+        assert process.wait() == 75
+        assert "check nats-url and that the server runs" in process.log()
+        assert "hunter2" not in process.log()
+
+
+def test_the_first_line_comes_within_two_seconds_of_the_first_attempt(silent: int) -> None:
+    keys = REPLICATOR | {"nats-url": f"nats://127.0.0.1:{silent}", "connect-timeout": "5s"}
+    with PgsluiceProcess("replicator", config=keys) as process, socket.create_connection(("127.0.0.1", silent)):
+        wait_until(lambda: connections(process.pid), what="the first attempt")
+        assert first_line_s(process, "connecting to NATS") < FIRST_LINE_S
+
+
+def connections(pid: int) -> bool:
+    """Whether the process has a socket."""
+    return any(path.is_symlink() and str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_nobody_at_nats_is_told_with_the_cause_in_short_lines_that_do_not_crowd() -> None:
+    keys = REPLICATOR | {"nats-url": "nats://127.0.0.1:1", "connect-timeout": "6s"}
+    with PgsluiceProcess("replicator", config=keys) as process:
+        assert process.wait() == 75
+        lines = process.log().splitlines()
+    assert "Connect" in lines[0] or "refused" in lines[0]
+    assert len(lines) <= 4, lines
+    assert max(map(len, lines)) < LONGEST_LINE
+
+
+def test_a_source_that_does_not_answer_is_named_soon_and_told_in_short_lines(silent: int, nats_server: NatsServer) -> None:
+    keys = REPLICATOR | {"nats-url": nats_server.url, "host": "127.0.0.1", "port": str(silent), "connect-timeout": "3s"}
+    with PgsluiceProcess("replicator", config=keys) as process:
+        process.wait_for_log(f"connecting to the source  host=127.0.0.1 port={silent}")
+        assert process.wait() == 75
+
+
+def test_a_source_where_nobody_listens_is_told_in_short_lines_that_do_not_crowd(nats_server: NatsServer) -> None:
+    keys = REPLICATOR | {"nats-url": nats_server.url, "host": "localhost", "port": "1", "connect-timeout": "6s"}
+    with PgsluiceProcess("replicator", config=keys) as process:
+        assert process.wait() == 75
+        lines = [line for line in process.log().splitlines() if "trying again" in line]
+    assert 1 <= len(lines) <= 3, lines
+    assert max(map(len, lines)) < LONGEST_LINE
+
+
+def test_postgres_where_nats_belongs_is_named(source_database: Database) -> None:
+    url = f"nats://{source_database.settings.host}:{source_database.settings.port}"
+    with PgsluiceProcess("status", config={"group": "g", "nats-url": url}) as process:
+        assert process.wait() == 2
+        assert re.search(r"127\.0\.0\.1:\d+ does not speak NATS, but is a PostgreSQL server: correct nats-url", process.log())
+
+
+def test_a_web_server_where_nats_belongs_is_named() -> None:
+    with HttpServer() as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        process = PgsluiceProcess("worker", "stdout", config={"group": "g", "nats-url": url}).start()
+        assert process.wait() == 2
+        assert "does not speak NATS, but is a web server: correct nats-url" in process.log()
+        process.close()
+
+
+def test_a_database_that_is_not_there_is_named_and_not_its_user(source_database: Database, nats_server: NatsServer) -> None:
+    keys = (
+        REPLICATOR
+        | {"nats-url": nats_server.url}
+        | {key: getattr(source_database.settings, key) for key in ("host", "port", "user")}
+    )
+    with PgsluiceProcess("replicator", config=keys | {"dbname": "absent"}) as process:
+        assert process.wait() == 70
+        assert "has no database 'absent': check dbname" in process.log()
