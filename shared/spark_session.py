@@ -162,13 +162,13 @@ class Spark:
         self._gateway, self._process = gateway, gateway.proc
         assert self._process.stdout is not None
         threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
-        _ignore_stop_signals(gateway.jvm)
         conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm).setAppName(self._application)
         conf.set("spark.local.dir", str(self._scratch.path))
         conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
         for key, value in self._configuration.items():
             conf.set(key, value)
         try:
+            _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=conf, gateway=gateway)
         except Py4JError as error:
             raise _start_error(error) from None
@@ -250,6 +250,7 @@ def failure_reason(error: Exception) -> str:
         if found := pattern.search(text):
             return sentence.format(found[1])
     return text.partition("\n")[0]
+
 
 def _ignore_stop_signals(jvm: Any) -> None:
     """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it."""
