@@ -57,7 +57,7 @@ async def test_changes_that_met_no_row_are_told_those_that_should_have_met_one_f
     progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED, rules)
     missed = [missed_changes(oid, f"t{oid}", changes=oid) for oid in range(1, REPORTED_TABLES + 3)]
     progress.note_missed([missed_changes(99, "routed", changes=99), *missed])
-    await progress.start()
+    await progress.start(not_expected)
     await progress.stop()
     entry = await bucket.get(worker_key("postgres"))
     assert entry is not None
