@@ -136,6 +136,21 @@ def test_a_table_and_another_that_takes_over_its_name_stay_two(target: Target) -
     assert target.table("public", "notes") == [("1", "new")]
 
 
+def test_oids_of_a_target_that_was_restored_from_a_dump_mean_nothing(target: Target) -> None:
+    """They are given out anew there: what was one table's may be another's."""
+    others = table("public.others", "id bigint", "note text")
+    target.apply(insert(NOTES, b"1", b"a"), insert(others, b"1", b"b"))
+    target.execute(
+        "UPDATE pgsluice.tables SET target_database = 'before', target_oid = CASE table_name WHEN 'notes'"
+        " THEN 'others'::regclass ELSE 'notes'::regclass END::oid"
+    )
+    start_again(target)
+    target.apply(insert(NOTES, b"2", b"c"))
+    assert "rename it there" in refusal(target, delete(RENAMED, b"1", None)).remedy
+    assert target.table("public", "notes") == [("1", "a"), ("2", "c")]
+    assert target.table("public", "others") == [("1", "b")]
+
+
 def test_a_worker_that_begins_anew_remembers_nothing(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("DELETE FROM pgsluice.applied")

@@ -5,6 +5,7 @@ oid                           the source's table, which keeps its OID when it is
 table_schema, table_name      where its rows go: the source's name, or that of a route
 source_schema, source_name    what the source called it when it was seen last
 target_oid                    the target's table, which keeps its OID as well
+target_database               where that OID counts: a target that was restored from a dump has others
 column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
 
@@ -30,22 +31,28 @@ from worker.sinks.sink import MissedChanges
 Name = tuple[str, str]
 """Schema and name."""
 
+_DATABASE = (
+    "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
+)
 _TABLE = sql.Identifier(TARGET_SCHEMA, "tables")
 _READ = sql.SQL(
-    "SELECT oid::bigint, target_oid::bigint, column_names, column_numbers, table_schema, table_name, source_schema, source_name"
+    "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
+    " column_names, column_numbers, table_schema, table_name, source_schema, source_name"
     " FROM {} WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
 ).format(_TABLE)
 _REMEMBER = sql.SQL(
     "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
-    " column_names, column_numbers) VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[])"
+    " column_names, column_numbers, target_database)"
+    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], " + _DATABASE + ")"
     " ON CONFLICT (group_name, worker, oid, table_schema, table_name) DO UPDATE SET source_schema = excluded.source_schema,"
     " source_name = excluded.source_name, target_oid = excluded.target_oid, column_names = excluded.column_names,"
-    " column_numbers = excluded.column_numbers"
+    " column_numbers = excluded.column_numbers, target_database = excluded.target_database"
 ).format(_TABLE)
 _FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
-_OTHERS = sql.SQL("SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid").format(
-    _TABLE
-)
+_OTHERS = sql.SQL(
+    "SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid AND target_database = "
+    + _DATABASE
+).format(_TABLE)
 _COUNT = sql.SQL(
     "UPDATE {} SET missed = missed + %s, missed_since = coalesce(missed_since, now())"
     " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
@@ -63,7 +70,8 @@ _IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """One place that rows of the source's table ``oid`` went to. ``columns`` are numbers of the target's by names of the
+    """One place that rows of the source's table ``oid`` went to. ``target_oid`` is 0 when the target is another database since.
+    ``columns`` are numbers of the target's by names of the
     source's."""
 
     oid: int

@@ -64,6 +64,7 @@ CREATE TABLE {} (
     source_schema text NOT NULL,
     source_name text NOT NULL,
     target_oid oid NOT NULL,
+    target_database text NOT NULL,
     column_names text[] NOT NULL,
     column_numbers smallint[] NOT NULL,
     missed bigint NOT NULL DEFAULT 0,
