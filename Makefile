@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long test-cluster test-versions demo bench bench-quick bench-page clean
+.PHONY: help install java lint format check test test-long test-cluster test-versions soak demo bench bench-quick bench-page clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long  the long ones"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
+	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
 	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
@@ -65,13 +66,16 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 
 check: lint
-	$(BIN)/python -m pytest -m "not servers and not long"
+	$(BIN)/python -m pytest -m "not servers and not long and not soak"
 
 test: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not long and not soak" --numprocesses 2 --dist worksteal
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m long --timeout 7200
+
+soak: $(INSTALLED) java
+	$(BIN)/python -m pytest -m soak -s
 
 test-versions: $(INSTALLED) java
 	$(BIN)/python -m pytest -m versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,8 @@ _SUMS = "SELECT (SELECT sum(amount) FROM left_side), (SELECT sum(amount) FROM ri
 
 
 class BalanceWatch:
-    """Polls both sums at once. ``unequal`` holds the pairs that differed; ``looks`` counts polls that saw both tables."""
+    """Polls both sums at once. ``unequal`` holds the pairs that differed; ``looks`` counts polls that saw both tables. A server
+    that goes away is looked for until it is back."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -32,12 +34,16 @@ class BalanceWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        with self._database.connect() as connection:
-            while not self._stopping.wait(0.01):
-                try:
-                    left, right = connection.execute(_SUMS).fetchone() or (None, None)
-                except psycopg.errors.UndefinedTable:
-                    continue  # the worker has not created them yet
-                self.looks += 1
-                if left != right:
-                    self.unequal.append((left, right))
+        while not self._stopping.wait(0.1):
+            with contextlib.suppress(psycopg.OperationalError), self._database.connect() as connection:
+                while not self._stopping.wait(0.01):
+                    self._look(connection)
+
+    def _look(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        try:
+            left, right = connection.execute(_SUMS).fetchone() or (None, None)
+        except psycopg.errors.UndefinedTable:
+            return  # the worker has not created them yet
+        self.looks += 1
+        if left != right:
+            self.unequal.append((left, right))

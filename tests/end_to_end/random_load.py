@@ -70,10 +70,16 @@ _STATEMENTS = (
 
 class RandomLoad:
     """``connections`` threads write until ``stop``, or until the context is left; ``stop`` raises an error of theirs. What they
-    write is reproducible up to how they interleave."""
+    write is reproducible up to how they interleave. ``most_rows`` bounds a statement; with ``reconnects`` the server may go away;
+    while ``held`` is set nothing is written."""
 
-    def __init__(self, database: Database, seed: int, connections: int = 3) -> None:
+    def __init__(
+        self, database: Database, seed: int, connections: int = 3, most_rows: int = MAXIMUM_ROWS, *, reconnects: bool = False
+    ) -> None:
         self._database = database
+        self._most_rows = most_rows
+        self._reconnects = reconnects
+        self.held = threading.Event()
         self._stopping = threading.Event()
         self._errors: list[BaseException] = []
         self.transactions = 0
@@ -109,16 +115,24 @@ class RandomLoad:
             raise self._errors[0]
 
     def _write(self, choose: random.Random) -> None:
-        try:
-            with self._database.connect(autocommit=False) as connection:
-                while not self._stopping.is_set():
+        while not self._stopping.is_set():
+            try:
+                self._write_connected(choose)
+            except psycopg.Error as error:
+                if not (self._reconnects and isinstance(error, psycopg.OperationalError)):
+                    self._errors.append(error)
+                    return
+                self._stopping.wait(0.2)
+
+    def _write_connected(self, choose: random.Random) -> None:
+        with self._database.connect(autocommit=False) as connection:
+            while not self._stopping.is_set():
+                if not self.held.is_set():
                     self._transaction(connection, choose)
-                    self._stopping.wait(choose.expovariate(20))
-        except psycopg.Error as error:
-            self._errors.append(error)
+                self._stopping.wait(choose.expovariate(20))
 
     def _transaction(self, connection: psycopg.Connection[tuple[object, ...]], choose: random.Random) -> None:
-        rows = int(MAXIMUM_ROWS ** choose.random())
+        rows = int(self._most_rows ** choose.random())
         sizes = {
             "rows": rows,
             "few": min(rows, 5),
