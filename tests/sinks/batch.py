@@ -19,16 +19,16 @@ CopiedBatch = Sequence[Sequence[CopiedRows]]
 
 def write(sink: Sink, batch: Batch) -> list[Receipt]:
     """What the tasks of a batch send to the driver."""
-    return [receipt for messages in batch for receipt in write_partition(sink.writer(), messages)]
+    return [receipt for messages in batch for receipt in write_partition(sink.writer(), messages, len(batch))]
 
 
 def apply(sink: Sink, batch: Batch, stream_created: str = STREAM_CREATED) -> Applied:
     return sink.commit(write(sink, batch), stream_created)
 
 
-def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges]) -> list[Receipt]:
+def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges], partitions: int = 1) -> list[Receipt]:
     """Each receipt is stamped with the messages that were taken since the one before."""
-    partition = Partition(messages[0].first_sequence, messages[-1].sequence)
+    partition = Partition(messages[0].first_sequence, messages[-1].sequence, partitions)
     taken = _Taken(messages)
     receipts = [taken.receipt(body) for body in writer.write(partition, iter(taken))]
     assert receipts, "a writer yields at least one receipt"

@@ -17,7 +17,7 @@ from tests.servers import Database
 from tests.sinks.batch import STREAM_CREATED, write
 from worker.dead_letters import RejectedChanges
 from worker.sinks.postgres import PostgresSink
-from worker.sinks.postgres.writer import INLINE_BYTES
+from worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
 from worker.sinks.sink import Applied, Receipt
 
 NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
@@ -28,9 +28,10 @@ Changes = Sequence[Change | Truncate]
 class Target:
     """The target database and one worker that writes to it."""
 
-    def __init__(self, database: Database, inline_bytes: int) -> None:
+    def __init__(self, database: Database, inline_bytes: int, most_stages: int = MOST_STAGES) -> None:
         self.database = database
         self.inline_bytes = inline_bytes
+        self.most_stages = most_stages
         self.settings = PostgresSinkSettings(
             database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
         )
@@ -49,7 +50,7 @@ class Target:
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
         worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
-        sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes)
+        sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages)
         self._sinks.append(sink)
         return sink
 
@@ -95,7 +96,7 @@ class Target:
     def stages(self) -> list[str]:
         found = self.rows(
             "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = 'pgsluice' AND c.relname LIKE 'stage%'"
+            " WHERE n.nspname = 'pgsluice' AND c.relkind = 'r' AND c.relname ~ '^(stage|parked)_'"
         )
         return [name for (name,) in found]
 
@@ -106,12 +107,12 @@ class Target:
 
 
 @pytest.fixture
-def new_target(target_database: Database) -> Iterator[Callable[[int], Target]]:
-    """Makes a target whose receipts carry so many bytes."""
+def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
+    """Makes a target whose receipts carry so many bytes, and whose batches have so many staging tables."""
     made: list[Target] = []
 
-    def make(inline_bytes: int = INLINE_BYTES) -> Target:
-        made.append(Target(target_database, inline_bytes))
+    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES) -> Target:
+        made.append(Target(target_database, inline_bytes, most_stages))
         return made[-1]
 
     yield make
@@ -120,6 +121,6 @@ def new_target(target_database: Database) -> Iterator[Callable[[int], Target]]:
 
 
 @pytest.fixture(params=[INLINE_BYTES, 0], ids=["in the receipt", "staged"])
-def target(request: pytest.FixtureRequest, new_target: Callable[[int], Target]) -> Target:
+def target(request: pytest.FixtureRequest, new_target: Callable[..., Target]) -> Target:
     """Both ways for rows to reach the merge."""
     return new_target(request.param)

@@ -3,6 +3,7 @@
     SQLSTATE                                                policy
     none, 08…, 57…                 connection or server gone        TransientError
     40…, 55P03, 55006              deadlock, serialization, lock    TransientError
+    53200, "max_locks_…"           table of locks is full           TransientError, after some attempts TerminalError
     53…, 58…, 25006                out of something, read-only      TransientError
     42501                          permission                       TerminalError: grant it
     22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known of which (``row_search``)
@@ -49,6 +50,11 @@ class OccupiedError(Exception):
     sink."""
 
 
+def is_lock_table_full(error: psycopg.Error) -> bool:
+    """Whether the target has no place for another lock: "out of shared memory", with the setting's name in the hint."""
+    return error.sqlstate == "53200" and "max_locks_per_transaction" in (error.diag.message_hint or "")
+
+
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the same statement may succeed later."""
     state = error.sqlstate
@@ -72,16 +78,27 @@ _CHANGE_THE_TABLE = (
     "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again"
 )
 _COPY_AGAIN = "change the target table so that it takes what the source table holds, and start again; what is loaded stays"
+_LOCKS = (
+    "raise max_locks_per_transaction at the target and restart that server: a source transaction over many tables takes locks on"
+    " all of them and their indexes; or end sessions there that hold many locks"
+)
 _NO_ORDER = (
     "rows are copied in no particular order: set target-disable-foreign-keys: true, or drop the constraint until the copy is"
     " done; then start again"
 )
 
 
-def target_error(error: psycopg.Error, table: Table | None, doing: str, remedy: str = _CHANGE_THE_TABLE) -> PgsluiceError:
+def target_error(
+    error: psycopg.Error, table: Table | None, doing: str, remedy: str = _CHANGE_THE_TABLE, *, is_last: bool = False
+) -> PgsluiceError:
     """The error to raise instead of ``error``. ``doing`` completes "the target failed while …"; ``remedy`` is for an error
-    of the data or the schema."""
+    of the data or the schema. ``is_last``: for want of locks it was tried often enough."""
     name = _condition(error)
+    if is_lock_table_full(error):
+        fact = f"the target failed while {doing}: its table of locks is full ({name})"
+        if is_last:
+            return TerminalError(fact, f"{_LOCKS}; then start the worker again, nothing is lost")
+        return TransientError(fact, f"the batch is applied again with fewer staging tables; if that does not help, {_LOCKS}")
     if is_transient(error):
         return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again")
     where = f" into table '{table.qualified_name}'" if table is not None else ""
@@ -94,10 +111,10 @@ def target_error(error: psycopg.Error, table: Table | None, doing: str, remedy: 
     return TerminalError(f"the target refused {doing}{where}: {name}{_place(error, table)}", remedy)
 
 
-def copy_error(error: PieceError, doing: str) -> PgsluiceError:
+def copy_error(error: PieceError, doing: str, *, is_last: bool) -> PgsluiceError:
     """The same for copied rows, of which some may be loaded."""
     is_reference = isinstance(error.cause, psycopg.errors.ForeignKeyViolation)
-    return target_error(error.cause, error.table, doing, _NO_ORDER if is_reference else _COPY_AGAIN)
+    return target_error(error.cause, error.table, doing, _NO_ORDER if is_reference else _COPY_AGAIN, is_last=is_last)
 
 
 def _condition(error: psycopg.Error) -> str:

@@ -23,7 +23,8 @@ from psycopg import sql
 from shared.table import Table
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.failure import OccupiedError, PieceError
-from worker.sinks.postgres.piece import Clearing, Piece, PieceKind, Share, StagedRows, without_borders
+from worker.sinks.postgres.parked_text import fetch
+from worker.sinks.postgres.piece import Clearing, ParkedText, Piece, PieceKind, Share, StagedRows, without_borders
 from worker.sinks.postgres.row_merge import RowMerge
 from worker.sinks.postgres.sequences import advance_statement, restart_sequences
 from worker.sinks.postgres.session import DriverSession
@@ -159,15 +160,22 @@ class Merge:
                 raise PieceError(piece.table, error) from None
 
     def _apply(self, piece: Piece) -> None:
-        if isinstance(piece.content, StagedRows):
-            self._merge(piece, Stage(stage_identifier(piece.content.name), self.targets[piece.table]))
-        elif self.session.goes_straight(piece):
-            self._copy(piece, piece.content)
-        else:
-            stage = self.session.stages[self.targets[piece.table], piece.kind]
-            copy_into(self.connection, stage.identifier, piece.content, new=False)
-            self._merge(piece, stage)
-            self.session.stages.empty(stage, len(piece.content))
+        match piece.content:
+            case StagedRows(name=name):
+                self._merge(piece, Stage(stage_identifier(name), self.targets[piece.table]))
+            case ParkedText() as parked:
+                self._apply_text(piece, fetch(self.connection, parked))
+            case text:
+                self._apply_text(piece, text)
+
+    def _apply_text(self, piece: Piece, text: bytes) -> None:
+        if self.session.goes_straight(piece):
+            self._copy(piece, text)
+            return
+        stage = self.session.stages[self.targets[piece.table], piece.kind]
+        copy_into(self.connection, stage.identifier, text, new=False)
+        self._merge(piece, stage)
+        self.session.stages.empty(stage, len(text))
 
     def _copy(self, piece: Piece, text: bytes) -> None:
         """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""

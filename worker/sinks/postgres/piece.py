@@ -49,16 +49,36 @@ class StagedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkedText:
+    """COPY text of ``size`` bytes that waits under ``name`` in the table ``table`` of the target's schema ``pgsluice``."""
+
+    table: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """``rows`` counts rows, of which ``absent`` may be missing at the target already (DELETE: they came and went within the
-    round). ``content`` is COPY text, or where the rows were staged."""
+    round). ``content`` is COPY text, or where the rows were staged or the text is parked."""
 
     table: Table
     round: int
     kind: PieceKind
     rows: int
     absent: int
-    content: bytes | StagedRows
+    content: bytes | StagedRows | ParkedText
+
+    @property
+    def text_bytes(self) -> int:
+        """The size of its COPY text; 0 when its rows are staged."""
+        match self.content:
+            case StagedRows():
+                return 0
+            case ParkedText(size=size):
+                return size
+            case text:
+                return len(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +102,10 @@ class Share:
         """Names of the tables that rows were staged in."""
         return [piece.content.name for piece in self.pieces if isinstance(piece.content, StagedRows)]
 
+    def parked_tables(self) -> list[str]:
+        """Names of the tables that text was parked in, each once."""
+        return list(dict.fromkeys(piece.content.table for piece in self.pieces if isinstance(piece.content, ParkedText)))
+
     def encode(self) -> bytes:
         """u32 length + JSON, then the COPY text of all pieces that carry it."""
         tables: dict[Table, int] = {}
@@ -93,12 +117,15 @@ class Share:
         pieces: list[list[Any]] = []
         texts: list[bytes] = []
         for piece in self.pieces:
-            content: int | str
-            if isinstance(piece.content, StagedRows):
-                content = piece.content.name
-            else:
-                content = len(piece.content)
-                texts.append(piece.content)
+            content: int | str | list[Any]
+            match piece.content:
+                case StagedRows(name=name):
+                    content = name
+                case ParkedText(table=table, name=name, size=size):
+                    content = [table, name, size]
+                case text:
+                    content = len(text)
+                    texts.append(text)
             pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
         header = orjson.dumps(
             {"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
@@ -129,7 +156,7 @@ def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
     pieces = [piece for share in shares for piece in share.pieces]
     if any(share.clearings for share in shares) or any(piece.kind is not PieceKind.INSERT or piece.round for piece in pieces):
         return shares
-    joined = [piece for piece in pieces if isinstance(piece.content, StagedRows)]
+    joined = [piece for piece in pieces if not isinstance(piece.content, bytes)]
     carried: dict[Table, list[Piece]] = {}
     for piece in pieces:
         if isinstance(piece.content, bytes):
@@ -144,9 +171,11 @@ def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, star
     """The pieces, and where the text of the last one ends."""
     pieces = []
     for table, round_number, kind, rows, absent, content in listed:
-        source: bytes | StagedRows
+        source: bytes | StagedRows | ParkedText
         if isinstance(content, str):
             source = StagedRows(content)
+        elif isinstance(content, list):
+            source = ParkedText(*content)
         else:
             source = body[start : start + content]
             start += content

@@ -17,7 +17,8 @@ from shared.table import Table
 from worker.dead_letters import Rejection
 from worker.sinks.postgres.connection import Connection
 from worker.sinks.postgres.failure import PieceError, reason
-from worker.sinks.postgres.piece import Piece, StagedRows
+from worker.sinks.postgres.parked_text import fetch
+from worker.sinks.postgres.piece import ParkedText, Piece, StagedRows
 from worker.sinks.postgres.row_search import RefusedRow, copy_apart, refused_rows
 from worker.sinks.postgres.staging import SessionStages, Stage, stage_identifier
 from worker.sinks.postgres.target_table import TargetTable
@@ -73,17 +74,18 @@ class RowMerge:
             refused = left
         self.rejections.extend(self._rejection(source, row) for source, row in refused)
         for source in sources:
-            if isinstance(source.piece.content, bytes):
-                self.stages.empty(self.stages[source.target, source.piece.kind], len(source.piece.content))
+            if not isinstance(source.piece.content, StagedRows):
+                self.stages.empty(self.stages[source.target, source.piece.kind], source.piece.text_bytes)
 
     def _source(self, piece: Piece) -> _Source:
         target = self.targets[piece.table]
         if isinstance(piece.content, StagedRows):
             return _Source(piece, target, stage_identifier(piece.content.name))
+        text = fetch(self.connection, piece.content) if isinstance(piece.content, ParkedText) else piece.content
         identifier = self.stages[target, piece.kind].identifier
         assert isinstance(identifier, sql.Identifier)
         try:
-            self.rejections.extend(copy_apart(self.connection, identifier, target, piece.content))
+            self.rejections.extend(copy_apart(self.connection, identifier, target, text))
         except psycopg.Error as error:
             raise PieceError(piece.table, error) from None
         return _Source(piece, target, identifier)

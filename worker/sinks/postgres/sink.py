@@ -16,24 +16,40 @@ from worker.sinks.postgres.applied import AppliedRow
 from worker.sinks.postgres.connection import Connection, connect
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
-from worker.sinks.postgres.failure import OccupiedError, PieceError, is_transient, target_error
+from worker.sinks.postgres.failure import OccupiedError, PieceError, is_lock_table_full, is_transient, target_error
 from worker.sinks.postgres.known_tables import KnownTables
 from worker.sinks.postgres.merge import Merge
 from worker.sinks.postgres.own_tables import ensure_tables
+from worker.sinks.postgres.parked_text import check_parked
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Share
 from worker.sinks.postgres.restart import empty_table
 from worker.sinks.postgres.row_merge import RowMerge
 from worker.sinks.postgres.sequences import advance_statement
 from worker.sinks.postgres.session import DriverSession
-from worker.sinks.postgres.staging import StageNames, check_staged, drop_stages, leftover_stages
-from worker.sinks.postgres.writer import INLINE_BYTES, PostgresWriter
+from worker.sinks.postgres.staging import (
+    DROPPED_AT_ONCE,
+    LOCKS_PER_STAGE,
+    StageNames,
+    check_staged,
+    drop_stages,
+    leftover_stages,
+    lock_capacity,
+)
+from worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES, PostgresWriter
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, MissedChanges, Receipt
 
 APART_BATCHES = 10
+LEAN_BATCHES = 10
 
 LAST_CHANGE_ATTEMPTS = 5
 """So often the last change of a refused row is taken out; a row with many changes in a batch must not make as many passes."""
+
+LOCK_TABLE_ATTEMPTS = 6
+"""So often a batch is tried at a target whose table of locks is full. Other sessions' locks may fill it, but not for long."""
+
+TASK_LOCK_ATTEMPTS = 20
+"""The same for what tasks do, where other failures count too, such as a target that is away."""
 
 _log = telemetry.logger(__name__)
 
@@ -52,6 +68,10 @@ class _Batch:
         return [name for share in self.shares for name in share.stages()]
 
     @property
+    def parked_tables(self) -> set[str]:
+        return {table for share in self.shares for table in share.parked_tables()}
+
+    @property
     def tables(self) -> list[Table]:
         """Each once."""
         pieces = [piece.table for share in self.shares for piece in share.pieces]
@@ -65,12 +85,19 @@ class _Batch:
 class PostgresSink:
     """``Sink`` for one target database: exactly once, by the row in ``pgsluice.applied``.
 
-    ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task.
+    ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task, ``most_stages`` how many
+    staging tables a batch may have before pieces are parked.
     """
 
     delivery = Delivery.COLLECTED
 
-    def __init__(self, settings: WorkerSettings, sink_settings: PostgresSinkSettings, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        sink_settings: PostgresSinkSettings,
+        inline_bytes: int = INLINE_BYTES,
+        most_stages: int = MOST_STAGES,
+    ) -> None:
         self._settings = sink_settings
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
@@ -88,6 +115,12 @@ class PostgresSink:
         """How many more batches are written with labelled rows, because the target refused some: others may follow."""
         self._attempts = 0
         """How often the batch in hand was written."""
+        self._most_stages = most_stages
+        """Less when the target's table of locks has no room for them."""
+        self._lock_failures = 0
+        """How often it failed because the target's table of locks was full."""
+        self._lean_batches = 0
+        """How many more batches are written without staging tables, because of that."""
         self._litter = False
         """Whether staging tables of this worker may be left."""
 
@@ -100,6 +133,7 @@ class PostgresSink:
             ensure_tables(connection)
             if self._row.ensure(connection) and self._known_tables.worker == self._names.worker:
                 self._known_tables.forget(connection)
+            self._most_stages = min(self._most_stages, lock_capacity(connection) // LOCKS_PER_STAGE)
             self._session = self._new_session(connection)
             with connection.transaction():
                 connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
@@ -111,7 +145,7 @@ class PostgresSink:
             raise
         except psycopg.Error as error:
             connection.close()
-            raise target_error(error, None, "preparing schema pgsluice") from None
+            raise self._failure(error, None, "preparing schema pgsluice") from None
         self._in_doubt = None
         return self._applied
 
@@ -129,7 +163,14 @@ class PostgresSink:
     def writer(self) -> PostgresWriter:
         self._attempts += 1
         apart, blame_first = self._apart_batches > 0, self._attempts > LAST_CHANGE_ATTEMPTS
-        return replace(self._writer, one_by_one=self._one_by_one, apart=apart, blame_first=blame_first)
+        return replace(
+            self._writer,
+            one_by_one=self._one_by_one,
+            apart=apart,
+            blame_first=blame_first,
+            stages=0 if self._lean_batches else self._most_stages,
+            is_last=self._attempts >= TASK_LOCK_ATTEMPTS,
+        )
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError and RejectedChanges the
@@ -152,8 +193,8 @@ class PostgresSink:
             if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
                 self.close()  # what was a primary is none any more: connecting anew finds the one that is
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
-            raise target_error(cause, table, doing) from None
-        self._applied, self._in_doubt, self._attempts = position, None, 0
+            raise self._failure(cause, table, doing) from None
+        self._applied, self._in_doubt, self._attempts, self._lock_failures = position, None, 0, 0
         self._clean_up(session)
         return self._applied
 
@@ -252,10 +293,11 @@ class PostgresSink:
             raise RejectedChanges(())
         changes = sum(receipt.changes for receipt in receipts)
         batch = _Batch(shares, receipts[0].first_sequence, position, changes)
-        self._litter = self._litter or bool(batch.stages)
+        self._litter = self._litter or bool(batch.stages) or bool(batch.parked_tables)
         self._apply(session, batch)
         self._one_by_one = False
         self._apart_batches = max(0, self._apart_batches - 1)
+        self._lean_batches = max(0, self._lean_batches - 1)
 
     def _apply(self, session: DriverSession, batch: _Batch) -> None:
         """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
@@ -283,7 +325,14 @@ class PostgresSink:
         if error.concerns_rows and not self._apart_batches:
             self._apart_batches = APART_BATCHES
             return RejectedChanges(())
-        return target_error(error.cause, error.table, f"applying {batch}")
+        return self._failure(error.cause, error.table, f"applying {batch}")
+
+    def _failure(self, error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
+        """What ``target_error`` says. For want of locks the next attempts do without staging tables."""
+        if is_lock_table_full(error):
+            self._lock_failures += 1
+            self._lean_batches = LEAN_BATCHES
+        return target_error(error, table, doing, is_last=self._lock_failures >= LOCK_TABLE_ATTEMPTS)
 
     def _transact(self, session: DriverSession, batch: _Batch) -> None:
         session.tell_apart(apart=self._apart_batches > 0)
@@ -292,13 +341,15 @@ class PostgresSink:
         with connection.transaction():
             self._check_position(connection)
             check_staged(connection, batch.stages)
+            check_parked(connection, batch.parked_tables)
             row_merge = RowMerge(connection, session.targets, session.stages) if self._apart_batches else None
             merge = Merge(session, row_merge)
             merge.apply(batch.shares)
             if row_merge is not None and row_merge.rejections:
                 self._apart_batches = APART_BATCHES
                 raise RejectedChanges(row_merge.rejections)
-            drop_stages(connection, batch.stages)
+            if len(batch.stages) <= DROPPED_AT_ONCE:
+                drop_stages(connection, batch.stages)
             self._known_tables.count_missed(connection, merge.missing)
             self._row.move(connection, batch.position, changes=batch.changes)
             self._in_doubt = batch.position
@@ -306,7 +357,8 @@ class PostgresSink:
             self._missed = self._known_tables.missed(connection)
 
     def _clean_up(self, session: DriverSession) -> None:
-        """Drops what attempts left behind whose work was done by others. The batch is applied whatever happens here."""
+        """Drops what the merge did not, and what attempts left behind whose work was done by others. The batch is applied
+        whatever happens here."""
         if not self._litter:
             return
         try:

@@ -1,6 +1,7 @@
 """Where a piece's rows wait until the merge reads them.
 
-A large piece is copied by its task into an unlogged table of its own in schema ``pgsluice``, which the merge drops. A small
+A large piece is copied by its task into an unlogged table of its own in schema ``pgsluice``, which is dropped with the merge or,
+when there are many, after it. What would be too many tables is parked as text (``parked_text``). A small
 one travels in the receipt, and the driver copies it into a temporary table that its session keeps for pieces of that shape.
 An unlogged table is empty after a crash of the target: the merge must look before it trusts one (``check_staged``).
 """
@@ -11,14 +12,14 @@ import hashlib
 import itertools
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
 
-from shared.errors import TransientError
 from shared.names import TARGET_SCHEMA
 from worker.sinks.postgres.connection import Connection
+from worker.sinks.postgres.parked_text import gone
 from worker.sinks.postgres.piece import PieceKind
 from worker.sinks.postgres.statements import merge_statements, stage_query
 from worker.sinks.postgres.target_table import TargetTable
@@ -30,9 +31,17 @@ DELETED_BYTES_BEFORE_TRUNCATE = 256 * 1024
 """TRUNCATE takes a millisecond or two and DELETE next to nothing, but leaves dead rows to scan. (ON COMMIT DELETE ROWS would
 empty all temporary tables of the session at each commit, used or not.)"""
 
+LOCKS_PER_STAGE = 8
+"""Reading a stage takes up to three locks, for the table, its large values and their index. Most of the target's locks are left
+for its tables and for others."""
+
+DROPPED_AT_ONCE = 32
+"""So many staging tables are dropped in one transaction: each takes three locks, of which a target has some thousand for all its
+sessions, or some hundred when its settings are small."""
+
 _STAGES = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
+WHERE n.nspname = %s AND c.relkind = 'r' AND (starts_with(c.relname, %s) OR c.relname = %s)
 """
 
 
@@ -46,8 +55,16 @@ class StageNames:
 
     @property
     def prefix(self) -> str:
-        digest = hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
-        return f"stage_{digest}_"
+        return f"stage_{self._digest}_"
+
+    @property
+    def parked_table(self) -> str:
+        """Where text is parked (``parked_text``)."""
+        return f"parked_{self._digest}"
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
 
     def of_attempt(self, first_sequence: int) -> Iterable[str]:
         """Names for one attempt to write one partition; no other attempt gets the same."""
@@ -111,20 +128,34 @@ def check_staged(connection: Connection, names: Iterable[str]) -> None:
         found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [identifier.as_string()]).fetchone()
         has_rows = found == (True,) and connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(identifier)).rowcount == 1
         if not has_rows:
-            raise TransientError("staged rows are gone from the target, as after a crash of it", "the batch is staged again")
+            raise gone()
 
 
-def drop_stages(connection: Connection, names: Iterable[str]) -> None:
-    identifiers = sql.SQL(", ").join(stage_identifier(name) for name in names)
-    if identifiers.as_string():
+def lock_capacity(connection: Connection) -> int:
+    """How many locks the target's settings promise to all sessions together (manual: max_locks_per_transaction)."""
+    query = "SELECT current_setting('max_locks_per_transaction')::int * current_setting('max_connections')::int"
+    found = connection.execute(query).fetchone()
+    assert found is not None, "a query without FROM has one row"
+    return int(found[0])
+
+
+def drop_stages(connection: Connection, names: Sequence[str]) -> None:
+    """DROPPED_AT_ONCE in a statement, which is a transaction unless the caller has one open."""
+    for first in range(0, len(names), DROPPED_AT_ONCE):
+        identifiers = sql.SQL(", ").join(stage_identifier(name) for name in names[first : first + DROPPED_AT_ONCE])
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifiers))
 
 
 def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: int | None) -> list[str]:
-    """This worker's staging tables whose first sequence is at most ``up_to_sequence`` (None: all of them). Once the position
-    has passed it, nobody will merge them: the task that made them was repeated elsewhere, or its batch."""
-    stages = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix]).fetchall()]
-    return [name for name in stages if up_to_sequence is None or names.first_sequence(name) <= up_to_sequence]
+    """This worker's staging tables whose first sequence is at most ``up_to_sequence`` (None: all of them), and the table of
+    parked text. Once the position has passed it, nobody will merge them: the batch was applied, or the task that made them was
+    repeated elsewhere."""
+    found = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix, names.parked_table]).fetchall()]
+    return [
+        name
+        for name in found
+        if up_to_sequence is None or name == names.parked_table or names.first_sequence(name) <= up_to_sequence
+    ]
 
 
 class Stage:

@@ -1,7 +1,7 @@
 """Writes one partition, in a Spark task.
 
-Changes are folded; what is large is staged, the rest goes into the receipt: a partition of small commits needs no connection at
-all, which makes a small batch fast. Copied rows are loaded right into their tables.
+Changes are folded; what is large is staged or parked, the rest goes into the receipt: a partition of small commits needs no
+connection at all, which makes a small batch fast. Copied rows are loaded right into their tables.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from worker.sinks.postgres.blamed_positions import BlamedPositions
 from worker.sinks.postgres.copied_messages import CopiedMessages
 from worker.sinks.postgres.copied_share import CopiedShare
 from worker.sinks.postgres.copy_load import find_refused, load
-from worker.sinks.postgres.failure import PieceError, copy_error, target_error
+from worker.sinks.postgres.failure import PieceError, copy_error, is_lock_table_full, target_error
 from worker.sinks.postgres.fold import PartitionFold
 from worker.sinks.postgres.known_tables import KnownTables
+from worker.sinks.postgres.parked_text import ensure_parked_table, park
 from worker.sinks.postgres.pending_keys import PendingKeys
 from worker.sinks.postgres.piece import Piece, Share, StagedRows
 from worker.sinks.postgres.row_search import copy_apart
@@ -36,6 +37,16 @@ REFUSED = Share((), (), is_refused=True)
 INLINE_BYTES = 256 * 1024
 """Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
 the target about five."""
+
+MOST_STAGES = 1000
+"""So many staging tables a batch may have at a target with locks for them, all partitions together, but for one per partition;
+what is beyond is parked."""
+
+STAGES_PER_TRANSACTION = 16
+"""Making a stage takes four locks, until the transaction ends."""
+
+TABLES_PER_TRANSACTION = 64
+"""The same for tables that copied rows are loaded into: each is locked with its indexes."""
 
 SMALLEST_STAGED_BYTES = 128 * 1024
 """A smaller piece is not worth a table of its own, while there is room for it in the receipts."""
@@ -58,7 +69,8 @@ class PostgresWriter:
 
     ``inline_bytes`` is how much COPY text a receipt may always carry; ``one_by_one`` is that of ``PartitionFold``. With
     ``apart``, rows are labelled, so that those that the target refuses can be named; ``blame_first`` is that of
-    ``BlamedPositions``.
+    ``BlamedPositions``. ``stages`` is how many staging tables the batch may have (0: none at all);
+    ``is_last`` is that of ``target_error``.
     """
 
     settings: PostgresSinkSettings
@@ -67,6 +79,8 @@ class PostgresWriter:
     one_by_one: bool = False
     apart: bool = False
     blame_first: bool = False
+    stages: int = MOST_STAGES
+    is_last: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
@@ -78,7 +92,8 @@ class PostgresWriter:
                 share = replace(share, pieces=self._stage(partition, share.pieces, large))
             except PieceError as error:
                 if self.apart or not error.concerns_rows:
-                    raise target_error(error.cause, error.table, f"staging {_messages(partition)}") from None
+                    doing = f"staging {_messages(partition)}"
+                    raise target_error(error.cause, error.table, doing, is_last=self.is_last) from None
                 share = REFUSED
         yield share.encode()
 
@@ -124,7 +139,7 @@ class PostgresWriter:
                     raise TransientError("the target takes rows now that it refused", "the batch is loaded again") from None
                 return refused
         except PieceError as error:
-            raise copy_error(error, f"loading {_messages(partition)}") from None
+            raise copy_error(error, f"loading {_messages(partition)}", is_last=self.is_last) from None
         return []
 
     def _large(self, pieces: tuple[Piece, ...], room: int) -> set[int]:
@@ -142,7 +157,12 @@ class PostgresWriter:
         return large
 
     def _stage(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[Piece, ...]:
-        return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
+        try:
+            return self._in_session(lambda session: self._stage_all(session, partition, pieces, large))
+        except PieceError as error:
+            if not self.stages or not is_lock_table_full(error.cause):
+                raise
+            return replace(self, stages=0)._stage(partition, pieces, large)
 
     def _in_session(self, work: Callable[[TaskSession], T]) -> T:
         owner = self.names.group, self.names.worker
@@ -151,26 +171,43 @@ class PostgresWriter:
     def _stage_all(
         self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
     ) -> tuple[Piece, ...]:
-        """One transaction. Raises PieceError, or RejectedChanges with all rows that could not be staged."""
+        """Raises PieceError, or RejectedChanges with all rows that could not be staged."""
         rejections: list[Rejection] = []
         if self.apart:
             session.forget()  # a row must not be refused for what its table was like earlier
         names = iter(self.names.of_attempt(partition.first_sequence))
         staged = list(pieces)
         table = pieces[min(large)].table
+        own, parked = self._apportion(partition, pieces, large)
         try:
             for i in large:
                 table = pieces[i].table
                 session.target_table(table)
-            with session.connection().transaction():
-                for i in sorted(large):
-                    table = pieces[i].table
-                    staged[i] = self._stage_piece(session, pieces[i], next(names), rejections)
-                if rejections:
-                    raise RejectedChanges(rejections)
+            for few in _slices(own, STAGES_PER_TRANSACTION):
+                with session.connection().transaction():
+                    for i in few:
+                        table = pieces[i].table
+                        staged[i] = self._stage_piece(session, pieces[i], next(names), rejections)
+            if parked:
+                ensure_parked_table(session.connection(), self.names.parked_table)
+                with session.connection().transaction():
+                    for i in parked:
+                        staged[i] = self._park_piece(session, pieces[i], next(names))
         except psycopg.Error as error:
             raise PieceError(table, error) from None
+        if rejections:
+            raise RejectedChanges(rejections)
         return tuple(staged)
+
+    def _apportion(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[list[int], list[int]]:
+        """Which of the ``large`` pieces have stages of their own, the largest first, and which are parked."""
+        room = max(1, self.stages // partition.partitions) if self.stages else 0
+        by_size = sorted(large, key=lambda i: pieces[i].text_bytes, reverse=True)
+        return sorted(by_size[:room]), sorted(by_size[room:])
+
+    def _park_piece(self, session: TaskSession, piece: Piece, name: str) -> Piece:
+        assert isinstance(piece.content, bytes)
+        return replace(piece, content=park(session.connection(), self.names.parked_table, name, piece.content))
 
     def _stage_piece(self, session: TaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
         assert isinstance(piece.content, bytes)
@@ -189,15 +226,22 @@ class PostgresWriter:
 def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:
     """What is loaded in one transaction each: whole messages."""
     group: list[CopiedRows] = []
+    tables: set[Table] = set()
     size = 0
     for rows in copied:
         group.append(rows)
+        tables.add(rows.table)
         size += len(rows.data)
-        if size >= TRANSACTION_BYTES and not rows.more_follow:
+        if (size >= TRANSACTION_BYTES or len(tables) >= TABLES_PER_TRANSACTION) and not rows.more_follow:
             yield group
             group, size = [], 0
+            tables.clear()
     if group:
         yield group
+
+
+def _slices(indexes: list[int], size: int) -> Iterator[list[int]]:
+    return (indexes[first : first + size] for first in range(0, len(indexes), size))
 
 
 def _messages(partition: Partition) -> str:
