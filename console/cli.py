@@ -1,4 +1,5 @@
-"""The command ``rules``: checking rules and routing files, and trying them on changes."""
+"""The commands for people: ``rules`` checks rules and routing files and tries them on changes, ``forget`` removes a worker's
+records, ``spark-archive`` makes Spark start faster."""
 
 from __future__ import annotations
 
@@ -7,10 +8,29 @@ import sys
 import click
 
 from shared import config
-from shared.command import load_values, takes
+from shared.command import confirm, load_values, takes
 from shared.errors import UsageError
 from shared.option import Role
 from shared.table import Table
+
+
+@click.command()
+@takes(Role.FORGET)
+@click.option("--worker", required=True, metavar="NAME", help="The worker to forget")
+@click.option("--dead-letters", is_flag=True, help="Remove its dead letters too")
+@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.pass_context
+def forget(context: click.Context, worker: str, dead_letters: bool, yes: bool) -> None:
+    """Forget a worker that does not come back, so that messages are no longer kept for it. Its target is left as it is.
+
+    Should it start again under this name, it goes on where its target is, if the messages from there on are still kept.
+    """
+    settings = config.group_settings(load_values(context, Role.FORGET))
+    if not yes:
+        confirm("forget", f"Forget worker '{worker}' of group '{settings.group}'?")
+    from console.forget import run
+
+    run(settings, worker, dead_letters=dead_letters)
 
 
 @click.group()

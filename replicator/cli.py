@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from shared import config
-from shared.command import load_values, takes
+from shared.command import confirm, load_values, takes
 from shared.errors import UsageError
 from shared.options import Role
 
@@ -40,21 +38,20 @@ def status(context: click.Context, as_json: bool) -> int:
 
 @click.command()
 @takes(Role.DROP)
+@click.option("--nats-only", is_flag=True, help="Remove what is in NATS; the source is not asked, it may be gone")
+@click.option("--source-only", is_flag=True, help="Remove what is at the source; NATS is not asked, it may be gone")
 @click.option("--yes", is_flag=True, help="Do not ask before")
 @click.pass_context
-def drop(context: click.Context, yes: bool) -> None:
+def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) -> None:
     """Remove a group's slot and publication at the source, and its streams and state in NATS. Targets are left as they are."""
-    settings = config.drop_settings(load_values(context, Role.DROP))
+    if nats_only and source_only:
+        raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")
+    role = Role.DROP_FROM_NATS if nats_only else Role.DROP_FROM_SOURCE if source_only else Role.DROP
+    settings = config.drop_settings(load_values(context, role), source=not nats_only, nats=not source_only)
     if not yes:
-        _confirm(f"Drop group '{settings.group}' at {settings.source.host}/{settings.source.dbname} and its streams?")
+        halves = [f"at {settings.source.host}/{settings.source.dbname}"] if settings.source else []
+        halves += ["with its streams"] if settings.nats else []
+        confirm("drop", f"Drop group '{settings.group}' {' and '.join(halves)}?")
     from replicator.drop import run
 
     run(settings)
-
-
-def _confirm(question: str) -> None:
-    """Raises UsageError unless the answer is yes; without a terminal there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise UsageError("drop asks before it removes anything, and standard input is not a terminal", "give --yes")
-    if not click.confirm(question, err=True):
-        raise UsageError("nothing was dropped", "answer y, or give --yes")

@@ -1,35 +1,100 @@
 """``pgsluice drop``: removes what a group made in source and broker.
 
-Each step is done whether or not the object is still there, so a drop that failed half-way is repeated. Objects in a target
-database stay: they are the user's data.
+Each step is done whether or not the object is still there, so a drop that failed half-way is repeated. The two halves do not wait
+for each other: what cannot be removed at the source is named at the end, and ``--nats-only`` and ``--source-only`` serve when the
+other side is gone for good. Objects in a target database stay: they are the user's data.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from replicator.publication import check_owner, drop_publication, find_publication
-from replicator.slot import drop_slot
+from replicator.slot import PLUGIN, drop_slot, find_slot
 from replicator.source import Source
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream
+from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.jetstream import ChangeStream, SnapshotStream, connect, disconnect
 from shared.names import TARGET_SCHEMA, GroupNames
-from shared.settings import DropSettings
+from shared.settings import DropSettings, NatsSettings, PostgresSettings
 from shared.state import StateBucket
 
 log = telemetry.logger(__name__)
 
 
 def run(settings: DropSettings) -> None:
-    """Raises TerminalError while a replicator reads the slot, TransientError when source or broker do not answer."""
+    """Raises TerminalError while a replicator reads the slot (then nothing is removed), and at the end for what is left;
+    TransientError when source or broker do not answer."""
     asyncio.run(_drop(settings))
 
 
 async def _drop(settings: DropSettings) -> None:
     names = GroupNames(settings.group)
-    await _drop_from_source(settings, names)
-    client = await connect(settings.nats, f"pgsluice drop {names.group}")
+    remains: list[PgsluiceError] = []
+    if settings.source is not None:
+        remains = await _drop_from_source(settings.source, names)
+    if settings.nats is not None:
+        await _drop_from_nats(settings.nats, names, source_is_done=settings.source is not None)
+    log.info("targets are left as they are; drop their tables and their own schema by hand", target_schema=TARGET_SCHEMA)
+    if remains:
+        raise _remaining(remains)
+
+
+async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> list[PgsluiceError]:
+    """Why something is left. The slot first: while it is in use nothing is removed, nor when the names are another group's."""
+    try:
+        source = await Source.connect(settings)
+    except (TerminalError, TransientError) as error:
+        raise type(error)(
+            error.fact, f"{error.remedy}; if this source is gone for good, --nats-only removes what the group has in NATS"
+        ) from None
+    remains: list[PgsluiceError] = []
+    try:
+        await _check_group(source, names)
+        for remove in (_remove_slot, _remove_publication):
+            try:
+                await remove(source, names)
+            except (TerminalError, TransientError) as error:
+                remains.append(error)
+        return remains
+    finally:
+        await source.close()
+
+
+async def _check_group(source: Source, names: GroupNames) -> None:
+    publication = await find_publication(source, names)
+    if publication is not None:
+        try:
+            check_owner(publication, names)
+        except UsageError as error:
+            remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
+            raise UsageError(error.fact, remedy) from None
+    slot = await find_slot(source, names)
+    if slot is not None and slot.plugin == PLUGIN and slot.active_pid is not None:
+        raise TerminalError(
+            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source", "stop the replicator first"
+        )
+
+
+async def _remove_slot(source: Source, names: GroupNames) -> None:
+    existed = await drop_slot(source, names)
+    log.info("replication slot is removed", slot=names.slot, existed=existed)
+
+
+async def _remove_publication(source: Source, names: GroupNames) -> None:
+    existed = await drop_publication(source, names)
+    log.info("publication is removed", publication=names.publication, existed=existed)
+
+
+async def _drop_from_nats(settings: NatsSettings, names: GroupNames, *, source_is_done: bool) -> None:
+    try:
+        client = await connect(settings, f"pgsluice drop {names.group}")
+    except (TerminalError, TransientError) as error:
+        so_far = "what the group had at the source is dealt with; " if source_is_done else ""
+        remedy = f"{error.remedy}; {so_far}if this NATS is gone for good, --source-only is all there is to do"
+        raise type(error)(error.fact, remedy) from None
     try:
         for stream in (ChangeStream(client, names), SnapshotStream(client, names), DeadLetterStream(client, names)):
             await stream.delete()
@@ -39,19 +104,9 @@ async def _drop(settings: DropSettings) -> None:
         log.info("state bucket is removed", bucket=bucket.name)
     finally:
         await disconnect(client)
-    log.info("targets are left as they are; drop their tables and their own schema by hand", target_schema=TARGET_SCHEMA)
 
 
-async def _drop_from_source(settings: DropSettings, names: GroupNames) -> None:
-    """The slot first: while it is in use nothing is removed. Nothing at all when the names are another group's."""
-    source = await Source.connect(settings.source)
-    try:
-        publication = await find_publication(source, names)
-        if publication is not None:
-            check_owner(publication, names)
-        existed = await drop_slot(source, names)
-        log.info("replication slot is removed", slot=names.slot, existed=existed)
-        existed = await drop_publication(source, names)
-        log.info("publication is removed", publication=names.publication, existed=existed)
-    finally:
-        await source.close()
+def _remaining(errors: Sequence[PgsluiceError]) -> PgsluiceError:
+    kind = TransientError if any(isinstance(error, TransientError) for error in errors) else TerminalError
+    facts = "; ".join(error.fact for error in errors)
+    return kind(f"not everything is removed: {facts}", "; ".join(dict.fromkeys(error.remedy for error in errors)))

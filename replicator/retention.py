@@ -11,15 +11,15 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from replicator.absent_workers import AbsentWorkers
 from shared import telemetry
 from shared.errors import TransientError
 from shared.jetstream import ChangeStream, StreamState
 from shared.lsn import LSN, parse_lsn
 from shared.message import MessageHeaders
-from shared.state import StateBucket
+from shared.state import WORKER_PREFIX, StateBucket
 
 INTERVAL_S = 60.0
-WORKER_PREFIX = "worker."
 
 log = telemetry.logger(__name__)
 
@@ -38,15 +38,19 @@ class _AppliedByAll(NamedTuple):
 class Retention:
     """``retention_s`` is the least age of a message that is removed."""
 
-    def __init__(self, stream: ChangeStream, bucket: StateBucket, retention_s: float) -> None:
+    def __init__(
+        self, stream: ChangeStream, bucket: StateBucket, retention_s: float, absent: AbsentWorkers | None = None
+    ) -> None:
         self._stream = stream
         self._bucket = bucket
         self._retention = timedelta(seconds=retention_s)
+        self._absent = absent or AbsentWorkers(stream, bucket)
 
     async def run(self) -> None:
         while True:
             try:
                 await self.purge()
+                await self._absent.check()
             except TransientError as error:
                 log.warning("old messages are not removed now", reason=str(error))
             await asyncio.sleep(INTERVAL_S)

@@ -27,10 +27,7 @@ from shared.ledger import TABLE_PREFIX, Phase
 from shared.message import MessageHeaders
 from shared.names import GroupNames
 from shared.settings import StatusSettings
-from shared.state import GROUP_KEY, REPLICATOR_KEY, StateBucket
-
-_WORKER_PREFIX = "worker."
-_LEASE_PREFIX = "lease."
+from shared.state import GROUP_KEY, LEASE_DURATION_S, REPLICATOR_KEY, WORKER_PREFIX, StateBucket, lease_key, worker_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,9 @@ class MissedStatus:
 class WorkerStatus:
     """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
     none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
-    its rules and routes, "" without any; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can.
-    ``missed`` are the tables that matter most of the ``missed_tables`` whose changes met no row."""
+    its rules and routes, "" without any; ``holds_back`` counts messages that are kept because a worker that does not run has not
+    applied them; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can. ``missed`` are the tables that
+    matter most of the ``missed_tables`` whose changes met no row."""
 
     name: str
     sequence: int
@@ -63,6 +61,7 @@ class WorkerStatus:
     lag_bytes: int | None
     lag_s: float | None
     dead_letters: int
+    holds_back: int
     rules: str
     waiting: str
     missed: list[MissedStatus]
@@ -110,9 +109,9 @@ async def _look(settings: StatusSettings) -> GroupStatus:
         records = await _records(bucket)
         letters = Counter(stored.letter.worker for stored in await DeadLetterStream(client, names).letters())
         workers = [
-            await _worker(name.removeprefix(_WORKER_PREFIX), records, stream, state, letters)
+            await _worker(name.removeprefix(WORKER_PREFIX), records, bucket, stream, state, letters)
             for name in sorted(records)
-            if name.startswith(_WORKER_PREFIX)
+            if name.startswith(WORKER_PREFIX)
         ]
     finally:
         await disconnect(client)
@@ -143,13 +142,16 @@ async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
 async def _worker(
     name: str,
     records: Mapping[str, Mapping[str, Any]],
+    bucket: StateBucket,
     stream: ChangeStream,
     state: StreamState | None,
     letters: Mapping[str, int],
 ) -> WorkerStatus:
-    record = records[_WORKER_PREFIX + name]
+    record = records[worker_key(name)]
     sequence = record["sequence"]
     lag: tuple[int | None, int | None, float | None] = (None, None, None)
+    lease_age_s = await bucket.age_s(lease_key(name)) if lease_key(name) in records else None
+    holds_lease = lease_age_s is not None and lease_age_s <= LEASE_DURATION_S
     if state is not None and record["stream_created"] in (state.created, ""):
         lag = await _lag(stream, state, sequence)
     return WorkerStatus(
@@ -160,11 +162,12 @@ async def _worker(
         updated_at=record["updated_at"],
         host=record["host"],
         pid=record["pid"],
-        holds_lease=_LEASE_PREFIX + name in records,
+        holds_lease=holds_lease,
         lag_messages=lag[0],
         lag_bytes=lag[1],
         lag_s=lag[2],
         dead_letters=letters.get(name, 0),
+        holds_back=0 if holds_lease or state is None else _kept_for(record, state),
         rules=record.get("rules", ""),
         waiting=record.get("waiting", ""),
         missed=[_missed(each, records) for each in record.get("missed", ())],
@@ -175,6 +178,12 @@ async def _worker(
 def _missed(missed: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> MissedStatus:
     copied = records.get(f"{TABLE_PREFIX}{missed['oid']}", {}).get("phase") == Phase.FINISHED_COPY
     return MissedStatus(missed["table"], missed["changes"], missed["since"], diverged=copied and not missed["expected"])
+
+
+def _kept_for(record: Mapping[str, Any], state: StreamState) -> int:
+    """How many messages retention keeps because this worker has not applied them."""
+    applied = record["sequence"] if record["stream_created"] == state.created else 0
+    return min(state.messages, max(0, state.last_sequence - applied))
 
 
 async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple[int | None, int | None, float | None]:
@@ -272,6 +281,8 @@ def _worker_line(worker: WorkerStatus) -> str:
     else:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
+    if worker.holds_back:
+        use += f", HOLDS BACK {worker.holds_back} messages (pgsluice forget --worker {worker.name}, if it does not come back)"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
     waiting = f", WAITING: {worker.waiting}" if worker.waiting else ""
     dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""

@@ -7,12 +7,14 @@ pg_flo; the nearest to the command wins.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from shared import config, telemetry
+from shared.errors import UsageError
 from shared.kinds import Kind
 from shared.options import BY_NAME, Option, Role, options_of
 
@@ -48,6 +50,14 @@ def load_values(context: click.Context, *roles: Role) -> config.Values:
     for notice in config.notices(values, os.environ):
         _log.warning(notice.message, name=notice.name, place=notice.place, reason=notice.reason)
     return values
+
+
+def confirm(command: str, question: str) -> None:
+    """Raises UsageError unless the answer is yes; without a terminal there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{command} asks before it removes anything, and standard input is not a terminal", "give --yes")
+    if not click.confirm(question, err=True):
+        raise UsageError("nothing was removed", "answer y, or give --yes")
 
 
 def _flag(option: Option, roles: tuple[Role, ...] = ()) -> Callable[[CommandFunction], CommandFunction]:

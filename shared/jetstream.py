@@ -38,7 +38,7 @@ DUPLICATE_WINDOW_S = 120.0
 _END_OF_BATCH = "204"
 _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
-_STREAM_MANAGEMENT = "$JS.API.STREAM."
+STREAM_MANAGEMENT = "$JS.API.STREAM."
 _CREATED_METADATA = "pgsluice.created"
 _TRIAL_METADATA = "pgsluice.trial"
 
@@ -217,7 +217,7 @@ class Stream:
 
     async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            answer = await self._client.request(_STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+            answer = await self._client.request(STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
         except (nats.errors.Error, TimeoutError) as error:
             raise self._unavailable(type(error).__name__) from None
         content: dict[str, Any] = orjson.loads(answer.data)
@@ -295,7 +295,7 @@ def _own_metadata(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
-    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, _time(headers["Nats-Time-Stamp"]))
+    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, broker_time(headers["Nats-Time-Stamp"]))
 
 
 def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
@@ -303,9 +303,10 @@ def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
     lines = base64.b64decode(message.get("hdrs", "")).decode().split("\r\n")[1:]
     headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
     headers |= {"Nats-Subject": message["subject"], "Nats-Sequence": str(message["seq"])}
-    return StoredMessage(message["seq"], headers, base64.b64decode(message.get("data", "")), _time(message["time"]))
+    return StoredMessage(message["seq"], headers, base64.b64decode(message.get("data", "")), broker_time(message["time"]))
 
 
-def _time(stamp: str) -> datetime:
+def broker_time(stamp: str) -> datetime:
+    """A time that the server wrote, in UTC; it has nanoseconds."""
     seconds, _, fraction = stamp.rstrip("Z").partition(".")
     return datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))

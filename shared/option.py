@@ -17,6 +17,9 @@ class Role(enum.Enum):
     DROP = "drop"
     RULES = "rules"
     DEAD = "dead"
+    FORGET = "forget"
+    DROP_FROM_NATS = "drop --nats-only"
+    DROP_FROM_SOURCE = "drop --source-only"
     WORKER = "worker"
     STDOUT = "worker stdout"
     POSTGRES = "worker postgres"
@@ -25,9 +28,9 @@ class Role(enum.Enum):
     CUSTOM = "worker module:Class"
 
 
-EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP, Role.DEAD)
-ALL = (*EVERY, Role.RULES)
-SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP, Role.RULES)
+EVERY = (Role.REPLICATOR, Role.WORKER, Role.STATUS, Role.DROP, Role.DROP_FROM_NATS, Role.DEAD, Role.FORGET)
+ALL = (*EVERY, Role.RULES, Role.DROP_FROM_SOURCE)
+SOURCE = (Role.REPLICATOR, Role.STATUS, Role.DROP, Role.DROP_FROM_SOURCE, Role.RULES)
 CATALOG = (Role.REPLICATOR, Role.RULES)
 REPLICATOR = (Role.REPLICATOR,)
 WORKER = (Role.WORKER,)

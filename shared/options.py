@@ -90,7 +90,7 @@ _CONNECT_TIMEOUT = Option(
 )
 
 _REPLICATOR = (
-    *connection_options("", "source", SOURCE, (*CATALOG, Role.DROP)),
+    *connection_options("", "source", SOURCE, (*CATALOG, Role.DROP, Role.DROP_FROM_SOURCE)),
     *tls_options("", "source", SOURCE),
     Option("schema", Kind.TEXT, CATALOG, "Schema of the tables that are named without one", "public", "public"),
     Option(

@@ -27,6 +27,7 @@ _COMMANDS = {
     "worker": ("worker.cli", "worker", "Apply a group's changes to a sink."),
     "status": ("replicator.cli", "status", "Show where a group's replicator and workers are."),
     "dead": ("worker.dead_cli", "dead", "Show, replay or discard changes that were not applied."),
+    "forget": ("console.cli", "forget", "Forget a worker that does not come back."),
     "rules": ("console.cli", "rules", "Check rules and routing files, and try them on changes."),
     "spark-archive": ("console.cli", "spark_archive", "Make Spark start faster."),
     "drop": ("replicator.cli", "drop", "Remove everything a group made at the source and in NATS."),

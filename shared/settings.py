@@ -125,17 +125,17 @@ class SourceTablesSettings:
 
 @dataclass(frozen=True, slots=True)
 class DropSettings:
-    """Where ``pgsluice drop`` finds the group's objects."""
+    """Where ``pgsluice drop`` finds the group's objects; None: what is there stays."""
 
     group: str
-    source: PostgresSettings
-    nats: NatsSettings
+    source: PostgresSettings | None
+    nats: NatsSettings | None
     log: LogSettings
 
 
 @dataclass(frozen=True, slots=True)
-class DeadSettings:
-    """Where ``pgsluice dead`` finds the group's dead letters."""
+class GroupSettings:
+    """Where a command finds what a group has in NATS."""
 
     group: str
     nats: NatsSettings

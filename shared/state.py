@@ -23,7 +23,7 @@ from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
 from shared.errors import PgsluiceError, TerminalError, TransientError
-from shared.jetstream import REQUEST_TIMEOUT_S
+from shared.jetstream import REQUEST_TIMEOUT_S, STREAM_MANAGEMENT, broker_time
 from shared.jetstream_error import CLIENT_ERRORS, is_passing
 from shared.names import GroupNames
 from shared.settings import StreamSettings
@@ -31,6 +31,8 @@ from shared.settings import StreamSettings
 GROUP_KEY = "group"
 REPLICATOR_KEY = "replicator"
 PUBLICATION_KEY = "publication"
+LEASE_DURATION_S = 10.0
+"""A worker's lease that was not renewed for so long is free."""
 WORKER_PREFIX = "worker."
 
 _MEANINGFUL = (
@@ -66,6 +68,7 @@ class StateBucket:
     """Every method raises TransientError when NATS does not answer; all but ``ensure`` and ``exists`` need the bucket."""
 
     def __init__(self, client: Client, names: GroupNames) -> None:
+        self._client = client
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
         self.name = names.bucket
         self._bucket: KeyValue | None = None
@@ -93,6 +96,15 @@ class StateBucket:
         if entry.revision is None or entry.value is None:
             return None
         return Entry(orjson.loads(entry.value), entry.revision)
+
+    async def age_s(self, key: str) -> float | None:
+        """Seconds since the key was written, by the broker's clock alone; None when it is not there."""
+        stream = f"KV_{self.name}"
+        information = await self._request(f"INFO.{stream}", {})
+        found = await self._request(f"MSG.GET.{stream}", {"last_by_subj": f"$KV.{self.name}.{key}"})
+        if "ts" not in information or "message" not in found:
+            return None
+        return (broker_time(information["ts"]) - broker_time(found["message"]["time"])).total_seconds()
 
     async def put(self, key: str, value: dict[str, Any]) -> int:
         """Writes whatever is there before; returns the new revision."""
@@ -142,6 +154,11 @@ class StateBucket:
     def _read_through_leader(self) -> KeyValue:
         """nats-py would ask any replica, however far behind, where the stream allows it, as those of earlier versions do."""
         return KeyValue(self.name, f"KV_{self.name}", f"$KV.{self.name}.", self._jetstream, direct=False)
+
+    async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        asking = self._client.request(STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        content: dict[str, Any] = orjson.loads((await self._answer(asking)).data)
+        return content
 
     async def _opened(self) -> KeyValue:
         if self._bucket is None and not await self.exists():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from shared import config
-from shared.command import load_values, takes
-from shared.errors import UsageError
+from shared.command import confirm, load_values, takes
 from shared.options import Role
-from shared.settings import DeadSettings
+from shared.settings import GroupSettings
 
 _worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
 _positions = click.argument("positions", nargs=-1, metavar="[POSITION]...")
@@ -82,19 +79,11 @@ def discard(context: click.Context, positions: tuple[str, ...], worker: str, eve
     """Remove dead letters for good: their changes are never applied. Rows without letters are no longer blocked."""
     settings = _settings(context)
     if not yes:
-        _confirm("Remove these dead letters for good?")
+        confirm("discard", "Remove these dead letters for good?")
     from worker import letter_desk
 
     letter_desk.discard(settings, letter_desk.Selection(worker, positions, every))
 
 
-def _settings(context: click.Context) -> DeadSettings:
-    return config.dead_settings(load_values(context, Role.DEAD))
-
-
-def _confirm(question: str) -> None:
-    """Raises UsageError unless the answer is yes; without a terminal there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise UsageError("discard asks before it removes anything, and standard input is not a terminal", "give --yes")
-    if not click.confirm(question, err=True):
-        raise UsageError("nothing was removed", "answer y, or give --yes")
+def _settings(context: click.Context) -> GroupSettings:
+    return config.group_settings(load_values(context, Role.DEAD))

@@ -19,10 +19,9 @@ from typing import Any
 
 from shared import telemetry
 from shared.errors import TransientError
-from shared.state import Entry, StateBucket, lease_key
+from shared.state import LEASE_DURATION_S, Entry, StateBucket, lease_key
 from worker.watched_task import Ended, WatchedTask
 
-LEASE_DURATION_S = 10.0
 RENEWAL_INTERVAL_S = 2.0
 POLL_INTERVAL_S = 0.25
 WAIT_LOG_INTERVAL_S = 10.0

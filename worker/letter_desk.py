@@ -19,7 +19,7 @@ from shared.dead_letter_stream import DeadLetterStream, StoredLetter
 from shared.errors import TransientError, UsageError
 from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
-from shared.settings import DeadSettings
+from shared.settings import GroupSettings
 from worker.dead_letter_office import changes_of
 from worker.exclusions import touched_rows
 from worker.sinks.json_lines import encode_lines
@@ -55,7 +55,7 @@ class Selection:
         return named
 
 
-def list_letters(settings: DeadSettings, worker: str, *, as_json: bool) -> None:
+def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None:
     letters = _at_stream(settings, lambda stream: stream.letters(worker or None))
     if as_json:
         sys.stdout.writelines(orjson.dumps(_facts(stored)).decode() + "\n" for stored in letters)
@@ -67,14 +67,14 @@ def list_letters(settings: DeadSettings, worker: str, *, as_json: bool) -> None:
         sys.stdout.write("  ".join([*cells, row[5]]) + "\n")
 
 
-def show(settings: DeadSettings, selection: Selection) -> None:
+def show(settings: GroupSettings, selection: Selection) -> None:
     letters = _at_stream(settings, lambda stream: stream.letters(selection.worker or None))
     for stored in selection.of(letters):
         for line in encode_lines(changes_of(stored.letter, stored.letter.sequence)):
             sys.stdout.buffer.write(line)
 
 
-def replay(settings: DeadSettings, selection: Selection, wait_s: float) -> None:
+def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
     """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for)."""
 
     async def ask(stream: DeadLetterStream) -> None:
@@ -91,7 +91,7 @@ def replay(settings: DeadSettings, selection: Selection, wait_s: float) -> None:
     _at_stream(settings, ask)
 
 
-def discard(settings: DeadSettings, selection: Selection) -> None:
+def discard(settings: GroupSettings, selection: Selection) -> None:
     async def remove(stream: DeadLetterStream) -> None:
         letters = selection.of(await stream.letters(selection.worker or None))
         await stream.remove(letters)
@@ -153,7 +153,7 @@ def _state(stored: StoredLetter) -> str:
     return "replay" if stored.is_queued else "dead"
 
 
-def _at_stream(settings: DeadSettings, work: Callable[[DeadLetterStream], Awaitable[T]]) -> T:
+def _at_stream(settings: GroupSettings, work: Callable[[DeadLetterStream], Awaitable[T]]) -> T:
     async def connected() -> T:
         names = GroupNames(settings.group)
         client = await connect(settings.nats, f"pgsluice dead {names.group}")

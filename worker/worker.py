@@ -20,6 +20,7 @@ from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import stop_signals, telemetry
 from shared.errors import HistoryError, PgsluiceError, StreamBehindError, TransientError
+from shared.group_list import describe_groups, list_groups
 from shared.halt import read_halt
 from shared.java import check_java
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
@@ -120,7 +121,7 @@ class Worker:
         if self._client is None:
             return
         starting = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
-        if self._wait_for(self._find_streams, _STREAMS) is None:
+        if self._wait_for(self._find_streams, _STREAMS, self._suspect_typo) is None:
             return
         bucket = StateBucket(self._client, self._names)
         if not self._acquire_lease(bucket):
@@ -182,8 +183,9 @@ class Worker:
             await self._lease.release()
         await disconnect(client)
 
-    def _wait_for(self, question: Callable[[], T | None], waiting_for: str) -> T | None:
-        """What ``question`` answers as soon as it answers something; None when asked to stop before."""
+    def _wait_for(self, question: Callable[[], T | None], waiting_for: str, hint: Callable[[], str] = lambda: "") -> T | None:
+        """What ``question`` answers as soon as it answers something; None when asked to stop before. ``hint`` says what else may
+        be the matter."""
         logged_at = time.monotonic() - WAIT_LOG_INTERVAL_S + POLL_INTERVAL_S
         while not self._stop_requested.is_set():
             try:
@@ -194,7 +196,7 @@ class Worker:
                 return answer
             if time.monotonic() - logged_at > WAIT_LOG_INTERVAL_S:
                 logged_at = time.monotonic()
-                log.warning("waiting", waiting_for=waiting_for)
+                log.warning("waiting", waiting_for=waiting_for, **({"or": said} if (said := hint()) else {}))
             self._stop_requested.wait(POLL_INTERVAL_S)
         return None
 
@@ -212,6 +214,10 @@ class Worker:
                 return answer.result()
         answer.cancel()
         return None
+
+    def _suspect_typo(self) -> str:
+        groups = self._loop.run(list_groups(self._connected))
+        return f"group {self._names.group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
 
     def _find_streams(self) -> Streams | None:
         """None when there is neither. A group that only copied has no change stream."""

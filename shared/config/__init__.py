@@ -7,9 +7,9 @@ of the result. ``shared.options`` is the table behind it.
 from shared.config.load import load
 from shared.config.notices import notices
 from shared.config.produce import (
-    dead_settings,
     drop_settings,
     file_sink_settings,
+    group_settings,
     log_settings,
     postgres_sink_settings,
     replicator_settings,
@@ -23,9 +23,9 @@ from shared.config.values import Notice, Values
 __all__ = [
     "Notice",
     "Values",
-    "dead_settings",
     "drop_settings",
     "file_sink_settings",
+    "group_settings",
     "load",
     "log_settings",
     "notices",

@@ -7,9 +7,9 @@ import os
 from shared.config.values import Values
 from shared.settings import (
     CopySettings,
-    DeadSettings,
     DropSettings,
     FileSinkSettings,
+    GroupSettings,
     LogSettings,
     NatsSettings,
     PostgresSettings,
@@ -78,12 +78,18 @@ def source_tables_settings(values: Values) -> SourceTablesSettings:
     )
 
 
-def drop_settings(values: Values) -> DropSettings:
-    return DropSettings(group=values.text("group"), source=_postgres(values), nats=_nats(values), log=log_settings(values))
+def drop_settings(values: Values, *, source: bool, nats: bool) -> DropSettings:
+    """``source`` and ``nats``: whether something is removed there."""
+    return DropSettings(
+        group=values.text("group"),
+        source=_postgres(values) if source else None,
+        nats=_nats(values) if nats else None,
+        log=log_settings(values),
+    )
 
 
-def dead_settings(values: Values) -> DeadSettings:
-    return DeadSettings(group=values.text("group"), nats=_nats(values), log=log_settings(values))
+def group_settings(values: Values) -> GroupSettings:
+    return GroupSettings(group=values.text("group"), nats=_nats(values), log=log_settings(values))
 
 
 def worker_settings(values: Values, sink: str) -> WorkerSettings:

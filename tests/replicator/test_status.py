@@ -13,7 +13,7 @@ from shared.errors import TransientError
 from shared.jetstream import ChangeStream
 from shared.ledger import Ledger, Phase, TableRecord
 from shared.settings import PostgresSettings, StatusSettings
-from shared.state import StateBucket, worker_key
+from shared.state import StateBucket, lease_key, worker_key
 from tests.replicator.conftest import Group
 from tests.servers.child import free_port
 
@@ -56,7 +56,26 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     assert (worker["lag_messages"], worker["lag_bytes"]) == (1, len(replication.last_message().data))
     assert 0 < worker["lag_s"] < 60
     run(settings(replication, replication.source.settings), as_json=False)
-    assert "w: sequence 1, commit 0/1, 1 messages" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "w: sequence 1, commit 0/1, 1 messages" in shown
+    assert "not running, HOLDS BACK 1 messages (pgsluice forget --worker w" in shown
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_a_lease_that_is_not_renewed_is_no_sign_of_a_worker(
+    replication: Group, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    replication.replicate()
+
+    async def leave(_: ChangeStream, bucket: StateBucket) -> None:
+        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        await bucket.put(worker_key("w"), record | {"sequence": 0, "stream_created": ""})
+        await bucket.put(lease_key("w"), {"host": "here", "pid": 1})
+
+    replication.with_broker(leave)
+    monkeypatch.setattr("replicator.status.LEASE_DURATION_S", seconds)
+    [worker] = status(replication, capsys)["workers"]
+    assert worker["holds_lease"] == bool(seconds)
 
 
 def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_copied(

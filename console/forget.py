@@ -1,0 +1,93 @@
+"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back.
+
+As long as it is there, retention keeps every message that the worker has not applied, for the worker may start again at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from nats.aio.client import Client
+
+from shared import telemetry
+from shared.dead_letter_stream import DeadLetterStream
+from shared.errors import TerminalError, UsageError
+from shared.group_list import describe_groups, list_groups
+from shared.jetstream import connect, disconnect
+from shared.names import GroupNames, replay_name
+from shared.settings import GroupSettings
+from shared.state import LEASE_DURATION_S, WORKER_PREFIX, StateBucket, lease_key, position_key, worker_key
+
+log = telemetry.logger(__name__)
+
+
+def run(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
+    """Raises UsageError when there is no such worker, TerminalError while it runs, TransientError when NATS does not answer."""
+    asyncio.run(_forget(settings, worker, dead_letters=dead_letters))
+
+
+async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
+    names = GroupNames(settings.group)
+    client = await connect(settings.nats, f"pgsluice forget {names.group}/{worker}")
+    try:
+        bucket = StateBucket(client, names)
+        await _check_known(client, bucket, names, worker)
+        await _take_lease(bucket, worker)
+        removed = [key for key in _keys(worker) if await bucket.get(key) is not None]
+        for key in removed:
+            await bucket.delete(key)
+        await bucket.delete(lease_key(worker))
+        log.info("worker is forgotten; messages wait for it no more", worker=worker, removed=", ".join(removed) or "its lease")
+        await _settle_letters(DeadLetterStream(client, names), worker, remove=dead_letters)
+        log.info("what the worker keeps beside its output is left as it is: a row of pgsluice.applied, or a position file")
+    finally:
+        await disconnect(client)
+
+
+def _keys(worker: str) -> list[str]:
+    return [key(name) for name in (worker, replay_name(worker)) for key in (worker_key, position_key)]
+
+
+async def _check_known(client: Client, bucket: StateBucket, names: GroupNames, worker: str) -> None:
+    if not await bucket.exists():
+        raise UsageError(
+            f"group {names.group!r} has never been started on this NATS",
+            f"check group and nats-url; {describe_groups(await list_groups(client))}",
+        )
+    known = {key for key in await bucket.keys() if await bucket.get(key) is not None}
+    if known.isdisjoint([*_keys(worker), lease_key(worker)]):
+        workers = sorted(key.removeprefix(WORKER_PREFIX) for key in known if key.startswith(WORKER_PREFIX))
+        raise UsageError(
+            f"group {names.group!r} has no worker {worker!r}",
+            f"its workers are: {', '.join(workers)}" if workers else "no worker has ever run",
+        )
+
+
+async def _take_lease(bucket: StateBucket, worker: str) -> None:
+    """So that the worker does not start while its records go."""
+    key = lease_key(worker)
+    ours = {"host": socket.gethostname(), "boot": "", "pid": os.getpid(), "started": ""}
+    entry = await bucket.get(key)
+    if entry is None:
+        taken = await bucket.create(key, ours)
+    else:
+        age_s = await bucket.age_s(key)
+        is_free = age_s is None or age_s > LEASE_DURATION_S
+        taken = await bucket.update(key, ours, entry.revision) if is_free else None
+    if taken is None:
+        holder = entry.value if entry else {}
+        raise TerminalError(
+            f"worker {worker!r} runs on {holder.get('host')}, process {holder.get('pid')}",
+            f"stop it first; one that was killed is taken for running for {LEASE_DURATION_S:.0f} seconds",
+        )
+
+
+async def _settle_letters(stream: DeadLetterStream, worker: str, *, remove: bool) -> None:
+    letters = await stream.letters(worker)
+    if letters and remove:
+        await stream.remove(letters)
+        log.info("its dead letters are removed", letters=len(letters))
+    elif letters:
+        log.info("its dead letters are kept; --dead-letters or 'pgsluice dead discard' removes them", letters=len(letters))

@@ -1,0 +1,145 @@
+"""``pgsluice forget``: a worker that does not come back no longer holds messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from nats.aio.client import Client
+
+from console import forget as forget_module
+from console.forget import run
+from replicator.snapshot.room import applied_by_all as copied_by_all
+from shared import program
+from shared.dead_letter import DeadLetter
+from shared.dead_letter_stream import DeadLetterStream
+from shared.errors import TerminalError, UsageError
+from shared.jetstream import ChangeStream, connect
+from shared.lsn import LSN
+from shared.names import GroupNames
+from shared.position import Position
+from shared.settings import GroupSettings, LogSettings, StreamSettings
+from shared.state import StateBucket, lease_key, position_key, worker_key
+from tests.servers import NatsServer
+from worker.lease import Lease
+
+STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=0)
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def settings(nats_server: NatsServer, group: str) -> GroupSettings:
+    """A group whose worker ``gone`` applied nothing of three messages, and whose worker ``other`` applied all."""
+    settings = GroupSettings(group, nats_server.settings(), LogSettings("INFO", "text"))
+
+    async def make(client: Client) -> None:
+        names = GroupNames(group)
+        stream, bucket = ChangeStream(client, names), StateBucket(client, names)
+        await stream.ensure(STREAM)
+        await bucket.ensure(STREAM)
+        for worker, sequence in (("gone", 0), ("other", 3)):
+            await bucket.put(worker_key(worker), {"sequence": sequence, "snapshot_sequence": sequence})
+        await bucket.put(position_key("gone"), {"sequence": 0})
+        await bucket.put(position_key("gone.replay"), {"sequence": 0})
+
+    asked(settings, make)
+    return settings
+
+
+def asked(settings: GroupSettings, ask: Callable[[Client], Awaitable[T]]) -> T:
+    async def call() -> T:
+        client = await connect(settings.nats, "test")
+        try:
+            return await ask(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(call())
+
+
+def keys(settings: GroupSettings) -> list[str]:
+    async def ask(client: Client) -> list[str]:
+        bucket = StateBucket(client, GroupNames(settings.group))
+        return [key for key in await bucket.keys() if await bucket.get(key) is not None]
+
+    return asked(settings, ask)
+
+
+def test_a_forgotten_worker_leaves_no_record_and_the_others_stay(
+    settings: GroupSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        run(settings, "gone", dead_letters=False)
+    assert keys(settings) == [worker_key("other")]
+    assert "worker is forgotten" in caplog.text
+
+    async def applied_by_all(client: Client) -> int:
+        return await copied_by_all(StateBucket(client, GroupNames(settings.group)))
+
+    assert asked(settings, applied_by_all) == 3
+
+
+def test_a_worker_that_runs_is_not_forgotten(settings: GroupSettings) -> None:
+    async def hold(client: Client) -> None:
+        lease = Lease(StateBucket(client, GroupNames(settings.group)), "gone")
+        await lease.acquire(lambda: None)
+        with pytest.raises(TerminalError, match=r"worker 'gone' runs on .*stop it first"):
+            await asyncio.to_thread(run, settings, "gone", dead_letters=False)
+        await lease.release()
+
+    asked(settings, hold)
+    assert worker_key("gone") in keys(settings)
+
+
+def test_the_lease_of_a_worker_that_was_killed_does_not_last(settings: GroupSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leave_lease(client: Client) -> None:
+        await StateBucket(client, GroupNames(settings.group)).put(lease_key("gone"), {"host": "elsewhere", "pid": 7})
+
+    asked(settings, leave_lease)
+    with pytest.raises(TerminalError, match="elsewhere, process 7"):
+        run(settings, "gone", dead_letters=False)
+    monkeypatch.setattr(forget_module, "LEASE_DURATION_S", 0.0)
+    run(settings, "gone", dead_letters=False)
+    assert keys(settings) == [worker_key("other")]
+
+
+def test_unknown_workers_and_groups_are_refused_with_the_ones_there_are(settings: GroupSettings) -> None:
+    with pytest.raises(UsageError, match=r"no worker 'gnoe'.*gone, other"):
+        run(settings, "gnoe", dead_letters=False)
+    with pytest.raises(UsageError, match=f"never been started.*{settings.group}"):
+        run(GroupSettings("mistyped", settings.nats, settings.log), "gone", dead_letters=False)
+
+
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_dead_letters_are_kept_unless_they_are_to_go(
+    settings: GroupSettings, caplog: pytest.LogCaptureFixture, dead_letters: bool
+) -> None:
+    async def publish(client: Client) -> None:
+        names = GroupNames(settings.group)
+        stream = DeadLetterStream(client, names)
+        await stream.ensure_like(names.changes_stream)
+        await stream.publish(letter("gone"))
+        await stream.publish(letter("other"))
+
+    asked(settings, publish)
+    with caplog.at_level(logging.INFO):
+        run(settings, "gone", dead_letters=dead_letters)
+    left = asked(settings, lambda client: DeadLetterStream(client, GroupNames(settings.group)).letters())
+    assert [stored.letter.worker for stored in left] == (["other"] if dead_letters else ["gone", "other"])
+    assert f"its dead letters are {'removed' if dead_letters else 'kept'}" in caplog.text
+
+
+def letter(worker: str) -> DeadLetter:
+    return DeadLetter(worker, Position(LSN(1), 1), "public.t", "refused", "2026-01-01T00:00:00Z", 1, "", 1, b"{}")
+
+
+def test_the_command_asks_before(settings: GroupSettings) -> None:
+    arguments = ["forget", "--group", settings.group, "--nats-url", settings.nats.url, "--worker", "gone"]
+    assert program.run(arguments) == 2
+    assert worker_key("gone") in keys(settings)
+    assert program.run([*arguments, "--yes"]) == 0
+    assert worker_key("gone") not in keys(settings)
