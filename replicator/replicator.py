@@ -13,6 +13,7 @@ import uvloop
 from nats.aio.client import Client
 
 from replicator.backoff import Backoff
+from replicator.first_start import FirstStart
 from replicator.session import Run, Session, find_until, open_session
 from replicator.snapshot.resume import check_streaming_alone
 from replicator.source import Source
@@ -52,6 +53,7 @@ async def _replicate(settings: ReplicatorSettings) -> None:
         try:
             await replicator.run()
         finally:
+            await replicator.undo_first_start()
             await replicator.close()
 
 
@@ -77,6 +79,10 @@ class Replicator:
         self._run = Run(settings, GroupNames(settings.group, settings.publication))
         self._snapshot = _snapshot(settings)
         self._client: Client | None = None
+        self._is_looked = False
+        self._first_start: FirstStart | None = None
+        self._is_begun = False
+        """Whether the group exists from now on: it streams, or its copy is prepared where nothing else is asked for."""
         self._streaming = asyncio.Event()
         self._session: Session | None = None
         self._backoff = Backoff()
@@ -148,6 +154,12 @@ class Replicator:
         except TransientError as failure:
             log.warning("what was found could not be recorded; the next start finds it again", reason=str(failure))
 
+    async def undo_first_start(self) -> None:
+        """Does nothing once the group exists."""
+        if self._first_start is None or self._is_begun or self._client is None or not self._client.is_connected:
+            return
+        await self._first_start.undo(self._client, self._settings.source, self._run.made)
+
     async def close(self) -> None:
         if self._snapshot is not None:
             await self._snapshot.close()
@@ -162,6 +174,9 @@ class Replicator:
             self._client = await self._unless_stopped(connecting)
             if self._client is None:
                 return
+            if not self._is_looked:
+                self._first_start = await FirstStart.look(self._client, self._run.names)
+                self._is_looked = True
         if self._snapshot is None:
             await check_streaming_alone(StateBucket(self._client, self._run.names))
         else:
@@ -169,6 +184,7 @@ class Replicator:
             if self._stop.is_set():
                 return
             if not self._streams:
+                self._is_begun = True
                 await self._snapshot.run(self._stop)
                 return
         opening = open_session(self._run, self._client)
@@ -176,6 +192,7 @@ class Replicator:
         if session is None:
             return
         self._session = session
+        self._is_begun = True
         self._streaming.set()
         try:
             await session.stream(self._stop)

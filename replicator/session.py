@@ -14,6 +14,7 @@ from nats.aio.client import Client
 
 from replicator.assembler import Assembler
 from replicator.feedback import Feedback, status_interval_s
+from replicator.first_start import MadeAtSource
 from replicator.group_publication import GroupPublication
 from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, note_timeline, read_record
 from replicator.progress import Progress
@@ -55,6 +56,7 @@ class Run:
     until: LSN | None = None
     is_copying: bool = False
     is_publication_ready: bool = False
+    made: MadeAtSource = field(default_factory=MadeAtSource)
     counts: Published = field(default_factory=Published)
 
 
@@ -150,6 +152,7 @@ async def _prepare_source(
         check_failover(facts)
         if not run.is_publication_ready:
             await warn_of_running_ahead(source)
+    run.made.publication |= publication is None
     if slot is not None:
         check_slot(slot, facts)  # before anything is altered: another replicator may be reading it
     if run.is_publication_ready:
@@ -159,8 +162,10 @@ async def _prepare_source(
         publication = await group_publication.prepare(is_bound=bound is not None, has_published=has_published)
         run.is_publication_ready = True
     record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid)
+    run.made.record |= bound is None
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
+        run.made.slot = True
         slot = await create_slot(source, names, facts, run.settings.failover)
     check_slot(slot, facts)
     if not record.slot_lsn:

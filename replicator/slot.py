@@ -89,6 +89,24 @@ async def create_slot(source: Source, names: GroupNames, facts: SourceFacts, fai
     return slot
 
 
+async def check_free_slots(source: Source, names: GroupNames) -> None:
+    """For a copy beside the stream: its snapshot comes from a slot of its own, for a moment. Raises TerminalError when there is
+    no room for both, before anything is made."""
+    [(used, most, exists)] = await source.rows(
+        "counting the replication slots",
+        "SELECT count(*), current_setting('max_replication_slots')::int, coalesce(bool_or(slot_name = %s), false)"
+        " FROM pg_replication_slots",
+        [names.slot],
+    )
+    needed = 1 if exists else 2
+    if most - used < needed:
+        raise TerminalError(
+            f"the source has {most} replication slots, of which {used} are used; the group needs {needed} more, one of them"
+            " for a moment",
+            "raise max_replication_slots, or drop a slot that nobody uses",
+        )
+
+
 def check_failover(facts: SourceFacts) -> None:
     """Raises UsageError when the server is too old for failover slots."""
     if facts.major_version < FAILOVER_SINCE:

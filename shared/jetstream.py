@@ -41,6 +41,8 @@ _DIRECT_GET = "$JS.API.DIRECT.GET."
 STREAM_MANAGEMENT = "$JS.API.STREAM."
 _CREATED_METADATA = "pgsluice.created"
 _TRIAL_METADATA = "pgsluice.trial"
+_MAKER = uuid.uuid4().hex[:8]
+"""This process, in the identity of each stream that it makes."""
 
 
 log = telemetry.logger(__name__)
@@ -60,6 +62,11 @@ class StreamState:
     messages: int
     bytes: int
     max_bytes: int
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether this process made the stream."""
+        return self.created.endswith(f" {_MAKER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ class Stream:
 
     async def _create(self, settings: StreamSettings) -> dict[str, Any]:
         """JetStream's answer. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
-        metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {uuid.uuid4().hex[:8]}"}
+        metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
         if not settings.max_bytes:
             metadata[_TRIAL_METADATA] = "true"
         for size in [settings.max_bytes] if settings.max_bytes else stream_size.trial_sizes():

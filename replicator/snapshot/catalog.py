@@ -57,7 +57,7 @@ _UNDER_ANOTHER: LiteralString = """
 """
 
 _FILTERS: LiteralString = """
-    SELECT c.oid::bigint, coalesce(p.rowfilter, ''), p.attnames::text[]
+    SELECT c.oid::bigint, coalesce(p.rowfilter, ''), coalesce(p.attnames::text[], '{}')
       FROM pg_publication_tables p
       JOIN pg_namespace n ON n.nspname = p.schemaname
       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename

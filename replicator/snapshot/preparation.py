@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from replicator.group_publication import select_group_tables
 from replicator.membership import Membership, load_membership
 from replicator.publication import find_publication
-from replicator.slot import check_slot, find_slot
+from replicator.slot import check_free_slots, check_slot, find_slot
 from replicator.snapshot.catalog import describe_tables
 from replicator.snapshot.resume import CopyWishes, Origin, check_origin, resume_copy
 from replicator.snapshot.table_book import TableBook
@@ -57,6 +57,8 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     """
     names = GroupNames(settings.group, settings.publication)
     facts = await (source.check() if copy.then_stream else source.facts())
+    if copy.then_stream:
+        await check_free_slots(source, names)
     tables = await select_group_tables(source, names, settings.tables, settings.schema)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
     await _lock_group(source, settings.group)

@@ -153,7 +153,10 @@ async def check_streaming_alone(bucket: StateBucket) -> None:
             f"to copy and go on with the changes, {_START_AGAIN} and --copy-and-stream",
         )
     if snapshot.state is CopyState.RUNNING:
-        raise UsageError("the copy of this group's tables is not finished", "start with --copy-and-stream, which finishes it")
+        raise UsageError(
+            "the copy of this group's tables is not finished",
+            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to begin anew with --stream",
+        )
 
 
 async def note_membership(ledger: Ledger, oids: Collection[int]) -> None:

@@ -16,7 +16,7 @@ def test_separators_and_backslashes_inside_values_are_escaped() -> None:
 
 
 def test_null_and_the_text_of_the_null_marker_differ() -> None:
-    assert encode_columns([[None, b"\\N", b""]]) == b"\\N\n\\\\N\n\n"
+    assert encode_columns([[None, b"\\N", b""]], 3) == b"\\N\n\\\\N\n\n"
 
 
 def test_an_unchanged_value_travels_as_null() -> None:
@@ -25,7 +25,7 @@ def test_an_unchanged_value_travels_as_null() -> None:
 
 @given(ROWS)
 def test_rows_and_columns_encode_alike(rows: list[tuple[Value, ...]]) -> None:
-    assert encode_rows(rows) == encode_columns(list(zip(*rows, strict=True)))
+    assert encode_rows(rows) == encode_columns(list(zip(*rows, strict=True)), len(rows))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -40,8 +40,8 @@ class BlamedPositions:
 
     def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
         rows = self._rows.setdefault((part.table.schema, part.table.name), {})
-        new = _key_texts(part.table, _whole(part))
-        old = new if part.old is None else _key_texts(part.table, part.old)
+        new = _key_texts(part.table, _whole(part), len(part))
+        old = new if part.old is None else _key_texts(part.table, part.old, len(part))
         for row, (operation, index) in enumerate(zip(part.operations, part.change_indexes, strict=True)):
             position = positions[index]
             if operation != DELETE:
@@ -57,12 +57,16 @@ class BlamedPositions:
         assert isinstance(piece.content, bytes)
         rows = self._rows[piece.table.schema, piece.table.name]
         lines = piece.content.split(b"\n")[:-1]
-        labelled = [b"%b\t%d\t%b\n" % (line, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)]
+        has_fields = bool(piece.table.columns) or piece.kind is PieceKind.IN_ORDER
+        before_labels = b"\t" if has_fields else b""
+        labelled = [
+            b"%b%b%d\t%b\n" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)
+        ]
         return replace(piece, content=b"".join(labelled))
 
 
-def _key_texts(table: Table, columns: Sequence[Sequence[Value]]) -> list[bytes]:
-    return encode_columns([columns[i] for i in table.key] if table.key else columns).split(b"\n")
+def _key_texts(table: Table, columns: Sequence[Sequence[Value]], rows: int) -> list[bytes]:
+    return encode_columns([columns[i] for i in table.key] if table.key else columns, rows).split(b"\n")
 
 
 def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:

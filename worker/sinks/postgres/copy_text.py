@@ -24,8 +24,10 @@ def encode_rows(rows: Sequence[Sequence[Value]]) -> bytes:
     return _encode_each(zip(*rows, strict=True))
 
 
-def encode_columns(columns: Sequence[Sequence[Value]]) -> bytes:
-    """The same rows, given as at least one column."""
+def encode_columns(columns: Sequence[Sequence[Value]], rows: int) -> bytes:
+    """``rows`` rows, given as columns. A table may have none: then a row is an empty line."""
+    if not columns:
+        return b"\n" * rows
     joined = _joined(zip(*columns, strict=True))
     if joined is not None and _is_plain(joined, len(columns[0]), len(columns)):
         return joined

@@ -164,7 +164,7 @@ def _only_inserts(changes: TableChanges) -> bool:
 def _copy_text(changes: TableChanges, start: int) -> bytes:
     if start == 0 and isinstance(changes.new, PlainRows):
         return changes.new.text
-    return encode_columns([column[start:] for column in changes.new] if start else changes.new)
+    return encode_columns([column[start:] for column in changes.new] if start else changes.new, len(changes) - start)
 
 
 class InsertRun:

@@ -110,6 +110,10 @@ def _staged(prefix: str, column: int) -> sql.Composed:
 
 
 def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
+    if not target.written:
+        return sql.SQL("INSERT INTO {} AS target OVERRIDING SYSTEM VALUE SELECT FROM {} AS staged").format(
+            target.identifier, stage
+        )
     return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged").format(
         target.identifier,
         _COMMA.join(_name(target, i) for i in target.written),
@@ -181,7 +185,7 @@ DECLARE
 BEGIN
     FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
         IF staged.op = 'I' THEN
-            INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES ({values});
+            INSERT INTO {table} {row};
             CONTINUE;
         END IF;
         SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {table} AS target WHERE {same} LIMIT 1;
@@ -190,7 +194,7 @@ BEGIN
         ELSIF staged.op = 'D' THEN
             DELETE FROM {table} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
         ELSE
-            UPDATE {table} AS target SET {sets} WHERE target.tableoid = found_table AND target.ctid = found_row;
+            {update};
         END IF;
     END LOOP;
     PERFORM set_config('pgsluice.missing', missing::text, true);
@@ -202,14 +206,28 @@ def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
     body = sql.SQL(_IN_ORDER).format(
         stage=stage,
         table=target.identifier,
-        columns=_COMMA.join(_name(target, i) for i in target.written),
-        values=_COMMA.join(_staged("c", i) for i in target.written),
-        same=_AND.join(_same(target, i) for i in target.written),
-        sets=_COMMA.join(
-            sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in target.written if i not in target.fixed
-        ),
+        row=_inserted_row(target),
+        same=_AND.join(_same(target, i) for i in target.written) if target.written else sql.SQL("true"),
+        update=_update_of_found_row(target),
     )
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
+
+
+def _inserted_row(target: TargetTable) -> sql.Composable:
+    if not target.written:
+        return sql.SQL("DEFAULT VALUES")
+    return sql.SQL("({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+        _COMMA.join(_name(target, i) for i in target.written), _COMMA.join(_staged("c", i) for i in target.written)
+    )
+
+
+def _update_of_found_row(target: TargetTable) -> sql.Composable:
+    changed = [i for i in target.written if i not in target.fixed]
+    if not changed:
+        return sql.SQL("NULL")
+    return sql.SQL("UPDATE {} AS target SET {} WHERE target.tableoid = found_table AND target.ctid = found_row").format(
+        target.identifier, _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in changed)
+    )
 
 
 def _same(target: TargetTable, column: int) -> Statement:
