@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
         produce = {
             Role.REPLICATOR: config.replicator_settings,
             Role.STATUS: config.status_settings,
-            Role.DROP: config.drop_settings,
+            Role.DROP: functools.partial(config.drop_settings, source=True, nats=True),
             Role.RULES: config.source_tables_settings,
         }
         if Role.WORKER in roles:
