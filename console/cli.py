@@ -16,21 +16,30 @@ from shared.table import Table
 
 @click.command()
 @takes(Role.FORGET)
-@click.option("--worker", required=True, metavar="NAME", help="The worker to forget")
+@click.option("--worker", default="", metavar="NAME", help="The worker to forget")
+@click.option("--halt", is_flag=True, help="Forget why the replicator must not go on, when the cause is removed")
 @click.option("--dead-letters", is_flag=True, help="Remove its dead letters too")
 @click.option("--yes", is_flag=True, help="Do not ask before")
 @click.pass_context
-def forget(context: click.Context, worker: str, dead_letters: bool, yes: bool) -> None:
+def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, yes: bool) -> None:
     """Forget a worker that does not come back, so that messages are no longer kept for it. Its target is left as it is.
 
     Should it start again under this name, it goes on where its target is, if the messages from there on are still kept.
+
+    With --halt, forget why the group's replicator stopped for good: when the right server or a restored broker is there again.
     """
+    if bool(worker) == halt:
+        raise UsageError("what is to be forgotten is not said", "give either --worker NAME or --halt")
     settings = config.group_settings(load_values(context, Role.FORGET))
     if not yes:
-        confirm("forget", f"Forget worker '{worker}' of group '{settings.group}'?")
-    from console.forget import run
+        what = f"worker '{worker}'" if worker else "what the replicator found"
+        confirm("forget", f"Forget {what} of group '{settings.group}'?")
+    from console.forget import forget_halt, run
 
-    run(settings, worker, dead_letters=dead_letters)
+    if halt:
+        forget_halt(settings)
+    else:
+        run(settings, worker, dead_letters=dead_letters)
 
 
 @click.group()

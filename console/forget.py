@@ -1,4 +1,4 @@
-"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back.
+"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted replicator.
 
 As long as it is there, retention keeps every message that the worker has not applied, for the worker may start again at any time.
 """
@@ -15,6 +15,7 @@ from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import TerminalError, UsageError
 from shared.group_list import describe_groups, list_groups
+from shared.halt import lift_halt
 from shared.jetstream import connect, disconnect
 from shared.names import GroupNames, replay_name
 from shared.settings import GroupSettings
@@ -26,6 +27,23 @@ log = telemetry.logger(__name__)
 def run(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
     """Raises UsageError when there is no such worker, TerminalError while it runs, TransientError when NATS does not answer."""
     asyncio.run(_forget(settings, worker, dead_letters=dead_letters))
+
+
+def forget_halt(settings: GroupSettings) -> None:
+    """Lets the replicator start again that found another history. Raises UsageError when nothing keeps it from starting."""
+    asyncio.run(_forget_halt(settings))
+
+
+async def _forget_halt(settings: GroupSettings) -> None:
+    names = GroupNames(settings.group)
+    client = await connect(settings.nats, f"pgsluice forget {names.group}")
+    try:
+        bucket = StateBucket(client, names)
+        if not await bucket.exists() or not await lift_halt(bucket):
+            raise UsageError(f"nothing keeps the replicator of group {names.group!r} from starting", "check group and nats-url")
+        log.info("the replicator may start again; it compares source and stream anew", group=names.group)
+    finally:
+        await disconnect(client)
 
 
 async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:

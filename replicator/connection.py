@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 
 from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from shared.published_tables import UNCHECKED
 from shared.settings import PostgresSettings
 
 CONNECT_TIMEOUT_S = 10
@@ -47,16 +48,24 @@ Connection = psycopg.AsyncConnection[TupleRow]
 log = telemetry.logger(__name__)
 
 
-async def connect(settings: PostgresSettings, *, replication: bool = False) -> Connection:
-    """An autocommit connection; with ``replication`` one that speaks the streaming replication protocol.
+async def connect(settings: PostgresSettings, *, replication: bool = False, raw: bool = False) -> Connection:
+    """An autocommit connection; with ``replication`` one that speaks the streaming replication protocol. With ``raw``, for rows,
+    a database of encoding SQL_ASCII sends its bytes as they are: the server would fail on text that is not UTF-8. psycopg
+    gives text as bytes then.
 
     Raises TransientError when the server cannot be reached or has no room, TerminalError when it refuses us.
     """
-    connecting = asyncio.ensure_future(psycopg.AsyncConnection.connect(**_parameters(settings, replication), autocommit=True))
+    parameters = _parameters(settings, replication)
+    connecting = asyncio.ensure_future(psycopg.AsyncConnection.connect(**parameters, autocommit=True))
     try:
         if not (await asyncio.wait({connecting}, timeout=SILENCE_S))[0]:
             log.info("connecting to the source", host=settings.host, port=settings.port)
-        return await connecting
+        connection = await connecting
+        if raw and connection.info.parameter_status("server_encoding") == UNCHECKED:
+            await connection.close()
+            parameters["client_encoding"] = UNCHECKED
+            connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+        return connection
     except psycopg.Error as error:
         raise _connect_error(settings, error) from None
     finally:
@@ -143,6 +152,9 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
             return TerminalError(fact, "raise max_replication_slots, or drop a slot that nobody uses")
         case errors.InvalidCatalogName() | errors.InvalidSchemaName() | errors.UndefinedTable():
             return UsageError(fact, "check schema and tables")
+        case errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():
+            fact = f"{doing} failed: the catalog holds a name that is not UTF-8 (SQLSTATE {error.sqlstate})"
+            return TerminalError(fact, "rename the table or column, or leave the table out of 'tables'")
         case errors.ObjectInUse():
             return TransientError(fact, "it is tried again")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "")[:2] in (

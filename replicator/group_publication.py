@@ -242,7 +242,8 @@ class GroupPublication:
         await note_membership(Ledger(self._bucket), membership.oids)
         await store_membership(self._bucket, membership)
         oids = [table.oid for table in tables]
-        await store_tables(self._bucket, await describe_tables(self._source, self._names, oids, self._source.major_version))
+        described = await describe_tables(self._source, self._names, oids, self._source.major_version)
+        await store_tables(self._bucket, described, self._source.encoding)
         self._membership = membership
 
     def _report_left(self, left: Sequence[Break]) -> None:

@@ -82,6 +82,11 @@ class Source:
     def major_version(self) -> int:
         return self._connection.info.server_version // 10000
 
+    @property
+    def encoding(self) -> str:
+        """Of the database."""
+        return self._connection.info.parameter_status("server_encoding") or ""
+
     @asynccontextmanager
     async def transaction(self, doing: str) -> AsyncIterator[None]:
         """What is executed meanwhile is committed together, or rolled back when the block raises."""

@@ -73,7 +73,7 @@ class WalSender:
     @classmethod
     async def connect(cls, settings: PostgresSettings) -> Self:
         """Raises as ``connection.connect`` does."""
-        connection = await connect(settings, replication=True)
+        connection = await connect(settings, replication=True, raw=True)
         connection.pgconn.nonblocking = 1
         return cls(connection)
 
@@ -192,6 +192,12 @@ def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
     fact = f"replication failed: {_one_line(text)}" + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
     if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
         return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")
+    if sqlstate.startswith("22"):  # the message may hold a value
+        return TerminalError(
+            f"replication failed: the source cannot send a value of a row (SQLSTATE {sqlstate})",
+            "the source's log names it; it cannot be skipped: run 'pgsluice drop', correct the row or leave its table out of"
+            " 'tables', and start again with an empty target",
+        )
     match sqlstate:
         case "42704" if "publication" in text:
             return TerminalError(fact, "the publication was removed while the slot needs it; run 'pgsluice drop' and start again")

@@ -17,14 +17,23 @@ from shared.state import StateBucket
 from shared.table import Table
 
 TABLES_KEY = "tables"
+UNCHECKED = "SQL_ASCII"
+"""The encoding of a database that takes any bytes, and whose server converts none."""
 
 
-async def store_tables(bucket: StateBucket, tables: Sequence[Table]) -> None:
-    """Raises TransientError when NATS does not answer."""
+async def store_tables(bucket: StateBucket, tables: Sequence[Table], encoding: str) -> None:
+    """``encoding`` is that of the source database. Raises TransientError when NATS does not answer."""
     names = sorted(table.qualified_name for table in tables)
     # Compressed, a hundred thousand columns fit into one message of a server with the usual limits.
     descriptors = zlib.compress(orjson.dumps([table.encode() for table in tables]))
-    await bucket.put(TABLES_KEY, {"names": names, "descriptors": base64.b64encode(descriptors).decode()})
+    content = {"names": names, "descriptors": base64.b64encode(descriptors).decode(), "encoding": encoding}
+    await bucket.put(TABLES_KEY, content)
+
+
+async def is_text_unchecked(bucket: StateBucket) -> bool | None:
+    """Whether the source database may hold text that is not UTF-8. None before a replicator has told."""
+    entry = await bucket.get(TABLES_KEY)
+    return None if entry is None else entry.value.get("encoding") == UNCHECKED
 
 
 async def load_tables(bucket: StateBucket) -> list[Table] | None:

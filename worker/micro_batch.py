@@ -36,6 +36,7 @@ from worker.sequence_range import SequenceRange, decode_ranges
 from worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt
 from worker.snapshot_reader import SnapshotReader
 from worker.stream_reader import Body, StreamReader
+from worker.unreadable_rows import unreadable_changes, unreadable_copied
 
 _FIELDS = (
     ("copied", pa.bool_(), "boolean"),
@@ -72,6 +73,8 @@ class PartitionTask:
     exclusions: Exclusions
     transformation: Transformation
     id_prefix: str = ""
+    checks_encoding: bool = False
+    """Whether the source may send bytes that are not UTF-8."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: rows of ``sequence_range.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
@@ -79,7 +82,7 @@ class PartitionTask:
             yield from self._write(messages)
 
     def _write(self, messages: SequenceRange) -> Iterator[pa.RecordBatch]:
-        share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker), self.transformation)
+        share = _PartitionShare(messages, self.ownership, Diversion(self.exclusions, self.worker), self)
         try:
             for body in self._written(messages, share):
                 yield _row(*share.advance(), *pack_body(body), share.dead_mail().encode(), None)
@@ -109,14 +112,13 @@ class _PartitionShare:
     """Decodes and transforms a partition's messages, and knows which part of the stream the sink has taken since the last
     receipt. Rules see what the source sent: the change stream's part of it, without what was taken out."""
 
-    def __init__(
-        self, messages: SequenceRange, ownership: Ownership, diversion: Diversion, transformation: Transformation
-    ) -> None:
+    def __init__(self, messages: SequenceRange, ownership: Ownership, diversion: Diversion, task: PartitionTask) -> None:
         self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions)
         self._copied = messages.copied
         self._ownership = ownership
         self._diversion = diversion
-        self._transformation = transformation
+        self._transformation = task.transformation
+        self._checks_encoding = task.checks_encoding
         self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
         self._commit_lsn = 0
@@ -165,9 +167,11 @@ class _PartitionShare:
         have been fit: so the rest goes through the rules once more."""
         while True:
             message = self._diversion.remainder(message, body)
-            transformed, rejected = self._transformation.apply(message)
+            rejected = unreadable_changes(message) if self._checks_encoding else []
             if not rejected:
-                return transformed
+                transformed, rejected = self._transformation.apply(message)
+                if not rejected:
+                    return transformed
             self._diversion.reject(Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected)
 
     def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
@@ -182,7 +186,11 @@ class _PartitionShare:
                 self._changes += headers.rows
                 restarts = headers.is_begin and headers.attempt > 1
                 copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
-                transformed, rejected = self._transformation.apply_copied(self._diversion.copied_remainder(copied))
+                left = self._diversion.copied_remainder(copied)
+                transformed: list[CopiedRows] = []
+                rejected = unreadable_copied(left) if self._checks_encoding else []
+                if not rejected:
+                    transformed, rejected = self._transformation.apply_copied(left)
                 rejections += [
                     Rejection(copied_position(copied.sequence, row.change_index), rule_refusal(row)) for row in rejected
                 ]

@@ -22,9 +22,9 @@ from worker.dead_letters import RejectedChanges, Rejection
 from worker.exclusions import Row, touched_rows
 from worker.micro_batch import rule_refusal
 from worker.sinks.sink import Applied, Partition, Receipt, Sink
+from worker.unreadable_rows import unreadable_changes
 
 ATTEMPTS = 3  # then the next look at the queue tries again
-
 log = telemetry.logger(__name__)
 
 
@@ -77,8 +77,10 @@ class Replay:
         """Raises RejectedChanges for those that a rule rejects."""
         transformed, rejections = [], []
         for message in messages:
-            changes, rejected = self._transformation.apply(message)
-            transformed.append(changes)
+            rejected = unreadable_changes(message)
+            if not rejected:
+                changes, rejected = self._transformation.apply(message)
+                transformed.append(changes)
             rejections += [Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected]
         if rejections:
             raise RejectedChanges(rejections)

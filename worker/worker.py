@@ -25,7 +25,7 @@ from shared.halt import read_halt
 from shared.java import check_java
 from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
 from shared.names import GroupNames, check_worker_name, replay_name
-from shared.published_tables import load_tables
+from shared.published_tables import is_text_unchecked, load_tables
 from shared.retry_news import RetryNews
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark, failure_reason
@@ -98,6 +98,8 @@ class Worker:
         self._replay: Replay | None = None
         self._stream_created = ""
         """Identifies the change stream; "" while there is none."""
+        self._is_unchecked: bool | None = None
+        """Whether the source's text may be no UTF-8, once that is known."""
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
         self._missed_log = MissedChangesLog(self._sink, transformation)
@@ -350,7 +352,17 @@ class Worker:
         def task(writer: PartitionWriter) -> PartitionTask:
             owned = self._ownership = replace(self._loop.run(ownership.current()), applied_before=start.applied_before)
             excluded = office.exclusions(owned)
-            return PartitionTask(settings.nats, settings.group, settings.name, writer, owned, excluded, transformation, id_prefix)
+            return PartitionTask(
+                settings.nats,
+                settings.group,
+                settings.name,
+                writer,
+                owned,
+                excluded,
+                transformation,
+                id_prefix,
+                self._checks_encoding(),
+            )
 
         self._query = ChangeQuery(
             self._spark,
@@ -377,6 +389,12 @@ class Worker:
         log.info(
             "reading", worker=settings.name, group=settings.group, applied=applied.sequence, copied=applied.snapshot_sequence
         )
+
+    def _checks_encoding(self) -> bool:
+        """The replicator tells before its first message, so it is known when there is a batch."""
+        if self._is_unchecked is None:
+            self._is_unchecked = self._loop.run(is_text_unchecked(StateBucket(self._connected, self._names)))
+        return bool(self._is_unchecked)
 
     def _follow_query(self, *, ends_by_itself: bool) -> None:
         assert self._query is not None

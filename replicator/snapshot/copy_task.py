@@ -95,7 +95,7 @@ class CopyProcess:
         if self._snapshot_name != order.snapshot_name:
             await self._disconnect_source()
         if self._connection is None:
-            self._connection = await connect(order.source)
+            self._connection = await connect(order.source, raw=True)
             self._snapshot_name = order.snapshot_name
             try:
                 await begin(self._connection)

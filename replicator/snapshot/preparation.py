@@ -57,19 +57,19 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     """
     names = GroupNames(settings.group, settings.publication)
     facts = await (source.check() if copy.then_stream else source.facts())
-    if copy.then_stream:
-        await check_free_slots(source, names)
     tables = await select_group_tables(source, names, settings.tables, settings.schema)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
     await _lock_group(source, settings.group)
     if copy.then_stream and (slot := await find_slot(source, names)) is not None:
         check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
 
+    if copy.then_stream:
+        await check_free_slots(source, names)
     stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
     oids = [table.oid for table in tables]
-    await store_tables(bucket, await describe_tables(source, names, oids, facts.major_version))
+    await store_tables(bucket, await describe_tables(source, names, oids, facts.major_version), source.encoding)
     ledger = Ledger(bucket)
     content = await ledger.load()
     mode = CopyMode.COPY_AND_STREAM if copy.then_stream else CopyMode.COPY

@@ -16,7 +16,8 @@ from replicator.snapshot.room import applied_by_all as copied_by_all
 from shared import program
 from shared.dead_letter import DeadLetter
 from shared.dead_letter_stream import DeadLetterStream
-from shared.errors import TerminalError, UsageError
+from shared.errors import HistoryError, TerminalError, UsageError
+from shared.halt import HALT_KEY, note_halt
 from shared.jetstream import ChangeStream, connect
 from shared.lsn import LSN
 from shared.names import GroupNames
@@ -143,3 +144,16 @@ def test_the_command_asks_before(settings: GroupSettings) -> None:
     assert worker_key("gone") in keys(settings)
     assert program.run([*arguments, "--yes"]) == 0
     assert worker_key("gone") not in keys(settings)
+
+
+def test_a_halt_is_lifted_and_without_one_that_is_said(settings: GroupSettings) -> None:
+    async def halt(client: Client) -> None:
+        await note_halt(StateBucket(client, GroupNames(settings.group)), HistoryError("another history", "look at it"))
+
+    arguments = ["forget", "--group", settings.group, "--nats-url", settings.nats.url, "--yes"]
+    assert program.run([*arguments, "--halt"]) == 2
+    asked(settings, halt)
+    assert HALT_KEY in keys(settings)
+    assert program.run([*arguments, "--halt", "--worker", "gone"]) == 2
+    assert program.run([*arguments, "--halt"]) == 0
+    assert HALT_KEY not in keys(settings)

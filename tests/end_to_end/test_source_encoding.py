@@ -75,12 +75,17 @@ def test_a_source_of_encoding_latin1_arrives_converted(
 ) -> None:
     source = database_of("LATIN1")
     keys = configuration(group, source, target_database, nats_server, **{"copy-and-stream": True})
-    utf8 = "SET client_encoding = 'UTF8'; "
-    source.execute(utf8 + 'CREATE TABLE "tür" (id bigint PRIMARY KEY, "größe" text)')
-    source.execute(utf8 + """INSERT INTO "tür" VALUES (1, 'déjà')""")
+    execute(source, 'CREATE TABLE "tür" (id bigint PRIMARY KEY, "größe" text)', """INSERT INTO "tür" VALUES (1, 'déjà')""")
     succeed(replicate(keys))
-    source.execute(utf8 + """INSERT INTO "tür" VALUES (2, 'vu')""")
-    source.execute(utf8 + """UPDATE "tür" SET "größe" = 'ÿ' WHERE id = 1""")
+    execute(source, """INSERT INTO "tür" VALUES (2, 'vu')""", """UPDATE "tür" SET "größe" = 'ÿ' WHERE id = 1""")
     succeed(replicate(keys))
     succeed(apply(keys))
     assert target_database.execute('SELECT id, "größe" FROM "tür" ORDER BY id') == [(1, "ÿ"), (2, "vu")]
+
+
+def execute(database: Database, *statements: str) -> None:
+    """Whose text is sent as UTF-8, whatever the database's encoding is."""
+    with database.connect() as connection:
+        connection.execute("SET client_encoding = 'UTF8'")
+        for statement in statements:
+            connection.execute(statement.encode())
