@@ -13,6 +13,7 @@ from psycopg.rows import TupleRow
 from shared import telemetry
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from shared.published_tables import UNCHECKED
+from shared.refused_connection import comes_from_server, lasting_remedy, refused_sqlstate
 from shared.settings import PostgresSettings
 
 CONNECT_TIMEOUT_S = 10
@@ -24,16 +25,24 @@ SESSION_SETTINGS = {
     "timezone": "UTC",
     "extra_float_digits": "3",
     "bytea_output": "hex",
+    "lc_monetary": "C",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "quote_all_identifiers": "off",
     "search_path": "pg_catalog",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "default_transaction_read_only": "off",
+    "default_transaction_isolation": r"read\ committed",
     "synchronous_commit": "local",
 }
 """What shapes text, so that a value reads the same whatever the server, the database or the role sets. No time limits of the
 role, which would end a session that is only waiting; and no waiting for the source's standbys with what we write ourselves."""
+
+_HAS_TRANSACTION_TIMEOUT = 170_000
+"""An older server refuses a connection whose startup options name a setting that it does not know."""
 
 # A peer that vanished is noticed by TCP in about 30 s.
 _TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
@@ -65,11 +74,13 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
             await connection.close()
             parameters["client_encoding"] = UNCHECKED
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
-        return connection
+        if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
+            await connection.execute("SET transaction_timeout = 0")
     except psycopg.Error as error:
-        raise _connect_error(settings, error) from None
+        raise await _connect_error(settings, parameters, error) from None
     finally:
         connecting.cancel()
+    return connection
 
 
 def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]:
@@ -108,7 +119,7 @@ _REFUSALS = (
     ("certificate", "check sslmode, sslrootcert, sslcert and sslkey"),
     ("ssl", "check sslmode, sslrootcert, sslcert and sslkey"),
 )
-"""What a refusal's text holds → what to do. libpq gives no SQLSTATE for a connection that failed."""
+"""What a refusal's text holds → what to do. Where the server does not speak English, the SQLSTATE decides, which says less."""
 
 _PASSING = (
     ("max_wal_senders", "raise max_wal_senders, or stop a replica or another replicator"),
@@ -121,10 +132,11 @@ _PASSING = (
 )
 
 
-def _connect_error(settings: PostgresSettings, error: psycopg.Error) -> PgsluiceError:
+async def _connect_error(settings: PostgresSettings, parameters: dict[str, Any], error: psycopg.Error) -> PgsluiceError:
     whole = " ".join(str(error).split())
     text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
     where = f"PostgreSQL at {settings.host or 'the default host'}:{settings.port or 5432}"
+    refuses = f"{where} refuses user {settings.user!r} for database {settings.dbname!r}"
     for fragment, remedy in _PASSING:
         if fragment in whole:
             return TransientError(f"{where} has no place for us now ({text})", remedy)
@@ -133,7 +145,11 @@ def _connect_error(settings: PostgresSettings, error: psycopg.Error) -> Pgsluice
     if "FATAL" in whole or "SSL" in whole or "certificate" in whole or "no password supplied" in whole:
         for fragment, remedy in _REFUSALS:
             if fragment in whole.lower():
-                return TerminalError(f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({text})", remedy)
+                return TerminalError(f"{refuses} ({text})", remedy)
+    if comes_from_server(error):
+        sqlstate = await asyncio.to_thread(refused_sqlstate, parameters, CONNECT_TIMEOUT_S)
+        if remedy := lasting_remedy(sqlstate):
+            return TerminalError(f"{refuses} ({text}, SQLSTATE {sqlstate})", remedy)
     return TransientError(f"{where} does not answer ({text})", "check host and port, and that the server runs")
 
 
@@ -141,10 +157,19 @@ _PASSING_CLASSES = ("08", "40", "53", "55", "57")
 """SQLSTATE classes: connection, rollback, resources, object state, operator intervention."""
 
 
+_QUOTING = ("22", "23", "38", "39", "44", "P0")
+"""Classes of errors whose message may hold a value: data, constraints, functions."""
+
+
+def server_said(sqlstate: str, text: str) -> str:
+    """Completes "… failed" by what the server says, as far as that holds no value of a row."""
+    said = f": {' '.join(text.split())}" if not sqlstate.startswith(_QUOTING) else ""
+    return said + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
+
+
 def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
     """What the operator reads when the source fails ``doing`` something ("creating publication …")."""
-    text = " ".join(str(error.diag.message_primary or error).split())
-    fact = f"{doing} failed: {text}" + (f" (SQLSTATE {error.sqlstate})" if error.sqlstate else "")
+    fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"
     match error:
         case errors.InsufficientPrivilege():
             return TerminalError(fact, "grant the role what it lacks, or let the owner do it")

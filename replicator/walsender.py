@@ -20,7 +20,7 @@ from typing import Self
 import psycopg
 from psycopg import pq, sql
 
-from replicator.connection import Connection, connect
+from replicator.connection import Connection, connect, server_said
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.settings import PostgresSettings
@@ -186,10 +186,12 @@ def _one_line(text: str) -> str:
 
 
 def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
-    """What the operator reads when the walsender fails. The server's detail is left out: it can hold row values."""
+    """What the operator reads when the walsender fails. The server's detail is left out: it can hold row values. Where the server
+    does not speak English, the catalog says at the next attempt that the slot is lost (``slot``)."""
     sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
-    fact = f"replication failed: {_one_line(text)}" + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
+    function = result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b""
+    fact = f"replication failed{server_said(sqlstate, text)}"
     if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
         return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")
     if sqlstate.startswith("22"):  # the message may hold a value
@@ -199,7 +201,7 @@ def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
             " 'tables', and start again with an empty target",
         )
     match sqlstate:
-        case "42704" if "publication" in text:
+        case "42704" if function == b"get_publication_oid":
             return TerminalError(fact, "the publication was removed while the slot needs it; run 'pgsluice drop' and start again")
         case "42704":
             return TerminalError(fact, "the replication slot is gone; run 'pgsluice drop' and start again")

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
@@ -49,7 +51,8 @@ class EventLogger:
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, **fields: object) -> None:
-        """``error`` with the traceback of the exception being handled: for defects, whose place in the code is the news."""
+        """``error`` with the traceback of the exception being handled: for defects, whose place in the code is the news. Its text
+        is left out."""
         self._log(logging.ERROR, message, fields, with_traceback=True)
 
     def _log(self, level: int, message: str, fields: dict[str, object], with_traceback: bool = False) -> None:
@@ -90,7 +93,21 @@ def report_failure(sentence: str, exit_code: int) -> None:
         sys.stderr.flush()
 
 
-class TextFormatter(logging.Formatter):
+class PlaceFormatter(logging.Formatter):
+    """Of an exception the places and the types, never the text: it may quote a row."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
+        lines: list[str] = []
+        error, seen = ei[1], set[int]()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            frames = "".join(traceback.format_tb(error.__traceback__)).rstrip("\n")
+            lines += ["Traceback (most recent call last):", frames, type(error).__qualname__]
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n".join(lines)
+
+
+class TextFormatter(PlaceFormatter):
     """One line a record: time in UTC, level, logger, message, then ``name=value`` for each field."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -102,7 +119,7 @@ class TextFormatter(logging.Formatter):
         return "\n".join(parts)
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(PlaceFormatter):
     """One JSON object a line. A field that JSON has no type for is written as its text."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -7,6 +7,8 @@ and a test that takes one of the fixtures below, has the marker ``servers``; the
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,12 +18,14 @@ import pytest
 from hypothesis import settings
 
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
+from tests.servers.child import PrivateDirectory, unprivileged_user
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
 settings.load_profile("no-deadline")
 
 _SERVER_FIXTURES = {
+    "german",
     "postgres",
     "postgres_of",
     "nats_server",
@@ -70,6 +74,26 @@ def postgres_of(postgres: PostgresServer) -> Iterator[Callable[[int], PostgresSe
             return servers[version]
 
         yield server_of
+
+
+@pytest.fixture(scope="session")
+def german() -> Iterator[PostgresServer]:
+    """A server that knows the locale de_DE, which the machine need not have."""
+    directory = PrivateDirectory("locale", unprivileged_user())
+    try:
+        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(directory.path / "de_DE.utf8")]
+        if shutil.which("localedef") is None or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("localedef, or the sources of the locale de_DE, are not installed")
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("LOCPATH", str(directory.path))
+            server = PostgresServer()
+            server.start()
+        try:
+            yield server
+        finally:
+            server.close()
+    finally:
+        directory.remove()
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ ENTRANCES = {
         "worker/stream_reader.py",
     ),
     "numpy": ("rules/mask.py", "shared/plain_rows.py", "shared/pgoutput/plain_frames.py"),
-    "psycopg": ("replicator/", "worker/sinks/postgres/"),
+    "psycopg": ("replicator/", "worker/sinks/postgres/", "shared/refused_connection.py"),
     "pyspark": (
         "shared/spark_session.py",
         "replicator/snapshot/spark_daemon.py",

@@ -85,16 +85,19 @@ def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_an_exception_is_logged_with_its_traceback(capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_an_exception_is_logged_with_its_traceback_and_without_its_text(capsys: pytest.CaptureFixture[str], form: str) -> None:
     telemetry.set_up(LogSettings("INFO", form))
+    value = "-".join(["value", "of", "a", "row"])
     try:
-        raise KeyError("absent")
+        raise KeyError(value) from ValueError(value)
     except KeyError:
         log.exception("unexpected error", type="KeyError")
     text = "\n".join(lines_of(capsys))
     assert "unexpected error" in text
     assert "Traceback (most recent call last):" in text
     assert "test_telemetry.py" in text
+    assert "ValueError" in text
+    assert "value-of-a-row" not in text
 
 
 def test_records_of_libraries_have_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from rules.rule import RejectedRow
 from rules.transformation import Transformation
 from shared.changes import CopiedRows, MessageChanges
 from shared.dead_letter import copied_position
+from shared.defect import TaskDefectError
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.pgoutput import decode_changes
 from shared.position import Anchor
@@ -91,6 +92,8 @@ class PartitionTask:
             yield _row(*_nothing(messages), None, 0, share.dead_mail(rejected.rejections).encode(), None)
         except PgsluiceError as error:
             yield _row(*_nothing(messages), None, 0, None, encode_error(error))
+        except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
+            raise TaskDefectError(error) from None
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from shared import telemetry
+from shared.defect import place_of
 from shared.errors import PgsluiceError, TransientError
 from shared.position import Anchor
 from shared.spark_session import Spark, failure_reason
@@ -31,6 +32,8 @@ LONGEST_RETRY_S = 30.0
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
 EXECUTOR_CHECK_INTERVAL_S = 0.5
+
+_DEFECT = "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it when it comes again"
 
 log = telemetry.logger(__name__)
 
@@ -136,9 +139,15 @@ class ChangeQuery:
         with self._in_batch:
             try:
                 self._apply_until_done(ranges)
-            except PgsluiceError as error:  # `ended` raises it; raised here, Spark would print a Java stack trace
-                self._error = error
-                self._stopping.set()
+            except PgsluiceError as error:
+                self._end(error)
+            except Exception as error:  # noqa: BLE001  Spark would print it, and its text may quote a row
+                self._end(TransientError(f"an unexpected error ended a batch ({place_of(error)})", _DEFECT))
+
+    def _end(self, error: PgsluiceError) -> None:
+        """``ended`` raises the error; raised where it was met, Spark would print a Java stack trace."""
+        self._error = error
+        self._stopping.set()
 
     def _apply_until_done(self, ranges: DataFrame) -> None:
         pause = FIRST_RETRY_S

@@ -21,6 +21,7 @@ from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, 
 from replicator.snapshot.range_copy import publish_rows
 from replicator.snapshot.range_publisher import RangePublisher
 from shared import jetstream
+from shared.defect import place_of
 from shared.errors import PgsluiceError, SnapshotGoneError, TransientError
 from shared.names import GroupNames
 
@@ -67,6 +68,9 @@ class CopyProcess:
         except PgsluiceError as raised:
             verdict = Verdict.UNAVAILABLE if isinstance(raised, TransientError) else Verdict.REFUSED
             error = raised
+        except Exception as defect:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
+            verdict = Verdict.FAILED
+            error = TransientError(f"copying {range_order.pages.name} failed ({place_of(defect)})", "it is tried again")
         await self._disconnect_source()
         return RangeOutcome(range_order.pages, verdict, error=error)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 
-from replicator.connection import Connection
+from replicator.connection import Connection, server_said
 from replicator.snapshot.copy_reader import CopyFailedError, CopyReader
 from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.plan import PageRange
@@ -54,9 +54,8 @@ _ALTERED = ("42P01", "42703", "3F000")  # no such table, column, schema
 
 
 def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
-    """What the source's error means for the range. The text of a data error is left out: it can hold row values."""
-    said = f": {' '.join(text.split())}" if not sqlstate.startswith("22") else ""
-    fact = f"copying {pages.name} failed{said}" + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
+    """What the source's error means for the range."""
+    fact = f"copying {pages.name} failed{server_said(sqlstate, text)}"
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
         return RangeFailedError(Verdict.UNAVAILABLE, TransientError(fact, "it is tried again"))
     if sqlstate in _ALTERED:

@@ -121,10 +121,13 @@ def test_session_settings_of_role_and_database_do_not_shape_the_text(replication
         "extra_float_digits = -10",
         "statement_timeout = 100",
         "client_encoding = 'LATIN1'",
+        "quote_all_identifiers = on",
+        "standard_conforming_strings = off",
+        "default_transaction_isolation = 'serializable'",
     ):
         source.execute(f'ALTER DATABASE "{source.dbname}" SET {setting}')
     with source.connect() as connection:
-        connection.execute("SET statement_timeout = 0; SET client_encoding = 'UTF8'")
+        connection.execute("SET statement_timeout = 0; SET client_encoding = 'UTF8'; SET standard_conforming_strings = on")
         connection.execute("CREATE TABLE shapes (id int PRIMARY KEY, d timestamptz, b bytea, i interval, f float8, s text)")
         row = "(1, '2026-01-31 12:00Z', '\\xff00', '1 day', 0.1::float8 + 0.2, 'grün €')"
         replication.replicate()
@@ -133,6 +136,27 @@ def test_session_settings_of_role_and_database_do_not_shape_the_text(replication
     data = replication.last_message().data
     for text in ("2026-01-31 12:00:00+00", "\\xff00", "1 day", "0.30000000000000004", "grün €"):
         assert text.encode() in data
+
+
+def test_a_time_limit_of_the_database_does_not_end_the_decoding_of_a_large_transaction(replication: Group) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 100000) n")
+    replication.source.execute(f"""ALTER DATABASE "{replication.source.dbname}" SET transaction_timeout = '100ms'""")
+    replication.replicate()
+    assert replication.audit().changes == 100_000
+
+
+def test_money_is_sent_in_one_currency_whatever_the_database_sets(
+    german: PostgresServer, nats_server: NatsServer, group: str
+) -> None:
+    source = german.create_database("shop")
+    source.execute("CREATE TABLE prices (id int PRIMARY KEY, price money); ALTER DATABASE shop SET lc_monetary = 'de_DE.utf8'")
+    replication = Group(group, source, nats_server.settings())
+    replication.replicate()
+    source.execute("INSERT INTO prices VALUES (1, 1234.5::numeric::money)")
+    assert source.execute("SELECT price::text FROM prices") == [("1.234,50 €",)]
+    replication.replicate()
+    assert b"$1,234.50" in replication.last_message().data
 
 
 def described(replication: Group) -> Table:

@@ -26,6 +26,7 @@ _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
 _ROW_CLASSES = ("22", "23", "44")
 _ROW_STATES = {"54000", "P0001"}
 """An index entry that is too large; what a trigger raises."""
+_COLUMN = re.compile(r"^COPY [^,]*, \w+ \d+, \w+ ")  # in whatever language the server speaks
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -142,7 +143,7 @@ def _place(error: psycopg.Error, table: Table | None) -> str:
 def _copied_column(error: psycopg.Error, table: Table | None) -> str:
     """COPY says in the error's context which column it was reading: ``COPY t, line 3, column c2: …``. The name is one of ours, or
     of a table that rows are copied into directly."""
-    name = (error.diag.context or "").split(":", 1)[0].rpartition(", column ")[2]
+    name = _COLUMN.sub("", (error.diag.context or "").split(":", 1)[0])
     own = {column.name for column in table.columns} if table else set()
     return _source_column(name, table) or (name if name in own else "")
 

@@ -24,7 +24,8 @@ from worker.sinks.postgres.target_table import TargetTable
 CHUNK_ROWS = 1024
 """As many rows take about as long as a statement's own cost, so that cutting them smaller at once would gain nothing."""
 
-_LINE = re.compile(r"COPY [^,]*, line (\d+)")
+_LINE = re.compile(r"COPY [^,]*, \w+ (\d+)")
+"""In English ``COPY t, line 3, column c2: …``; most other languages keep that shape. In one that does not, halves are tried."""
 
 RefusedRow = tuple[int, psycopg.Error]
 

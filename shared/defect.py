@@ -1,0 +1,26 @@
+"""An exception that nobody expected, said by its type and its place.
+
+The text of an exception of Python, pyarrow or a user's own sink may quote the row that it could not take. So it goes nowhere: not
+into a log, and not through Spark, which prints what a task raises.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def place_of(error: BaseException) -> str:
+    """``ValueError at worker/sinks/file/rows.py:12``: the innermost line of our own, or of the user's, that the error passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in _INSTALLED)] or frames
+    name = type(error).__qualname__
+    return f"{name} at {'/'.join(own[-1].filename.split('/')[-4:])}:{own[-1].lineno}" if own else name
+
+
+class TaskDefectError(Exception):
+    """What a Spark task raises in the place of an exception that nobody expected."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(place_of(error))
