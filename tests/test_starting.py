@@ -81,6 +81,14 @@ def test_names_that_are_not_ascii_are_told_in_utf8_whatever_the_locale(arguments
     assert "Traceback" not in log
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "localhost"])
+def test_a_webhook_to_a_private_address_is_refused_before_anything_is_waited_for(host: str) -> None:
+    code, _, log = ended("worker", "webhook", "--group=orders", NOWHERE, f"--webhook-url=http://{host}/")
+    assert code == 70, log
+    assert "connecting" not in log
+    assert "webhook-allow-hosts" in log
+
+
 def catches(process: subprocess.Popen[bytes], number: int) -> bool:
     """Whether the program has a handler for the signal by now."""
     assert process.poll() is None
