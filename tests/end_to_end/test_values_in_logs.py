@@ -32,7 +32,7 @@ tables:
   ruled:
     - type: transform
       column: r
-      parameters: {type: regex, pattern: '^(?=(a+)+$)', replace: "x", time_limit_ms: 1}
+      parameters: {type: regex, pattern: '(?=a)(a|aa)+$', replace: "x", time_limit_ms: 20}
 """
 SINK = """
 from tests.sinks.sqlite_sink import LineWriter, SqliteSink
