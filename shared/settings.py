@@ -180,8 +180,9 @@ class PostgresSinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class FileSinkSettings:
-    """The file sink's own. ``format`` is "json" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in progress is
-    finished when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT too."""
+    """The file sink's own. ``format`` is "json", "pg-flo" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in
+    progress is finished when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT
+    too."""
 
     directory: str
     format: str
@@ -196,7 +197,7 @@ class WebhookSinkSettings:
     """The webhook sink's own. ``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
 
     ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
-    commits too.
+    commits too. ``shape`` of an object is "json" or "pg-flo".
     """
 
     url: str = field(repr=False)
@@ -211,3 +212,4 @@ class WebhookSinkSettings:
     ca_file: str
     allow_hosts: tuple[str, ...]
     transactions: bool
+    shape: str

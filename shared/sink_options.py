@@ -63,11 +63,11 @@ SINK_OPTIONS = (
     Option(
         "format",
         Kind.TEXT,
-        FILE,
-        "What the files hold: JSON lines, or Parquet in one directory per table",
+        (*FILE, *STDOUT, *WEBHOOK),
+        "What is written: JSON objects, the same in the shape of pg_flo, or (files only) Parquet in one directory per table",
         "parquet",
         "json",
-        choices=("json", "parquet"),
+        choices=("json", "pg-flo", "parquet"),
     ),
     Option(
         "file-compression",

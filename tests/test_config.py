@@ -97,6 +97,11 @@ def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
             (Role.WORKER, Role.FILE),
             "transactions ({file}, line 11) has no meaning with format: parquet ({file}, line 10): remove it: ",
         ),
+        (
+            "format: pg-flo\ntransactions: true\n",
+            (Role.WORKER, Role.STDOUT),
+            "transactions ({file}, line 10) has no meaning with format: pg-flo ({file}, line 9): remove it: every line ",
+        ),
         ("sslmode: always\n", (Role.STATUS,), "sslmode 'always' ({file}, line 9) is not one of disable, allow, "),
         ("stream-max-bytes: 10G\n", (Role.REPLICATOR,), "stream-max-bytes '10G' ({file}, line 9) is not a size "),
         ("stream-max-bytes: 1KiB\n", (Role.REPLICATOR,), "stream-max-bytes '1KiB' ({file}, line 9) is not 1048576 or more: "),
@@ -224,6 +229,15 @@ def test_settings_of_the_file_sink_hold_what_was_given(tmp_path: Path) -> None:
     assert (rows.directory, rows.format, rows.compression) == (str(Path.home() / "out"), "parquet", "zstd")
 
 
+def test_a_format_of_files_is_not_minded_by_others_in_a_file_that_serves_all(tmp_path: Path) -> None:
+    for role in (Role.STDOUT, Role.WEBHOOK):
+        needed = "webhook-url: https://a/b\n"
+        assert config.line_shape(load(tmp_path, f"format: parquet\n{needed}", Role.WORKER, role)) == "json"
+        assert config.line_shape(load(tmp_path, f"format: pg-flo\n{needed}", Role.WORKER, role)) == "pg-flo"
+        with pytest.raises(UsageError, match=r"format 'parquet' \(--format\) is of files alone: write json or pg-flo"):
+            load(tmp_path, needed, Role.WORKER, role, format="parquet")
+
+
 def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> None:
     content = (
         "webhook-url: https://a/b\nwebhook-format: lines\nwebhook-timeout: 5s\nwebhook-token: t\nwebhook-headers: {X-A: b}\n"
@@ -243,6 +257,7 @@ def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> Non
         ca_file="",
         allow_hosts=("a", "10.0.0.0/8"),
         transactions=False,
+        shape="json",
     )
     assert "https://a/b" not in repr(settings)
 

@@ -43,10 +43,12 @@ def stdout(context: click.Context) -> None:
     settings = config.worker_settings(values, "stdout")
     if is_output_closed():
         raise UsageError("standard output is closed, and the stdout sink has nowhere else to write", "redirect it or pipe it on")
+    from worker.sinks.line_shape import LineShape
     from worker.sinks.stdout import StdoutSink
     from worker.worker import run
 
-    run(settings, lambda worker: StdoutSink(worker, values.switch("transactions")))
+    shape = LineShape(config.line_shape(values))
+    run(settings, lambda worker: StdoutSink(worker, values.switch("transactions"), shape=shape))
 
 
 @worker.command(short_help="Apply the changes to a PostgreSQL database.")

@@ -9,7 +9,7 @@ from shared.config.spark import check_cluster
 from shared.config.values import Values
 from shared.errors import UsageError
 from shared.names import GroupNames, check_worker_name
-from shared.options import Role
+from shared.options import BY_NAME, Role
 
 MODES = ("stream", "copy", "copy-and-stream")
 
@@ -29,10 +29,22 @@ def problems_between(values: Values, roles: Collection[Role], missing: Callable[
         yield from _mode_problems(values)
     if Role.WORKER in roles or (Role.REPLICATOR in roles and (values.switch("copy") or values.switch("copy-and-stream"))):
         yield from _cluster_problems(values)
-    if Role.FILE in roles and values.text("format") == "parquet" and values.switch("transactions"):
+    if values.given("format"):
+        yield from _format_problems(values, roles)
+
+
+def _format_problems(values: Values, roles: Collection[Role]) -> Iterator[UsageError]:
+    """A file may say ``format: parquet`` for the file worker that it serves too; others do not mind."""
+    form, place = values.text("format"), values.places["format"]
+    if Role.FILE not in roles and form == "parquet" and place in (BY_NAME["format"].flag, BY_NAME["format"].variable):
+        yield UsageError(f"format 'parquet' ({place}) is of files alone", "write json or pg-flo, or start 'pgsluice worker file'")
+    if not values.switch("transactions"):
+        return
+    where = {"parquet": "_xid and _position", "pg-flo": "LSN and Position"}.get(form)
+    if where is not None and (form == "pg-flo" or Role.FILE in roles):
         yield UsageError(
-            f"transactions ({values.places['transactions']}) has no meaning with format: parquet ({values.places['format']})",
-            "remove it: every row names its transaction in _xid and _position",
+            f"transactions ({values.places['transactions']}) has no meaning with format: {form} ({place})",
+            f"remove it: every {'row' if form == 'parquet' else 'line'} names its transaction in {where}",
         )
 
 

@@ -146,7 +146,13 @@ def webhook_sink_settings(values: Values) -> WebhookSinkSettings:
         ca_file=values.text("webhook-ca"),
         allow_hosts=values.names("webhook-allow-hosts"),
         transactions=values.switch("transactions"),
+        shape=line_shape(values),
     )
+
+
+def line_shape(values: Values) -> str:
+    """How stdout and webhook write a change: "json" or "pg-flo"."""
+    return "pg-flo" if values.text("format") == "pg-flo" else "json"
 
 
 def log_settings(values: Values) -> LogSettings:

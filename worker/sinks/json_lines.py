@@ -30,29 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
 
 import orjson
 
-from shared.changes import (
-    DELETE,
-    INSERT,
-    NO_OLD_ROW,
-    OLD_KEY,
-    UPDATE,
-    CopiedRows,
-    MessageChanges,
-    TableChanges,
-    Transaction,
-    Truncation,
-)
+from shared.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
 from shared.lsn import format_lsn
-from shared.table import UNCHANGED, Table, Unchanged, Value
 from worker.copied_rows import as_changes
+from worker.sinks.json_images import Row, new_rows, old_rows
 from worker.sinks.json_rows import Slot, lines_of_slots, row_slots, whole_columns
-from worker.sinks.json_values import JsonColumn, json_column
-
-Row = dict[str, Any]
+from worker.sinks.json_values import JsonColumn
 
 _POSTGRES_EPOCH = datetime(2000, 1, 1)  # UTC; without a zone, so that isoformat adds none
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
@@ -148,7 +134,7 @@ def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes])
 def _lines_one_by_one(changes: TableChanges, stamps: _Stamps) -> Iterator[bytes]:
     table = changes.table
     befores = old_rows(changes)
-    afters, unchanged = _new_rows(changes, befores)
+    afters, unchanged = new_rows(changes, befores)
     keys = _keys(changes, befores, afters)
     positions, xids, committed_at = stamps.positions, stamps.xids, stamps.committed_at
     schema, name, dumps, end_line = table.schema, table.name, orjson.dumps, orjson.OPT_APPEND_NEWLINE
@@ -179,67 +165,6 @@ def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps:
     slots: list[Slot] = [b'{"position":', [stamps.positions[index] for index in indexes], b',"operation":"', *operations, b'"']
     tails = [stamps.tails[index] for index in indexes]
     return lines_of_slots([*slots, *row_slots(changes.table, columns), tails], len(changes))
-
-
-def old_rows(changes: TableChanges) -> Sequence[Row | None]:
-    """Per row its old image as far as it was sent, None when it was not."""
-    if changes.old is None or changes.old_kinds is None:
-        return [None] * len(changes)
-    table = changes.table
-    names = [column.name for column in table.columns]
-    identity = [column.name for column in table.columns if column.identity_key]
-    rows: list[Row | None] = []
-    for kind, row in zip(changes.old_kinds, _rows(names, _typed_columns(table, changes.old), len(changes)), strict=True):
-        if kind == NO_OLD_ROW:
-            rows.append(None)
-        else:
-            kept = identity if kind == OLD_KEY else names
-            rows.append({name: row[name] for name in kept if row[name] is not UNCHANGED})
-    return rows
-
-
-def _rows(names: list[str], columns: list[list[Any]], count: int) -> list[Row]:
-    if not names:
-        return [{} for _ in range(count)]
-    return [dict(zip(names, values)) for values in zip(*columns)]  # noqa: B905  strict takes a tenth of the whole module's time
-
-
-def _new_rows(changes: TableChanges, befores: Sequence[Row | None]) -> tuple[Sequence[Row | None], dict[int, list[str]]]:
-    """Per row its new image (None for a DELETE), and the names of unknown columns of those rows that have any."""
-    names = [column.name for column in changes.table.columns]
-    rows: list[Row | None] = list(_rows(names, _typed_columns(changes.table, changes.new), len(changes)))
-    if DELETE in changes.operations:
-        for row, operation in enumerate(changes.operations):
-            if operation == DELETE:
-                rows[row] = None
-    unchanged: dict[int, list[str]] = {}
-    for row in _rows_with_unchanged(changes):
-        unknown = _take_from_old(rows[row], befores[row])
-        if unknown:
-            unchanged[row] = unknown
-    return rows, unchanged
-
-
-def _rows_with_unchanged(changes: TableChanges) -> set[int]:
-    if UPDATE not in changes.operations:
-        return set()
-    columns = [column for column in changes.new if Unchanged in set(map(type, column))]
-    return {
-        row for column in columns for row, value in enumerate(column) if value is UNCHANGED and changes.operations[row] == UPDATE
-    }
-
-
-def _take_from_old(after: Row | None, before: Row | None) -> list[str]:
-    """Fills the unchanged columns of ``after`` from ``before``; removes those that it does not hold and returns their names."""
-    assert after is not None
-    unknown = []
-    for name in [name for name, value in after.items() if value is UNCHANGED]:
-        if before is not None and name in before:
-            after[name] = before[name]
-        else:
-            del after[name]
-            unknown.append(name)
-    return unknown
 
 
 def _keys(changes: TableChanges, befores: Sequence[Row | None], afters: Sequence[Row | None]) -> Sequence[Row | None]:
@@ -289,13 +214,3 @@ def _border_line(operation: str, transaction: Transaction) -> bytes:
         "committed_at": format_timestamp(transaction.committed_at),
     }
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _typed_columns(table: Table, columns: Sequence[Sequence[Value]]) -> list[list[Any]]:
-    """``columns`` with what stands in the JSON for each value; NULL and UNCHANGED stay themselves."""
-    typed = []
-    for column, values in zip(table.columns, columns, strict=True):
-        sent = [value for value in values if value.__class__ is bytes]
-        texts = map(orjson.Fragment, json_column(table, column, sent).whole())
-        typed.append([next(texts) if value.__class__ is bytes else value for value in values])
-    return typed

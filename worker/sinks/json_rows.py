@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from shared.table import UNCHANGED, Table, Value
-from worker.sinks.json_values import NULL, JsonColumn, json_column
+from worker.sinks.json_values import KINDS, NULL, JsonColumn, Kinds, json_column
 
 Slot = bytes | Sequence[bytes]
 """The same for every row, or one text for each."""
 
 
-def whole_columns(table: Table, columns: Iterable[Sequence[Value]]) -> list[JsonColumn] | None:
+def whole_columns(table: Table, columns: Iterable[Sequence[Value]], kinds: Kinds = KINDS) -> list[JsonColumn] | None:
     """None when a value was not sent: such rows are told one by one."""
     whole = []
     for column, values in zip(table.columns, columns, strict=True):
         sent = [value for value in values if value.__class__ is bytes]
-        texts = json_column(table, column, sent)
+        texts = json_column(table, column, sent, kinds)
         if len(sent) < len(values):
             if UNCHANGED in values:
                 return None
@@ -32,15 +32,16 @@ def row_slots(table: Table, columns: Sequence[JsonColumn]) -> Iterator[Slot]:
     """What a line says between its operation and its transaction, of rows without an old image."""
     yield b',"schema":' + orjson.dumps(table.schema) + b',"table":' + orjson.dumps(table.name) + b',"key":'
     if table.key:
-        yield from _object_slots(table, columns, table.key)
+        yield from object_slots(table, columns, table.key)
     else:
         yield NULL
     yield b',"before":null,"after":'
-    yield from _object_slots(table, columns, range(len(columns)))
+    yield from object_slots(table, columns, range(len(columns)))
     yield b","
 
 
-def _object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[int]) -> Iterator[Slot]:
+def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[int]) -> Iterator[Slot]:
+    """An object of these columns."""
     before = b"{"
     for index in indexes:
         texts, quote = columns[index]

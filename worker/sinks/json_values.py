@@ -6,7 +6,7 @@ a column is looked at as a whole first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -28,10 +28,15 @@ class JsonColumn(NamedTuple):
         return (b'"%b"' % text for text in self.texts) if self.quote else self.texts
 
 
-def json_column(table: Table, column: Column, values: Sequence[bytes]) -> JsonColumn:
+Kinds = Mapping[int, Callable[[Sequence[bytes]], JsonColumn]]
+"""What makes JSON of a type's values, by type OID (pg_type.dat); ``strings`` does for those that are not named. Raises ValueError
+or KeyError for a value that is not of the type."""
+
+
+def json_column(table: Table, column: Column, values: Sequence[bytes], kinds: Kinds) -> JsonColumn:
     """``values`` are of ``column``, without NULL and UNCHANGED. Raises WireError for one that is not of the column's type."""
     try:
-        return _KINDS.get(column.type_oid, _strings)(values)
+        return kinds.get(column.type_oid, strings)(values)
     except UnicodeDecodeError:
         raise WireError(
             f"a value of {table.qualified_name}.{column.name} is not UTF-8",
@@ -47,13 +52,13 @@ _ESCAPED = b'"\\' + bytes(range(0x20))
 _LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in letters, which come after
 
 
-def _integers(values: Sequence[bytes]) -> JsonColumn:
+def integers(values: Sequence[bytes]) -> JsonColumn:
     if b"".join(values).translate(None, b"-0123456789") or b"" in values:
         raise ValueError("not an integer")
     return JsonColumn(values, b"")
 
 
-def _numbers(values: Sequence[bytes]) -> JsonColumn:
+def numbers(values: Sequence[bytes]) -> JsonColumn:
     if b"" in values:
         raise ValueError("not a number")
     if not b"".join(values).translate(None, b"+-.0123456789e"):
@@ -61,16 +66,16 @@ def _numbers(values: Sequence[bytes]) -> JsonColumn:
     return JsonColumn([value if value[-1] <= _LAST_DIGIT else b'"%b"' % value for value in values], b"")
 
 
-def _booleans(values: Sequence[bytes]) -> JsonColumn:
+def booleans(values: Sequence[bytes]) -> JsonColumn:
     return JsonColumn([_BOOLEANS[value] for value in values], b"")
 
 
-def _documents(values: Sequence[bytes]) -> JsonColumn:
+def documents(values: Sequence[bytes]) -> JsonColumn:
     _check_utf8(b",".join(values))
     return JsonColumn([value.translate(_LINE_BREAKS_TO_SPACES) for value in values], b"")
 
 
-def _strings(values: Sequence[bytes]) -> JsonColumn:
+def strings(values: Sequence[bytes]) -> JsonColumn:
     joined = b",".join(values)
     _check_utf8(joined)
     if len(joined.translate(None, _ESCAPED)) == len(joined):
@@ -84,16 +89,16 @@ def _check_utf8(joined: bytes) -> None:
         joined.decode()
 
 
-_KINDS: dict[int, Callable[[Sequence[bytes]], JsonColumn]] = {
-    16: _booleans,
-    20: _integers,  # int8
-    21: _integers,  # int2
-    23: _integers,  # int4
-    26: _integers,  # oid
-    114: _documents,  # json
-    700: _numbers,  # float4
-    701: _numbers,  # float8
-    1700: _numbers,  # numeric
-    3802: _documents,  # jsonb
+KINDS: Kinds = {
+    16: booleans,
+    20: integers,  # int8
+    21: integers,  # int2
+    23: integers,  # int4
+    26: integers,  # oid
+    114: documents,  # json
+    700: numbers,  # float4
+    701: numbers,  # float8
+    1700: numbers,  # numeric
+    3802: documents,  # jsonb
 }
-"""By type OID (pg_type.dat)."""
+"""Those of our own JSON lines."""

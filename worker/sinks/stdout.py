@@ -1,4 +1,4 @@
-"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``json_lines`` says what
+"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``line_shape`` says what
 is in it.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
@@ -17,7 +17,7 @@ from shared.changes import CopiedRows, MessageChanges
 from shared.errors import ConsumerGoneError, TerminalError
 from shared.settings import WorkerSettings
 from worker.positions import BucketPositions
-from worker.sinks.json_lines import encode_copied, encode_lines
+from worker.sinks.line_shape import LineShape
 from worker.sinks.receipt_bodies import receipt_bodies
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 
@@ -29,12 +29,13 @@ class LineWriter:
     """Receipt bodies are lines, about RECEIPT_BYTES of them; one message is never cut, so a large one makes a large body."""
 
     transactions: bool
+    shape: LineShape = LineShape.JSON
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return receipt_bodies((encode_lines(message, transactions=self.transactions), True) for message in messages)
+        return receipt_bodies((self.shape.encode(message, transactions=self.transactions), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return receipt_bodies((encode_copied(rows), not rows.more_follow) for rows in copied)
+        return receipt_bodies((self.shape.encode_copied(rows), not rows.more_follow) for rows in copied)
 
 
 class StdoutSink:
@@ -42,9 +43,15 @@ class StdoutSink:
 
     delivery = Delivery.STREAMED
 
-    def __init__(self, settings: WorkerSettings, transactions: bool, descriptor: int = STANDARD_OUTPUT) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        transactions: bool,
+        descriptor: int = STANDARD_OUTPUT,
+        shape: LineShape = LineShape.JSON,
+    ) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
-        self._writer = LineWriter(transactions)
+        self._writer = LineWriter(transactions, shape)
         self._descriptor = descriptor
         self._applied = NOTHING_APPLIED
         self._written = NOTHING_APPLIED

@@ -27,6 +27,7 @@ def webhook_settings(receiver: HttpServer | str, **changed: Any) -> WebhookSinkS
         "ca_file": "",
         "allow_hosts": ("127.0.0.1",),
         "transactions": False,
+        "shape": "json",
     }
     return WebhookSinkSettings(**settings | changed)
 

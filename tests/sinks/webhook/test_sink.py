@@ -303,3 +303,33 @@ def test_a_request_that_is_too_large_is_halved(receiver: HttpServer, open_sink: 
     changes = chain.from_iterable((insert(ROWS, b"%d" % n, b"n"), delete(ROWS, b"%d" % n, None)) for n in range(50))
     apply(open_sink(connections=1), [[message(1, *changes)]])
     assert len(receiver.objects()) == 100
+
+
+def test_pg_flos_shape_is_delivered_and_refused_like_ours(receiver: HttpServer, open_sink: NewSink) -> None:
+    """Each change in a request of its own is what pg_flo sends."""
+    receiver.answer = lambda request: Answer(422) if b'"NewTuple":{"id":2,' in request.body else Answer()
+    sink = open_sink(format="single", shape="pg-flo", connections=2)
+    copy = copied(1, ROWS, (b"1", b"n"), (b"2", b"n"))
+    with pytest.raises(RejectedChanges) as raised:
+        apply_copied(sink, [[copy]])
+    assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
+    apply_copied(sink, [[replace(copied(1, ROWS, (b"1", b"n")), numbers=(0,))]])
+    changes = [
+        insert(ROWS, b"2", b"bad"),
+        insert(ROWS, b"3", b"n"),
+        update(ROWS, b"2", b"behind the refused one"),
+        truncate(ROWS),
+    ]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(sink, [[message(1, *changes)]])
+    assert [str(each.position) for each in raised.value.rejections] == ["0/3E8:1"]
+    taken_out = message(1, *changes)
+    part, truncation = taken_out.parts
+    assert isinstance(part, TableChanges)
+    taken_out.parts = [part.select([1]), truncation]
+    apply(sink, [[taken_out]])
+    assert [(each["Type"], each.get("NewTuple", {}).get("id")) for each in receiver.objects()] == [
+        ("INSERT", 1),
+        ("INSERT", 3),
+        ("TRUNCATE", None),
+    ]

@@ -29,7 +29,7 @@ from shared.lsn import format_lsn
 from shared.table import UNCHANGED, Table, Unchanged, Value
 from worker.copied_rows import as_changes
 from worker.sinks.file.typed_columns import arrow_type, typed_column
-from worker.sinks.json_lines import old_rows
+from worker.sinks.json_images import old_rows
 
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 

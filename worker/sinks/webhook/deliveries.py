@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import orjson
-
 from shared.dead_letter import copied_position
 from shared.errors import TerminalError
 from shared.position import Position
 from worker.dead_letters import RejectedChanges, Rejection
+from worker.sinks.webhook.line_facts import read_line
 from worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLine
-from worker.sinks.webhook.request import is_barrier, row_of
+from worker.sinks.webhook.request import is_barrier
 
 MOST_REFUSALS = 100  # in one pass: a receiver that refuses everything is not asked change by change before the limit is looked at
 
@@ -67,7 +66,7 @@ class Deliveries:
             going: list[PlacedLine] = []
             held_back: list[PlacedLine] = []
             for line in lines:
-                (held_back if row_of(line) in self._refused_rows else going).append(line)
+                (held_back if read_line(line.text).row in self._refused_rows else going).append(line)
             self._leave_out(lane, held_back)
         return going
 
@@ -78,7 +77,7 @@ class Deliveries:
             self._rejections[rejection.position] = rejection
             self._leave_out(lane, [line])
             if line.track == CHANGES:
-                self._refused_rows.add(row_of(line))
+                self._refused_rows.add(read_line(line.text).row)
         if is_barrier(line) or len(self._rejections) >= MOST_REFUSALS:
             self.check()
 
@@ -96,12 +95,12 @@ class Deliveries:
 
 
 def _position(line: PlacedLine, status: int) -> Position:
-    content = orjson.loads(line.text)
-    if content.get("position"):
-        return Position.parse(content["position"])
-    if content["operation"] == "READ":
+    facts = read_line(line.text)
+    if facts.position:
+        return Position.parse(facts.position)
+    if facts.operation == "READ":
         return copied_position(line.sequence, line.number >> PARTS)
     raise TerminalError(
-        f"the webhook's receiver answered {content['operation']} with status {status}",
+        f"the webhook's receiver answered {facts.operation} with status {status}",
         "only changes and copied rows can be set aside: make the receiver accept it, start the worker again",
     )

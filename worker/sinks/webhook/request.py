@@ -11,8 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import orjson
-
+from worker.sinks.webhook.line_facts import read_line
 from worker.sinks.webhook.placed_lines import BARRIER, PARTS, PlacedLine
 
 DIGEST_BYTES = 8  # of SHA-256; a collision would need the same worker and positions too
@@ -97,18 +96,12 @@ def request_key(group: str, worker: str, lines: Sequence[PlacedLine], body: byte
 
 def change_name(line: PlacedLine) -> str:
     """The change's position, or what takes its place for a copied row and for a transaction's begin and commit."""
-    content = orjson.loads(line.text)
-    if content.get("position"):
-        return str(content["position"])
-    if "commit_lsn" in content:
-        return f"{content['commit_lsn']}:{content['operation'].lower()}"
+    facts = read_line(line.text)
+    if facts.position:
+        return facts.position
+    if facts.commit_lsn:
+        return f"{facts.commit_lsn}:{facts.operation.lower()}"
     return f"copy:{line.sequence}:{(line.number >> PARTS) + 1}"
-
-
-def row_of(line: PlacedLine) -> bytes:
-    """Tells whether two lines are about the same row; of a table without a key, whether they are about the same table."""
-    content = orjson.loads(line.text)
-    return orjson.dumps([content.get("schema"), content.get("table"), content.get("key")])
 
 
 def is_barrier(line: PlacedLine) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from shared import telemetry
 from shared.settings import WebhookSinkSettings, WorkerSettings
 from worker.positions import BucketPositions
+from worker.sinks.line_shape import LineShape
 from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 from worker.sinks.webhook.connection import ReceiverConnection, trusted_certificates
 from worker.sinks.webhook.courier import Courier, Pause, Stationery
@@ -65,7 +66,7 @@ class WebhookSink:
         self._applied = applied
 
     def writer(self) -> LaneWriter:
-        return LaneWriter(self._webhook.connections, self._webhook.transactions)
+        return LaneWriter(self._webhook.connections, self._webhook.transactions, LineShape(self._webhook.shape))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises RejectedChanges when the receiver refuses changes. What was delivered by then is not sent again when the batch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from shared.changes import CopiedRows, MessageChanges
-from worker.sinks.json_lines import encode_copied, encode_lines
+from worker.sinks.line_shape import LineShape
 from worker.sinks.receipt_bodies import receipt_bodies
 from worker.sinks.sink import Partition
 from worker.sinks.webhook.lane_choice import ChosenLanes, lane_of_copied
@@ -20,6 +20,7 @@ class LaneWriter:
 
     lanes: int
     transactions: bool
+    shape: LineShape
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         return receipt_bodies((self._section(message).encode(), True) for message in messages)
@@ -30,7 +31,7 @@ class LaneWriter:
     def _section(self, message: MessageChanges) -> Section:
         section = Section(message.sequence, CHANGES)
         texts: list[bytes] = []
-        lines = encode_lines(message, transactions=self.transactions)
+        lines = self.shape.encode(message, transactions=self.transactions)
         for (slot, lane, others), line in zip(self._slots(message), lines, strict=True):
             section.numbers.append(slot << PARTS)
             section.lanes.append(lane)
@@ -44,7 +45,7 @@ class LaneWriter:
         return section
 
     def _slots(self, message: MessageChanges) -> Iterator[tuple[int, int, Sequence[int]]]:
-        """For each element of ``encode_lines`` its number, without its last PARTS bits, its lane, and the lanes of its further
+        """For each element of the encoded lines its number, without its last PARTS bits, its lane, and the lanes of its further
         lines. Begin and commit of each transaction have numbers of their own, asked for or not."""
         chosen = ChosenLanes(message, self.lanes)
         for before, transaction in enumerate(message.transactions):
@@ -62,7 +63,7 @@ class LaneWriter:
         """Each with whether it is the last of its message: a message may come in parts, for several tables."""
         part = 0
         for rows in copied:
-            lines = encode_copied(rows)
+            lines = self.shape.encode_copied(rows)
             numbers = [rows.row_number(row) << PARTS for row in range(rows.rows)] or [0] * len(lines)
             track = 1 + crc32(b"%d %s" % (part, rows.table.qualified_name.encode())) // 2
             lane = lane_of_copied(rows, self.lanes)
