@@ -8,7 +8,7 @@ from shared.changes import CopiedRows, MessageChanges
 from worker.sinks import json_lines, pg_flo_lines
 
 
-class LineShape(enum.StrEnum):
+class LineShape(enum.Enum):
     """``value`` is how the option spells it."""
 
     JSON = "json"
