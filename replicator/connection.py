@@ -19,6 +19,8 @@ from shared.settings import PostgresSettings
 CONNECT_TIMEOUT_S = 10
 SILENCE_S = 1.0  # after which the log says what is waited for
 
+log = telemetry.logger(__name__)
+
 SESSION_SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -105,6 +107,16 @@ def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]
     if replication:
         parameters["replication"] = "database"
     return parameters
+
+
+async def notice_our_end(connection: Connection) -> None:
+    """Makes the server see within seconds that this process is gone, while it runs a statement that takes long."""
+    try:
+        await connection.execute("SET client_connection_check_interval = '5s'")
+    except errors.InvalidParameterValue:
+        log.debug("the source cannot look whether we are there while it waits; it notices afterwards")
+    except psycopg.Error as error:
+        raise sql_error(error, "preparing to wait") from None
 
 
 _REFUSALS = (

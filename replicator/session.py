@@ -25,6 +25,7 @@ from replicator.recorder import Recorder
 from replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
 from replicator.retention import Retention
 from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot, warn_of_running_ahead
+from replicator.slot_wait import SlotPatience
 from replicator.snapshot.room import CopyRetention
 from replicator.source import Source, SourceFacts
 from replicator.tasks import run_until_first
@@ -166,7 +167,8 @@ async def _prepare_source(
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
         run.made.slot = True
-        slot = await create_slot(source, names, facts, run.settings.failover)
+        patience = SlotPatience(run.settings.source, run.settings.slot_timeout_s)
+        slot = await create_slot(source, names, facts, run.settings.failover, patience)
     check_slot(slot, facts)
     if not record.slot_lsn:
         record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))

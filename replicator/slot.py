@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import LiteralString
 
+from replicator.slot_wait import SlotPatience, wait_for_slot
 from replicator.source import Source, SourceFacts
 from shared import telemetry
 from shared.errors import TerminalError, TransientError, UsageError
@@ -75,14 +76,18 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
         )
 
 
-async def create_slot(source: Source, names: GroupNames, facts: SourceFacts, failover: bool) -> ReplicationSlot:
-    """Waits for the transactions that are open in the source (manual: pg_create_logical_replication_slot)."""
-    doing = f"creating replication slot {names.slot}"
+async def create_slot(
+    source: Source, names: GroupNames, facts: SourceFacts, failover: bool, patience: SlotPatience
+) -> ReplicationSlot:
+    """Waits for the transactions that are open in the source (manual: pg_create_logical_replication_slot). Raises
+    SlotTimeoutError when they stay open for too long."""
+    statement: LiteralString = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
     if failover:
         check_failover(facts)
-        await source.rows(doing, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)", [names.slot])
-    else:
-        await source.rows(doing, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [names.slot])
+        statement = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)"
+    await source.notice_our_end()
+    creating = source.rows(f"creating replication slot {names.slot}", statement, [names.slot])
+    await wait_for_slot(names.slot, creating, patience)
     slot = await find_slot(source, names)
     if slot is None:
         raise TerminalError(f"replication slot {names.slot} disappeared while it was made", "start again")

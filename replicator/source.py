@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from replicator.connection import Connection, connect, sql_error
+from replicator.connection import Connection, connect, notice_our_end, sql_error
 from shared.errors import LockTimeoutError, TerminalError
 from shared.lsn import LSN, parse_lsn
 from shared.pgoutput.messages import Relation
@@ -110,6 +110,10 @@ class Source:
                 return await (await cursor.execute(query, parameters)).fetchall()
         except psycopg.Error as error:
             raise sql_error(error, doing) from None
+
+    async def notice_our_end(self) -> None:
+        """Before a statement that may take long: see ``connection.notice_our_end``."""
+        await notice_our_end(self._connection)
 
     async def execute(self, doing: str, statement: sql.Composed) -> None:
         """Raises LockTimeoutError when ``lock_timeout`` was set and passed."""

@@ -6,7 +6,8 @@
     │   ├── WireError           bytes that are not what the format says
     │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
-    │   └── SinkBehindError    75   the sink is behind where it was, as after a failover
+    │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover
+    │   └── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
     └── TransientError     75   the same call may succeed later
         ├── LockTimeoutError    a lock at the source was not to be had for now
         ├── StreamBehindError   the stream of changes ends before what is applied
@@ -62,6 +63,13 @@ class ConsumerGoneError(TerminalError):
 class SinkBehindError(TerminalError):
     """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new one goes
     on from where the sink is: exit 75."""
+
+    exit_code = 75
+
+
+class SlotTimeoutError(TerminalError):
+    """A new slot needs the end of transactions that stay open for too long. This process gives up; a later one may have more
+    luck: exit 75."""
 
     exit_code = 75
 

@@ -134,6 +134,15 @@ _REPLICATOR = (
         "false",
     ),
     Option(
+        "slot-timeout",
+        Kind.DURATION,
+        REPLICATOR,
+        "How long to wait for transactions that are open in the source when a slot is made",
+        "1h",
+        "10m",
+        minimum=1,
+    ),
+    Option(
         "stream", Kind.SWITCH, REPLICATOR, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
     ),
     Option("copy", Kind.SWITCH, REPLICATOR, "Mode: copy the tables as they are, then stop", "false", "false"),

@@ -96,6 +96,7 @@ class ReplicatorSettings:
     without_copy: tuple[str, ...]
     check_interval_s: float
     failover: bool
+    slot_timeout_s: float
     until_lsn: str
     copy: CopySettings | None
     connect_timeout_s: float

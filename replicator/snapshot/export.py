@@ -16,7 +16,8 @@ from typing import LiteralString, Self
 import psycopg
 from psycopg import errors, sql
 
-from replicator.connection import Connection, connect, sql_error
+from replicator.connection import Connection, connect, notice_our_end, sql_error
+from replicator.slot_wait import SlotPatience, wait_for_slot
 from replicator.source import Source
 from shared.errors import SnapshotGoneError
 from shared.lsn import LSN, parse_lsn
@@ -61,20 +62,21 @@ class SnapshotKeeper:
         connection = await connect(settings)
         try:
             await begin(connection)
-            [lsn] = await _row(connection, _CURRENT_LSN)
+            [lsn] = await _fetch(connection, _CURRENT_LSN)
             return cls(connection, await _export(connection, parse_lsn(lsn)))
         except BaseException:
             await connection.close()
             raise
 
     @classmethod
-    async def export_at_slot(cls, settings: PostgresSettings) -> Self:
-        """A snapshot whose LSN is exact. Waits for the transactions that are open in the source, as every new slot does."""
+    async def export_at_slot(cls, settings: PostgresSettings, timeout_s: float) -> Self:
+        """A snapshot whose LSN is exact. Waits for the transactions that are open in the source, as every new slot does. Raises
+        SlotTimeoutError when they stay open for longer than ``timeout_s``."""
         connection = await connect(settings)
         try:
             replication = await connect(settings, replication=True)
             try:
-                lsn, name = await _create_temporary_slot(replication)
+                lsn, name = await _create_temporary_slot(replication, SlotPatience(settings, timeout_s))
                 await begin(connection)
                 await import_snapshot(connection, name)
                 return cls(connection, await _export(connection, lsn))
@@ -100,7 +102,7 @@ class SnapshotKeeper:
         await self._connection.close()
 
 
-async def _create_temporary_slot(replication: Connection) -> tuple[LSN, str]:
+async def _create_temporary_slot(replication: Connection, patience: SlotPatience) -> tuple[LSN, str]:
     """The slot's consistent point and the snapshot's name.
 
     The consistent point is the end of a WAL record. A commit record that begins right there is the first one that the snapshot
@@ -109,11 +111,8 @@ async def _create_temporary_slot(replication: Connection) -> tuple[LSN, str]:
     slot = f"pgsluice_copy_{secrets.token_hex(8)}"
     # PostgreSQL 14 knows only this spelling; later versions, which write (SNAPSHOT 'export'), still take it.
     statement = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-    try:
-        row = await (await replication.execute(statement.encode())).fetchone()
-    except psycopg.Error as error:
-        raise sql_error(error, "exporting a snapshot") from None
-    assert row is not None
+    await notice_our_end(replication)
+    row = await wait_for_slot(slot, _fetch(replication, statement.encode()), patience)
     _, consistent_point, name, _ = row
     return parse_lsn(consistent_point), name
 
@@ -140,11 +139,11 @@ async def import_snapshot(connection: Connection, name: str) -> None:
 
 
 async def _export(connection: Connection, lsn: LSN) -> ExportedSnapshot:
-    [name] = await _row(connection, "SELECT pg_export_snapshot()")
+    [name] = await _fetch(connection, "SELECT pg_export_snapshot()")
     return ExportedSnapshot(name, lsn, f"{lsn:016X}-{secrets.token_hex(4)}")
 
 
-async def _row(connection: Connection, query: LiteralString) -> tuple[str, ...]:
+async def _fetch(connection: Connection, query: LiteralString | bytes) -> tuple[str, ...]:
     try:
         row = await (await connection.execute(query)).fetchone()
     except psycopg.Error as error:

@@ -72,7 +72,7 @@ class Round:
         if not self._copy.then_stream:
             return await SnapshotKeeper.export(self._settings.source)
         log.info("exporting a snapshot; this waits for transactions that are open in the source")
-        return await SnapshotKeeper.export_at_slot(self._settings.source)
+        return await SnapshotKeeper.export_at_slot(self._settings.source, self._settings.slot_timeout_s)
 
     async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
         """The tables that can be copied; the others are errored."""

@@ -42,6 +42,7 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         without_copy=values.names("without-copy"),
         check_interval_s=values.seconds("check-interval"),
         failover=values.switch("failover"),
+        slot_timeout_s=values.seconds("slot-timeout"),
         until_lsn=values.text("until-lsn"),
         copy=_copy_settings(values),
         connect_timeout_s=values.seconds("connect-timeout"),

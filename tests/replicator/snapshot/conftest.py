@@ -57,7 +57,7 @@ class Copier:
     @asynccontextmanager
     async def snapshot(self, table: str, range_bytes: int = PAGE_BYTES) -> AsyncIterator[tuple[CopyOrder, list[RangeOrder]]]:
         """The orders of a copy of one table, while its snapshot is kept; the begin message is published."""
-        keeper = await SnapshotKeeper.export_at_slot(self.source.settings)
+        keeper = await SnapshotKeeper.export_at_slot(self.source.settings, 60.0)
         client = await connect(self.nats, "test")
         try:
             await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, 86_400.0))

@@ -14,6 +14,8 @@ from shared.errors import SnapshotGoneError
 from shared.lsn import parse_lsn
 from tests.servers import Database, PostgresServer
 
+TIMEOUT_S = 60.0
+
 
 async def count_under(source: Database, name: str) -> int:
     connection = await connect(source.settings)
@@ -33,7 +35,7 @@ def slots(source: Database) -> list[tuple[object, ...]]:
 
 async def test_other_connections_see_what_the_snapshot_saw_and_no_slot_is_left(source_database: Database) -> None:
     source_database.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
-    keeper = await SnapshotKeeper.export_at_slot(source_database.settings)
+    keeper = await SnapshotKeeper.export_at_slot(source_database.settings, TIMEOUT_S)
     try:
         source_database.execute("INSERT INTO t VALUES (2)")
         assert await count_under(source_database, keeper.snapshot.name) == 1
@@ -44,7 +46,7 @@ async def test_other_connections_see_what_the_snapshot_saw_and_no_slot_is_left(s
 
 async def test_the_oldest_server_exports_a_snapshot_at_a_slot(postgres_of: Callable[[int], PostgresServer]) -> None:
     database = postgres_of(14).create_database("exported")
-    keeper = await SnapshotKeeper.export_at_slot(database.settings)
+    keeper = await SnapshotKeeper.export_at_slot(database.settings, TIMEOUT_S)
     await keeper.close()
     assert keeper.snapshot.lsn > 0
     database.drop()
@@ -69,7 +71,7 @@ async def test_the_lsn_divides_what_the_snapshot_holds_from_what_it_does_not(sou
     writing = asyncio.create_task(asyncio.to_thread(write))
     try:
         for _ in range(10):
-            keeper = await SnapshotKeeper.export_at_slot(source_database.settings)
+            keeper = await SnapshotKeeper.export_at_slot(source_database.settings, TIMEOUT_S)
             held = await count_under(source_database, keeper.snapshot.name)
             lsn = keeper.snapshot.lsn
             await keeper.close()
@@ -92,7 +94,7 @@ async def test_a_snapshot_without_a_slot_needs_no_logical_wal(source_database: D
 
 async def test_a_terminated_keeper_is_noticed_and_its_snapshot_is_gone(source_database: Database) -> None:
     source_database.execute("CREATE TABLE t (a int)")
-    keeper = await SnapshotKeeper.export_at_slot(source_database.settings)
+    keeper = await SnapshotKeeper.export_at_slot(source_database.settings, TIMEOUT_S)
     watching = asyncio.create_task(keeper.watch())
     source_database.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
@@ -114,7 +116,7 @@ async def test_time_limits_of_the_role_do_not_end_the_keeper(source_database: Da
     try:
         settings = source_database.settings
         fields = {name: getattr(settings, name) for name in type(settings).__dataclass_fields__}
-        keeper = await SnapshotKeeper.export_at_slot(type(settings)(**{**fields, "user": role}))
+        keeper = await SnapshotKeeper.export_at_slot(type(settings)(**{**fields, "user": role}), TIMEOUT_S)
         try:
             for limit in limits:
                 assert await keeper.source.rows("", "SELECT current_setting(%s)", [limit]) == [("0",)]
