@@ -179,6 +179,17 @@ def server_said(sqlstate: str, text: str) -> str:
     return said + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
 
 
+TOO_LARGE = (
+    "a row is larger than 1 GB as text, which PostgreSQL cannot decode or copy (a bytea has twice its size as text). Make such"
+    " values smaller, or leave their table out of 'tables'"
+)
+
+
+def is_too_large(sqlstate: str, text: str) -> bool:
+    """Whether the server failed because a row does not fit into its memory chunks of 1 GB (its MaxAllocSize)."""
+    return "invalid memory alloc request size" in text or sqlstate == "54000"
+
+
 def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
     """What the operator reads when the source fails ``doing`` something ("creating publication …")."""
     fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"

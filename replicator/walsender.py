@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Self
 import psycopg
 from psycopg import pq, sql
 
-from replicator.connection import Connection, connect, server_said
+from replicator.connection import TOO_LARGE, Connection, connect, is_too_large, server_said
 from shared.errors import PgsluiceError, TerminalError, TransientError
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.settings import PostgresSettings
@@ -185,6 +186,13 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _place(result: pq.abc.PGresult) -> str:
+    """Where the server was in the WAL. Nothing else of its context is shown."""
+    context = (result.error_field(pq.DiagnosticField.CONTEXT) or b"").decode("utf-8", "replace")
+    found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", context)
+    return f" at {found[1]}" if found else ""
+
+
 def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
     """What the operator reads when the walsender fails. The server's detail is left out: it can hold row values. Where the server
     does not speak English, the catalog says at the next attempt that the slot is lost (``slot``)."""
@@ -192,6 +200,12 @@ def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
     function = result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b""
     fact = f"replication failed{server_said(sqlstate, text)}"
+    if is_too_large(sqlstate, text):
+        return TerminalError(
+            f"the source cannot decode a change{_place(result)}{server_said(sqlstate, text)}",
+            f"{TOO_LARGE}; the slot cannot pass this one: run 'pgsluice drop', empty the target and start again with"
+            " --copy-and-stream",
+        )
     if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
         return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")
     if sqlstate.startswith("22"):  # the message may hold a value

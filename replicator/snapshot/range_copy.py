@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 
-from replicator.connection import Connection, server_said
+from replicator.connection import TOO_LARGE, Connection, is_too_large, server_said
 from replicator.snapshot.copy_reader import CopyFailedError, CopyReader
 from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.plan import PageRange
@@ -68,4 +68,6 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
         return RangeFailedError(Verdict.REFUSED, TerminalError(fact, f"GRANT SELECT ON {pages.name} to the role"))
     if sqlstate.startswith("22"):
         return RangeFailedError(Verdict.REFUSED, TerminalError(fact, "the publication's row filter fails on a row; correct it"))
+    if is_too_large(sqlstate, text):
+        return RangeFailedError(Verdict.REFUSED, TerminalError(fact, f"{TOO_LARGE}; then start with --retry-errored"))
     return RangeFailedError(Verdict.FAILED, TransientError(fact, "see the source's log"))
