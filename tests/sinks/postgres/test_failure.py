@@ -46,6 +46,19 @@ def test_rows_that_the_target_cannot_hold_are_rejected_and_move_nothing(target: 
     assert target.commit([messages]).sequence == 1
 
 
+def test_a_label_that_the_enum_of_the_target_lacks_is_rejected_until_it_is_added(target: Target) -> None:
+    target.execute("CREATE TYPE mood AS ENUM ('calm'); CREATE TABLE people (id bigint PRIMARY KEY, mood mood)")
+    people = table("public.people", "id bigint", "mood public.mood")
+    target.apply(insert(people, b"1", b"calm"))
+    messages = target.messages([insert(people, b"2", b"angry")])
+    with pytest.raises(RejectedChanges) as caught:
+        target.commit([messages])
+    assert "SQLSTATE 22P02, column 'mood'" in caught.value.rejections[0].reason
+    target.execute("ALTER TYPE mood ADD VALUE 'angry'")
+    target.commit([messages])
+    assert target.rows("SELECT id, mood::text FROM people ORDER BY id") == [(1, "calm"), (2, "angry")]
+
+
 def test_a_null_where_the_target_has_none_names_the_column(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text NOT NULL)")
     with pytest.raises(RejectedChanges) as caught:

@@ -230,6 +230,15 @@ PARENTS = table("public.parents", "id bigint", "email text")
 CHILDREN = table("public.children", "id bigint", "parent_id bigint", "pal_id bigint")
 
 
+def test_tables_of_one_name_in_two_schemas_stay_apart(target: Target) -> None:
+    here, there = (table(f"{schema}.customers", "id bigint", "name text") for schema in ("here", "there"))
+    target.apply(insert(here, b"1", b"of here"), insert(there, b"1", b"of there"), insert(there, b"2", b"gone"))
+    target.apply(update(here, b"1", b"changed"), delete(there, b"2", None))
+    target.apply(truncate(here), insert(there, b"3", b"more"))
+    assert target.rows("SELECT id, name FROM here.customers") == []
+    assert target.rows("SELECT id, name FROM there.customers ORDER BY id") == [(1, "of there"), (3, "more")]
+
+
 def test_foreign_keys_are_respected_whatever_order_the_tables_come_in(family: Target) -> None:
     family.apply_partitions([[insert(CHILDREN, b"1", b"1", None), insert(PARENTS, b"1", b"a")]])
     family.apply(insert(PARENTS, b"2", b"b"), update(CHILDREN, b"1", b"2", b"1"), delete(PARENTS, b"1", None))
