@@ -61,7 +61,7 @@ class Copier:
         client = await connect(self.nats, "test")
         try:
             await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, 86_400.0))
-            [copied] = await read_tables(keeper.source, self.names, [self.oid(table)], 18)
+            [copied] = await read_tables(keeper.source, self.names, [self.oid(table)], self.source.server.version)
             order = CopyOrder(
                 group=self.group,
                 source=self.source.settings,

@@ -143,7 +143,7 @@ async def _obstacle(copier: Copier, role: str) -> str:
     settings = copier.source.settings
     keeper = await SnapshotKeeper.export(type(settings)(**{**_fields(settings), "user": role}))
     try:
-        [copied] = await read_tables(keeper.source, copier.names, [copier.oid("s.t")], 18)
+        [copied] = await read_tables(keeper.source, copier.names, [copier.oid("s.t")], copier.source.server.version)
         return str(copied.obstacle)
     finally:
         await keeper.close()
