@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from nats.aio.client import Client
 
@@ -69,9 +73,9 @@ class Snapshot:
         book = self._prepared.book
         if book.waiting:
             await run_until_first([self._copy_waiting(self._prepared), book.run(), _wait(stop)])
-            await book.write()
+            await self._until_answered(book.write, stop)
         if not book.waiting:
-            await self._finish(self._prepared)
+            await self._until_answered(partial(self._finish, self._prepared), stop)
         await self.close()
 
     async def close(self) -> None:
@@ -100,6 +104,20 @@ class Snapshot:
         await self._started(self._starting)
         machinery = Machinery(self._client, self._spark, self._threads)
         await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
+
+    async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
+        """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
+        ``stop``."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await write()
+            except TransientError as error:
+                if stop.is_set():
+                    raise
+                log.warning("the end of the copy cannot be recorded, trying again", reason=str(error))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), backoff.next_pause_s())
 
     async def _started(self, starting: asyncio.Future[object]) -> None:
         while not (await asyncio.wait({starting}, timeout=WAIT_LOG_INTERVAL_S))[0]:
