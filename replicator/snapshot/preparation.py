@@ -45,8 +45,8 @@ class PreparedCopy:
     book: TableBook
 
     async def store(self, record: SnapshotRecord) -> None:
-        self.record = record
         await self.ledger.store_snapshot(record)
+        self.record = record
 
 
 async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client: Client, source: Source) -> PreparedCopy:
