@@ -71,7 +71,7 @@ async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT
     except (OSError, ssl.SSLError, nats.errors.Error, ValueError) as error:
         raise _connect_error(settings, [error]) from None
     try:
-        await _check_server(client)
+        await _check_server(client, deadline_s)
     except PgsluiceError:
         await disconnect(client)
         raise
@@ -187,7 +187,7 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
     )
 
 
-async def _check_server(client: Client) -> None:
+async def _check_server(client: Client, deadline_s: float) -> None:
     version = client.connected_server_version
     if (version.major, version.minor) < MINIMUM_SERVER_VERSION:
         raise TerminalError(
@@ -199,11 +199,21 @@ async def _check_server(client: Client) -> None:
             f"the NATS server takes messages of {client.max_payload} bytes at most (max_payload)",
             f"set max_payload to {MINIMUM_PAYLOAD_BYTES} or more in its configuration; its default is 1MB",
         )
+    end = time.monotonic() + deadline_s
+    while await _lacks_leader(client):
+        if time.monotonic() > end:
+            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader")
+        await asyncio.sleep(RECONNECT_PAUSE_S)
+
+
+async def _lacks_leader(client: Client) -> bool:
+    """Raises TerminalError when there is no JetStream at all."""
     try:
         await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()
+        return False
     except (nats.errors.Error, OSError) as error:
         if is_passing(error) and not isinstance(error, nats.errors.NoRespondersError):
-            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader") from None
+            return True
         raise TerminalError(
             "the NATS server has no JetStream for this account",
             "start nats-server with -js and a store directory, or enable JetStream for the account",

@@ -44,6 +44,7 @@ class ClusterUnderFire:
         self._load = load
         self._choose = random.Random(seed)
         self._never = threading.Event()
+        self._is_started_again = False
 
     def kill_leader(self) -> None:
         """Of the changes, or of the state."""
@@ -54,10 +55,12 @@ class ClusterUnderFire:
         self._cluster.wait_until_current(stream)
 
     def kill_replicator(self) -> None:
+        self._is_started_again = True
         self._under_test.replicator.kill()
         self._under_test.replicator.start()
 
     def kill_worker(self) -> None:
+        self._is_started_again = True
         self._under_test.worker.kill()
         self._under_test.worker.start()
 
@@ -92,8 +95,14 @@ class ClusterUnderFire:
         wait_until(lambda: self._load.transactions >= transactions, what="more transactions")
 
     def check_alive(self) -> None:
+        """A process that was started while there was no leader may have given up, and is started again."""
         for process in (self._under_test.replicator, self._under_test.worker):
-            assert process.is_running, process.log()[-6000:]
+            if process.is_running:
+                continue
+            assert self._is_started_again, process.log()[-6000:]
+            assert process.wait() == 75, process.log()[-6000:]
+            print("started again:", process.log().splitlines()[-1], flush=True)
+            process.start()
 
 
 def run_cluster(
