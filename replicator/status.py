@@ -85,6 +85,11 @@ class GroupStatus:
     workers: list[WorkerStatus]
     halt: Mapping[str, Any] | None
 
+    @property
+    def was_started(self) -> bool:
+        """A group that is only copied (``--copy``) is bound to no slot, but has tables."""
+        return self.bound_to is not None or bool(self.tables)
+
 
 NEVER_STARTED = 1
 """The exit code for a group that nobody started, or whose name is misspelt."""
@@ -97,7 +102,7 @@ def run(settings: StatusSettings, as_json: bool) -> int:
         sys.stdout.write(orjson.dumps(asdict(status), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in format_status(status))
-    return 0 if status.bound_to is not None else NEVER_STARTED
+    return 0 if status.was_started else NEVER_STARTED
 
 
 async def _look(settings: StatusSettings) -> GroupStatus:
@@ -240,7 +245,7 @@ def format_status(status: GroupStatus) -> Iterator[str]:
 def _source_line(status: GroupStatus) -> str:
     bound = status.bound_to
     if bound is None:
-        return "this group has never been started on this NATS"
+        return "copied, and never streamed" if status.was_started else "this group has never been started on this NATS"
     return f"database {bound['database']}, system {bound['system_id']}, timeline {bound['timeline']}"
 
 

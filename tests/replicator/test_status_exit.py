@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from shared.jetstream import ChangeStream
+from shared.ledger import Ledger, Phase, TableRecord, now
+from shared.state import StateBucket
 from tests.replicator.conftest import Group
 from tests.servers import NatsServer, PgsluiceProcess
 
@@ -20,3 +23,15 @@ def test_status_of_a_group_that_was_never_started_is_1_and_of_another_0(replicat
     assert (code, json.loads(printed)["bound_to"]) == (1, None)
     replication.replicate()
     assert status(replication.name, nats_server)[0] == 0
+
+
+def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, nats_server: NatsServer) -> None:
+    """As ``--copy`` leaves it: tables in the ledger, and no slot that it would be bound to."""
+
+    async def note(_: ChangeStream, bucket: StateBucket) -> None:
+        await bucket.ensure(replication.settings().stream)
+        await Ledger(bucket).store_table(TableRecord(1, "public", "t", Phase.FINISHED_COPY, now()))
+
+    replication.with_broker(note)
+    code, printed = status(replication.name, nats_server)
+    assert (code, "copied, and never streamed" in printed, "public.t" in printed) == (0, True, True)
