@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from shared.jetstream import ChangeStream
-from shared.ledger import Ledger, Phase, TableRecord, now
+from shared.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from shared.state import StateBucket
 from tests.replicator.conftest import Group
 from tests.servers import NatsServer, PgsluiceProcess
@@ -30,6 +30,8 @@ def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, nats_ser
 
     async def note(_: ChangeStream, bucket: StateBucket) -> None:
         await bucket.ensure(replication.settings().stream)
+        copy = SnapshotRecord("", "", CopyState.RUNNING, CopyMode.COPY, now(), "", 0, "7", "shop", "2026-01-31T12:00:00Z")
+        await Ledger(bucket).store_snapshot(copy)
         await Ledger(bucket).store_table(TableRecord(1, "public", "t", Phase.FINISHED_COPY, now()))
 
     replication.with_broker(note)
