@@ -7,17 +7,20 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from replicator.slot import ReplicationSlot
-from replicator.walsender import SystemIdentity
-from shared.errors import TerminalError, TransientError
+from replicator.walsender import ANY_ORIGIN, SystemIdentity
+from shared.errors import TerminalError, TransientError, UsageError
 from shared.names import GroupNames
 from shared.state import GROUP_KEY, StateBucket
+
+ORIGINS_SINCE = 16
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """``slot_lsn`` is where the slot began, "" until it was made; ``publication_oid`` is the publication's identity."""
+    """``slot_lsn`` is where the slot began, "" until it was made; ``publication_oid`` is the publication's identity. ``origin``
+    says whose changes are in the stream, that of the settings at the first start."""
 
     group: str
     system_id: str
@@ -28,11 +31,12 @@ class GroupRecord:
     slot: str
     slot_lsn: str
     created_at: str
+    origin: str = ANY_ORIGIN
 
     @classmethod
     def decode(cls, value: dict[str, Any]) -> Self:
         """Passes over what it does not know."""
-        return cls(**{field.name: value[field.name] for field in fields(cls)})
+        return cls(**{field.name: value[field.name] for field in fields(cls) if field.name in value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,18 @@ def check_source(
         )
 
 
+def check_origin(bound: BoundRecord | None, origin: str, major_version: int) -> None:
+    """Raises UsageError when the server knows no origins, or when the group began with others: what was left out until then, or
+    would be from now on, nobody could tell from a loss."""
+    if origin != ANY_ORIGIN and major_version < ORIGINS_SINCE:
+        raise UsageError(f"origin: {origin} needs PostgreSQL {ORIGINS_SINCE}, the source is {major_version}", "set origin to any")
+    if bound is not None and bound.record.origin != origin:
+        raise UsageError(
+            f"this group was started with origin: {bound.record.origin}, not with {origin}",
+            f"set origin to {bound.record.origin}; to change it, {_START_AGAIN}",
+        )
+
+
 async def bind_group(
     bucket: StateBucket,
     bound: BoundRecord | None,
@@ -90,6 +106,7 @@ async def bind_group(
     identity: SystemIdentity,
     database: str,
     publication_oid: int,
+    origin: str,
 ) -> GroupRecord:
     """The group's record after ``check_source``, made at the first start.
 
@@ -106,6 +123,7 @@ async def bind_group(
             slot=names.slot,
             slot_lsn="",
             created_at=datetime.now(UTC).isoformat(),
+            origin=origin,
         )
         revision = await bucket.create(GROUP_KEY, asdict(record))
     else:

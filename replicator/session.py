@@ -16,7 +16,15 @@ from replicator.assembler import Assembler
 from replicator.feedback import Feedback, status_interval_s
 from replicator.first_start import MadeAtSource
 from replicator.group_publication import GroupPublication
-from replicator.group_record import GroupRecord, bind_group, check_source, note_slot, note_timeline, read_record
+from replicator.group_record import (
+    GroupRecord,
+    bind_group,
+    check_origin,
+    check_source,
+    note_slot,
+    note_timeline,
+    read_record,
+)
 from replicator.progress import Progress
 from replicator.publication import check_owner, find_publication
 from replicator.publisher import Publisher
@@ -108,7 +116,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     retention = Retention(stream, bucket, settings.stream.retention_s)
     copy_retention = CopyRetention(SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
-    await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn)
+    await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
     log.info(
         "replicating",
         slot=names.slot,
@@ -149,6 +157,7 @@ async def _prepare_source(
     bound = await read_record(bucket)
     slot = await find_slot(source, names)
     check_source(bound, names, identity, facts.database, slot)
+    check_origin(bound, run.settings.origin, facts.major_version)
     if run.settings.failover:
         check_failover(facts)
         if not run.is_publication_ready:
@@ -162,7 +171,7 @@ async def _prepare_source(
         has_published = bound is not None and bool(bound.record.slot_lsn)
         publication = await group_publication.prepare(is_bound=bound is not None, has_published=has_published)
         run.is_publication_ready = True
-    record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid)
+    record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid, run.settings.origin)
     run.made.record |= bound is None
     if slot is None:
         log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)

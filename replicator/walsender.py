@@ -28,6 +28,7 @@ from shared.settings import PostgresSettings
 
 XLOG_DATA = ord("w")
 KEEPALIVE = ord("k")
+ANY_ORIGIN = "any"
 XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock
 
 _KEEPALIVE = Struct(">xQqB")
@@ -109,12 +110,13 @@ class WalSender:
         with socket.socket(fileno=os.dup(self._pgconn.socket)) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
 
-    async def start(self, slot: str, publication: str, lsn: LSN) -> None:
-        """Starts streaming at ``lsn``, or where the slot is when that is later. Raises TransientError while somebody else
-        reads the slot."""
+    async def start(self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN) -> None:
+        """Starts streaming at ``lsn``, or where the slot is when that is later. Servers before 16 take no ``origin`` but "any".
+        Raises TransientError while somebody else reads the slot."""
         name = sql.Identifier(slot).as_string(self._connection)
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
-        options = f"(proto_version '1', publication_names {publications})"
+        origins = "" if origin == ANY_ORIGIN else ", origin 'none'"
+        options = f"(proto_version '1', publication_names {publications}{origins})"
         await self._command(f"START_REPLICATION SLOT {name} LOGICAL {format_lsn(lsn)} {options}")
 
     async def wait_readable(self) -> None:

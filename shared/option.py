@@ -41,6 +41,7 @@ WEBHOOK = (Role.WEBHOOK,)
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 OPERATIONS = ("insert", "update", "delete", "truncate")
+ORIGINS = ("any", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 

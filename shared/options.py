@@ -18,6 +18,7 @@ from shared.option import (
     LOG_FORMATS,
     LOG_LEVELS,
     OPERATIONS,
+    ORIGINS,
     POSTGRES,
     REPLICATOR,
     SOURCE,
@@ -124,6 +125,15 @@ _REPLICATOR = (
         "60s",
         "60s",
         minimum=1,
+    ),
+    Option(
+        "origin",
+        Kind.TEXT,
+        REPLICATOR,
+        "Replicate any change, or with 'none' only what no other replication wrote at the source (PostgreSQL 16 or later)",
+        "none",
+        "any",
+        choices=ORIGINS,
     ),
     Option(
         "failover",

@@ -81,7 +81,8 @@ class ReplicatorSettings:
     ``publish`` holds operations of the publication; ``publication`` is one that an administrator made, "" for the group's own.
     ``without_copy`` holds patterns of tables that are taken although rows or changes of them are missing at the targets.
     ``until_lsn`` is "" (for ever), "current" or an LSN's text.
-    ``connect_timeout_s`` is how long the first session may take to begin.
+    ``connect_timeout_s`` is how long the first session may take to begin. ``origin`` is pgoutput's: "any", or "none" for changes
+    that no replication origin has.
     """
 
     group: str
@@ -95,6 +96,7 @@ class ReplicatorSettings:
     publication: str
     without_copy: tuple[str, ...]
     check_interval_s: float
+    origin: str
     failover: bool
     slot_timeout_s: float
     until_lsn: str

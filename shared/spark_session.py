@@ -6,6 +6,7 @@ is one log. Settings of the user's configuration (``spark:``) win over the defau
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -117,6 +118,10 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
     return merged
 
 
+_DEATH_S = 0.5
+"""How long after its connections broke a killed process may still look alive."""
+
+
 class Spark:
     """One Spark session with its JVM and its private directories. ``close`` ends them all. When this process dies, so does the
     JVM; the next one takes the directories away. Nothing else ends the JVM but SIGKILL: a signal that asks all of our processes
@@ -170,8 +175,10 @@ class Spark:
         try:
             _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=conf, gateway=gateway)
-        except Py4JError as error:
+        except (Py4JError, OSError) as error:
             raise _start_error(error) from None
+        # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
+        self.context._accumulatorServer.handle_error = _log_broken_connection
 
     def warm_up(self) -> None:
         """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
@@ -203,7 +210,30 @@ class Spark:
         try:
             self.context.cancelAllJobs()
         except (Py4JError, OSError) as error:
-            log.warning("Spark's jobs could not be cancelled", reason=failure_reason(error))
+            if not self.has_died:
+                log.warning("Spark's jobs could not be cancelled", reason=failure_reason(error))
+
+    @contextlib.contextmanager
+    def while_it_lives(self) -> Iterator[None]:
+        """What fails inside because the JVM was killed, by somebody or for its memory, is raised as TransientError."""
+        try:
+            yield
+        except (Py4JError, PySparkException, OSError) as error:
+            if not self.has_died:
+                raise
+            raise TransientError(
+                f"Spark's JVM ended ({failure_reason(error) or type(error).__name__})",
+                "nothing is lost; start again, with more memory if the system had none left (spark: {memory: …})",
+            ) from None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the JVM is gone though nobody closed it."""
+        if self._process is None:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DEATH_S)
+        return self._process.returncode is not None
 
     @property
     def process_id(self) -> int | None:
@@ -223,10 +253,13 @@ class Spark:
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
         exit_code = None
-        if hasattr(self, "session"):
-            self.session.stop()
-        elif hasattr(self, "context"):
-            self.context.stop()
+        try:
+            if hasattr(self, "session"):
+                self.session.stop()
+            elif hasattr(self, "context"):
+                self.context.stop()
+        except (Py4JError, OSError) as error:
+            log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)
         if self._process is not None:
             self._gateway.shutdown()  # or Python objects that go later would still speak to the JVM of those that they stand for
             assert self._process.stdin is not None
@@ -256,6 +289,10 @@ def _ignore_stop_signals(jvm: Any) -> None:
     """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it."""
     for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
+
+
+def _log_broken_connection(*_: object) -> None:
+    log.debug("a connection of the JVM broke")
 
 
 def _start_error(error: Exception) -> TransientError:

@@ -126,7 +126,8 @@ class ChangeQuery:
             if isinstance(self._sink, PatientSink):
                 self._sink.break_off()  # Spark waits for the batch, however long it takes
             self._spark.cancel_jobs()
-        self._query.stop()
+        with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed took the query with it
+            self._query.stop()
 
     def _batch_ends(self, deadline: float) -> bool:
         """Whether the batch in hand has ended by then: then the lock is ours. One that waits for executors does not end."""

@@ -114,7 +114,8 @@ class Worker:
 
     def run(self) -> None:
         """Raises what ended a task in the background, too."""
-        self._run()
+        with self._spark.while_it_lives():
+            self._run()
         if self._failure is not None:
             raise self._failure
 

@@ -132,6 +132,8 @@ class Snapshot:
                 rewritten = await Round(self._settings, self._copy, prepared, machinery).run()
                 self._note_rewritten(prepared.book, rewritten)
             except TransientError as error:
+                if self._spark.has_died:
+                    raise
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
                 await asyncio.sleep(pause_s)

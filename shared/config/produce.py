@@ -41,6 +41,7 @@ def replicator_settings(values: Values) -> ReplicatorSettings:
         publication=values.text("publication"),
         without_copy=values.names("without-copy"),
         check_interval_s=values.seconds("check-interval"),
+        origin=values.text("origin"),
         failover=values.switch("failover"),
         slot_timeout_s=values.seconds("slot-timeout"),
         until_lsn=values.text("until-lsn"),

@@ -43,6 +43,7 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "without_copy": (),
         "check_interval_s": 60.0,
         "failover": False,
+        "origin": "any",
         "slot_timeout_s": 60.0,
         "until_lsn": "current",
         "copy": None,

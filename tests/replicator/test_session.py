@@ -218,3 +218,18 @@ def test_a_message_says_what_it_holds(replication: Group) -> None:
     assert (headers.first.ordinal, headers.last.ordinal) == (1, 2)
     assert headers.settled == message.sequence == 1
     assert headers.total_bytes == len(message.data)
+
+
+def test_only_what_no_other_replication_wrote_is_published_with_origin_none(replication: Group) -> None:
+    replication.replicate(origin="none")
+    with replication.source.connect() as connection:
+        connection.execute("SELECT pg_replication_origin_create('elsewhere')")
+        connection.execute("SELECT pg_replication_origin_session_setup('elsewhere')")
+        connection.execute("INSERT INTO t VALUES (1, 'from elsewhere')")
+        connection.execute("SELECT pg_replication_origin_session_reset()")
+        connection.execute("SELECT pg_replication_origin_drop('elsewhere')")
+        connection.execute("INSERT INTO t VALUES (2, 'from here')")
+    replication.replicate(origin="none")
+    assert replication.audit().rows == {"public.t insert": 1}
+    with pytest.raises(UsageError, match="was started with origin: none, not with any"):
+        replication.replicate()

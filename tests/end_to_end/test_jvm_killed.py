@@ -1,0 +1,53 @@
+"""Spark's JVM dies under a worker, or under a copy: the process ends with 75, and the next one goes on."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.waiting import wait_until
+
+
+def kill_jvm(process: PgsluiceProcess) -> None:
+    def jvms() -> list[psutil.Process]:
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in children if child.name() == "java"]
+
+    wait_until(jvms, deadline_s=60, what="a JVM")[0].kill()
+
+
+def assert_said(process: PgsluiceProcess) -> None:
+    assert process.wait(90) == 75
+    assert "JVM ended" in process.log() or "Spark did not start" in process.log()
+    assert "Traceback" not in process.log()
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_jvm_ends_its_process_with_75_and_the_next_one_goes_on(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    source, target = source_database, target_database
+    source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 60000) n")
+    keys = configuration(group, source, target, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "256KiB"})
+    with GroupUnderTest(keys) as under_test:
+        under_test.replicator.wait_for_log("copying tables")
+        kill_jvm(under_test.replicator)
+        assert_said(under_test.replicator)
+        under_test.replicator.start()
+        under_test.replicator.wait_for_log("copy is finished")
+        kill_jvm(under_test.worker)
+        assert_said(under_test.worker)
+        under_test.worker.start()
+
+        def is_equal() -> bool:
+            counts = "SELECT count(*), sum(id) FROM t"
+            there = target.execute("SELECT FROM pg_class WHERE relname = 't'")
+            return bool(there) and target.execute(counts) == source.execute(counts)
+
+        source.execute("INSERT INTO t VALUES (0, 'live')")
+        wait_until(is_equal, deadline_s=120, what="equal tables", interval_s=0.5)
+        kill_jvm(under_test.worker)
+        assert_said(under_test.worker)
