@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,10 @@ from hypothesis import settings
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
+
+# What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
 settings.load_profile("no-deadline")

@@ -18,6 +18,7 @@ COMPANIONS = {
     "nats-user": {"nats-password": "x"},
     "nats-password": {"nats-user": "x"},
     "nats-password-file": {"nats-user": "x"},
+    "recopy": {"copy-and-stream": "true"},
     "nats-tls-key": {"nats-tls-cert": "/dev/null"},
     "sslkey": {"sslcert": "/dev/null"},
     "target-sslkey": {"target-sslcert": "/dev/null"},
