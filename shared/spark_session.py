@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from shared import class_archive, telemetry
 from shared.config.spark import is_local
-from shared.errors import TransientError
+from shared.errors import PgsluiceError, TransientError
 from shared.private_directory import PrivateDirectory, make_private_directory
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  for Spark's offset log: in memory, where the system has such a place
@@ -144,7 +144,7 @@ class Spark:
         self.start()
         try:
             self.session = SparkSession(self.context)
-        except Py4JError as error:
+        except (Py4JError, OSError) as error:
             raise _start_error(error) from None
 
     def start(self) -> None:
@@ -162,23 +162,27 @@ class Spark:
         self._choose_python()
         try:
             gateway = launch_gateway(launch, dict(_OWN_PROCESS))
-        except PySparkException as error:
+        except (PySparkException, Py4JError, OSError) as error:
             raise _start_error(error) from None
         self._gateway, self._process = gateway, gateway.proc
         assert self._process.stdout is not None
         threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
-        conf = SparkConf(loadDefaults=False, _jvm=gateway.jvm).setAppName(self._application)
-        conf.set("spark.local.dir", str(self._scratch.path))
-        conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
-        for key, value in self._configuration.items():
-            conf.set(key, value)
         try:
             _ignore_stop_signals(gateway.jvm)
-            self.context = SparkContext(conf=conf, gateway=gateway)
+            self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
         except (Py4JError, OSError) as error:
             raise _start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
         self.context._accumulatorServer.handle_error = _log_broken_connection
+
+    def _session_configuration(self, jvm: Any) -> SparkConf:
+        assert self._scratch is not None
+        conf = SparkConf(loadDefaults=False, _jvm=jvm).setAppName(self._application)
+        conf.set("spark.local.dir", str(self._scratch.path))
+        conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
+        for key, value in self._configuration.items():
+            conf.set(key, value)
+        return conf
 
     def warm_up(self) -> None:
         """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
@@ -218,7 +222,9 @@ class Spark:
         """What fails inside because the JVM was killed, by somebody or for its memory, is raised as TransientError."""
         try:
             yield
-        except (Py4JError, PySparkException, OSError) as error:
+        except PgsluiceError:
+            raise
+        except Exception as error:  # PySpark meets a dead JVM with exceptions of any kind
             if not self.has_died:
                 raise
             raise TransientError(
