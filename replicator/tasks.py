@@ -33,8 +33,12 @@ async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Returns when every task has ended; what they raise is dropped, since nobody waits for them any more."""
-    pending = {task for task in tasks if not task.done()}
+    every = set(tasks)
+    pending = {task for task in every if not task.done()}
     while pending:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_CANCEL_INTERVAL_S)
+    for task in every:
+        if not task.cancelled():
+            task.exception()  # or asyncio would report it, as one that nobody asked for
