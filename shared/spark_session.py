@@ -135,6 +135,7 @@ class Spark:
         self._temporary: PrivateDirectory | None = None
         self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
         self.context: SparkContext
         self.session: SparkSession
         """Only with ``start_session``: SQL costs half as much again as all the rest."""
@@ -166,7 +167,7 @@ class Spark:
             raise _start_error(error) from None
         self._gateway, self._process = gateway, gateway.proc
         assert self._process.stdout is not None
-        threading.Thread(target=_log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
+        threading.Thread(target=self._log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
         try:
             _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
@@ -187,6 +188,16 @@ class Spark:
     def warm_up(self) -> None:
         """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
         self.session.range(1).mapInArrow(_nothing, "id bigint").collect()
+
+    def expect_end(self) -> None:
+        """``close`` will follow. What Spark and its Python processes print of ends that are meant is of no interest."""
+        self._is_ending = True
+
+    def _log_lines(self, output: IO[bytes]) -> None:
+        for line in output:
+            text = line.decode("utf-8", "replace").rstrip()
+            if text and not text.startswith(_INEVITABLE):
+                (log.debug if self._is_ending else log.info)("spark says", line=text)
 
     def _choose_python(self) -> None:
         """SparkContext takes it from the environment only. What the user chose stays."""
@@ -310,10 +321,3 @@ def _start_error(error: Exception) -> TransientError:
 
 def _nothing(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
-
-
-def _log_lines(output: IO[bytes]) -> None:
-    for line in output:
-        text = line.decode("utf-8", "replace").rstrip()
-        if text and not text.startswith(_INEVITABLE):
-            log.info("spark says", line=text)

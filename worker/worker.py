@@ -164,6 +164,7 @@ class Worker:
 
     def close(self) -> None:
         """Stops in the order that loses nothing: no new batch, then the sink, then the lease, then the connections."""
+        self._spark.expect_end()
         if self._query is not None:
             self._query.stop()
         self._sink.close()

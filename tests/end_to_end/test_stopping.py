@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -76,7 +77,8 @@ def test_a_signal_to_all_processes_of_a_worker_lets_it_finish_the_batch_in_hand(
     wait_for_batch(worker)
     if everybody:
         for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]:
-            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(psutil.NoSuchProcess):  # some live for a moment only
+                process.send_signal(signal.SIGTERM)
     else:
         os.killpg(worker.pid, signal.SIGTERM)
     output, log = worker.communicate(timeout=SPARK_DEADLINE_S)
