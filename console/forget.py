@@ -16,8 +16,8 @@ from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import TerminalError, UsageError
 from shared.group_list import describe_groups, list_groups
 from shared.halt import lift_halt
-from shared.jetstream import connect, disconnect
 from shared.names import GroupNames, replay_name
+from shared.nats_connection import connect, disconnect
 from shared.settings import GroupSettings
 from shared.state import LEASE_DURATION_S, WORKER_PREFIX, StateBucket, lease_key, position_key, worker_key
 

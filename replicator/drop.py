@@ -16,8 +16,9 @@ from replicator.source import Source
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from shared.jetstream import ChangeStream, SnapshotStream, connect, disconnect
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.names import TARGET_SCHEMA, GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import DropSettings, NatsSettings, PostgresSettings
 from shared.state import StateBucket
 

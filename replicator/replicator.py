@@ -22,8 +22,8 @@ from shared import stop_signals, telemetry
 from shared.errors import HistoryError, TransientError
 from shared.halt import note_halt
 from shared.java import check_java
-from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.retry_news import RetryNews
 from shared.settings import ReplicatorSettings
 from shared.state import StateBucket

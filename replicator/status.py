@@ -22,10 +22,11 @@ from replicator.table_status import TableStatus, format_tables, table_statuses
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import PgsluiceError
 from shared.halt import HALT_KEY
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState
 from shared.ledger import TABLE_PREFIX, Phase
 from shared.message import MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import StatusSettings
 from shared.state import GROUP_KEY, LEASE_DURATION_S, REPLICATOR_KEY, WORKER_PREFIX, StateBucket, lease_key, worker_key
 

@@ -28,8 +28,6 @@ from shared import stream_size, telemetry
 from shared.errors import TransientError
 from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, stream_error
 from shared.names import GroupNames
-from shared.nats_connection import connect as connect
-from shared.nats_connection import disconnect as disconnect
 from shared.settings import StreamSettings
 
 REQUEST_TIMEOUT_S = 5.0

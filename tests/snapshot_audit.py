@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from shared.jetstream import SnapshotStream, StoredMessage, connect
+from shared.jetstream import SnapshotStream, StoredMessage
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import NatsSettings
 from shared.snapshot_message import SnapshotHeaders, split_snapshot_body
 from shared.table import Table

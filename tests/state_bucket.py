@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from nats.aio.client import Client
 
-from shared.jetstream import connect
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import NatsSettings, StreamSettings
 from shared.state import StateBucket
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shared.jetstream import ChangeStream, StoredMessage, connect
+from shared.jetstream import ChangeStream, StoredMessage
 from shared.lsn import format_lsn
 from shared.message import ID_HEADER, Descriptor, MessageHeaders, split_body
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.pgoutput import decode_message
 from shared.pgoutput.messages import Begin, Commit, Delete, Insert, Origin, PgoutputMessage, Relation, Truncate, Type, Update
 from shared.position import Position

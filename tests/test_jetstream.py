@@ -12,8 +12,9 @@ import uvloop
 from nats.aio.client import Client
 
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect, disconnect
+from shared.jetstream import ChangeStream
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from tests.servers import NatsServer

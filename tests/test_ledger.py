@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.errors import TerminalError
-from shared.jetstream import connect
 from shared.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from shared.lsn import LSN, parse_lsn
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from tests.servers import NatsServer

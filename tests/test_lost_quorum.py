@@ -15,10 +15,11 @@ from replicator.publisher import Publisher, StreamEnd
 from replicator.snapshot.range_publisher import RangePublisher
 from replicator.tasks import cancel
 from shared.errors import TransientError
-from shared.jetstream import ChangeStream, SnapshotStream, connect, disconnect
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN
 from shared.message import ID_HEADER
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.position import Position
 from shared.settings import StreamSettings
 from shared.snapshot_message import SnapshotHeaders

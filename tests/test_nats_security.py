@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from shared.errors import PgsluiceError, TerminalError, UsageError
-from shared.jetstream import connect
+from shared.nats_connection import connect
 from shared.settings import NatsSettings
 from tests.servers import NatsServer
 from tests.servers.nats_accounts import NatsAccounts

@@ -13,10 +13,11 @@ from nats.aio.client import Client
 from replicator.snapshot.range_publisher import RangePublisher
 from shared.dead_letter import DeadLetter
 from shared.dead_letter_stream import DeadLetterStream
-from shared.jetstream import ChangeStream, SnapshotStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from shared.lsn import LSN
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import StreamSettings
 from shared.snapshot_message import SnapshotHeaders

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from shared import jetstream
+from shared.nats_connection import connect
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
@@ -162,7 +162,7 @@ def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluste
     stream = f"test_{group}"
 
     async def ask(*nodes: NatsServer, create: bool = False) -> int:
-        client = await jetstream.connect(nats_cluster.settings(*nodes), "test")
+        client = await connect(nats_cluster.settings(*nodes), "test")
         context = client.jetstream()
         if create:
             await context.add_stream(name=stream, subjects=[group], num_replicas=3)

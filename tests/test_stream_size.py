@@ -10,8 +10,9 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from shared.stream_size import LEAST, MOST, share_of, trial_sizes

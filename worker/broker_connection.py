@@ -7,8 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from nats.aio.client import Client
 
-from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import NatsSettings
 from worker.event_loop import EventLoopThread
 

@@ -17,8 +17,8 @@ import orjson
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream, StoredLetter
 from shared.errors import TransientError, UsageError
-from shared.jetstream import connect, disconnect
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import GroupSettings
 from worker.dead_letter_office import changes_of
 from worker.exclusions import touched_rows

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from nats.aio.client import Client
 
 from shared.errors import TerminalError
-from shared.jetstream import connect, disconnect
 from shared.lsn import format_lsn, parse_lsn
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from shared.settings import NatsSettings
 from shared.state import Entry, StateBucket, position_key, worker_key
 from worker.event_loop import EventLoopThread

@@ -23,8 +23,9 @@ from shared.errors import HistoryError, PgsluiceError, StreamBehindError, Transi
 from shared.group_list import describe_groups, list_groups
 from shared.halt import read_halt
 from shared.java import check_java
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState, connect, disconnect
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState
 from shared.names import GroupNames, check_worker_name, replay_name
+from shared.nats_connection import connect, disconnect
 from shared.published_tables import is_text_unchecked, load_tables
 from shared.retry_news import RetryNews
 from shared.settings import WorkerSettings

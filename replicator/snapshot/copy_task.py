@@ -20,9 +20,10 @@ from replicator.snapshot.export import begin, import_snapshot
 from replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.range_copy import publish_rows
 from replicator.snapshot.range_publisher import RangePublisher
-from shared import jetstream
+from shared import nats_connection
 from shared.defect import place_of
 from shared.errors import PgsluiceError, SnapshotGoneError, TransientError
+from shared.jetstream import SnapshotStream
 from shared.names import GroupNames
 
 # One plan for every attempt, the pages in their order: with a row filter another plan would give another order. And all rows or
@@ -80,7 +81,7 @@ class CopyProcess:
         client = await self._connected_client(order)
         subject = names.snapshot_range_subject(order.snapshot_id, pages.table_oid, pages.number)
         id_prefix = f"{order.system_id}/{order.snapshot_id}/{pages.table_oid}/{pages.number}/"
-        publisher = RangePublisher(client, jetstream.SnapshotStream(client, names), subject, id_prefix)
+        publisher = RangePublisher(client, SnapshotStream(client, names), subject, id_prefix)
         try:
             stored = await publisher.resume()
             if stored.headers is not None and stored.headers.is_range_end:
@@ -92,7 +93,7 @@ class CopyProcess:
 
     async def _connected_client(self, order: CopyOrder) -> Client:
         if self._client is None or self._client.is_closed:
-            self._client = await jetstream.connect(order.nats, f"pgsluice copy {order.group}")
+            self._client = await nats_connection.connect(order.nats, f"pgsluice copy {order.group}")
         return self._client
 
     async def _connected_source(self, order: CopyOrder) -> Connection:
@@ -118,7 +119,7 @@ class CopyProcess:
         await self._disconnect_source()
         client, self._client = self._client, None
         if client is not None:
-            await jetstream.disconnect(client)
+            await nats_connection.disconnect(client)
 
 
 @functools.cache

@@ -27,8 +27,8 @@ from replicator.source import Source
 from replicator.tasks import run_until_first
 from shared import telemetry
 from shared.errors import TerminalError, TransientError
-from shared.jetstream import connect, disconnect
 from shared.ledger import CopyMode, CopyState, now
+from shared.nats_connection import connect, disconnect
 from shared.settings import CopySettings, ReplicatorSettings
 from shared.spark_session import Spark
 

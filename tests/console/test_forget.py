@@ -18,9 +18,10 @@ from shared.dead_letter import DeadLetter
 from shared.dead_letter_stream import DeadLetterStream
 from shared.errors import HistoryError, TerminalError, UsageError
 from shared.halt import HALT_KEY, note_halt
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.lsn import LSN
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import GroupSettings, LogSettings, StreamSettings
 from shared.state import StateBucket, lease_key, position_key, worker_key

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from shared.jetstream import connect
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.state import Entry, StateBucket, lease_key
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer

@@ -18,8 +18,9 @@ import psutil
 import psycopg
 import pytest
 
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.state import StateBucket, worker_key
 from tests.end_to_end.balance_watch import BalanceWatch
 from tests.end_to_end.group_under_test import configuration

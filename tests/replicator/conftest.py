@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from replicator.replicator import run
-from shared.jetstream import ChangeStream, StoredMessage, StreamState, connect
+from shared.jetstream import ChangeStream, StoredMessage, StreamState
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
 from shared.state import StateBucket
 from tests.servers import Database, NatsServer

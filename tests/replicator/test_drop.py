@@ -9,8 +9,9 @@ import pytest
 
 from replicator.drop import run
 from shared.errors import TerminalError, TransientError, UsageError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import DropSettings
 from shared.state import StateBucket
 from tests.replicator.conftest import Group

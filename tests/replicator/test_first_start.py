@@ -10,8 +10,9 @@ import pytest
 
 from replicator.replicator import run
 from shared.errors import TerminalError, UsageError
-from shared.jetstream import ChangeStream, SnapshotStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import CopySettings, PostgresSettings
 from shared.state import StateBucket
 from tests.replicator.conftest import Group

@@ -12,8 +12,9 @@ import pytest
 
 from shared.errors import HistoryError
 from shared.halt import HALT_KEY, lift_halt
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.lsn import format_lsn, parse_lsn
+from shared.nats_connection import connect
 from shared.settings import NatsSettings
 from shared.state import StateBucket
 from tests.replicator.conftest import Group

@@ -15,10 +15,11 @@ from replicator.assembler import Message
 from replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
 from replicator.tasks import cancel
 from shared.errors import TerminalError, TransientError
-from shared.jetstream import ChangeStream, connect, stream_configuration
+from shared.jetstream import ChangeStream, stream_configuration
 from shared.lsn import LSN
 from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import StreamSettings
 from tests.servers import NatsServer

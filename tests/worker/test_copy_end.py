@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from shared.jetstream import connect
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from tests.servers import NatsServer

@@ -10,11 +10,12 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from shared.errors import UsageError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from shared.lsn import LSN
 from shared.message import WHOLE, MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import StreamSettings
 from shared.state import StateBucket

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from shared.errors import TransientError
-from shared.jetstream import connect
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket, lease_key
 from tests.servers import NatsServer

@@ -9,9 +9,10 @@ import pytest
 
 from rules.transformation import Transformation
 from shared.errors import TransientError
-from shared.jetstream import SnapshotStream, connect
+from shared.jetstream import SnapshotStream
 from shared.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.snapshot_message import SnapshotHeaders, encode_table
 from shared.state import StateBucket

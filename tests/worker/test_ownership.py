@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.changes import MessageChanges, TableChanges, Truncation
-from shared.jetstream import connect
 from shared.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from shared.lsn import LSN, format_lsn
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from shared.table import Table

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from shared.errors import HistoryError, StreamBehindError
-from shared.jetstream import ChangeStream, StreamState, connect
+from shared.jetstream import ChangeStream, StreamState
 from shared.lsn import LSN
 from shared.message import WHOLE, Chunk, MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import NO_ANCHOR, Anchor, Position
 from shared.settings import StreamSettings
 from tests.changes_builder import insert, table, transaction

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.errors import TerminalError
-from shared.jetstream import connect
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.state import StateBucket, position_key
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket

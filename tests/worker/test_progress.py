@@ -12,8 +12,8 @@ import pytest_asyncio
 from rules.routing import Routing
 from rules.transformation import Transformation
 from shared.errors import TerminalError
-from shared.jetstream import connect
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket, worker_key
 from tests.servers import NatsServer

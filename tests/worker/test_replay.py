@@ -10,9 +10,10 @@ from rules.transformation import UNTRANSFORMED
 from shared.dead_letter import DeadLetter
 from shared.dead_letter_stream import DeadLetterStream, StoredLetter
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.lsn import LSN
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import StreamSettings
 from shared.table import ReplicaIdentity

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import TerminalError
-from shared.jetstream import SnapshotStream, connect
+from shared.jetstream import SnapshotStream
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from shared.message import Chunk
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 from shared.state import StateBucket

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.lsn import LSN
 from shared.message import Chunk, MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import Position
 from shared.settings import StreamSettings
 from tests.servers import NatsServer

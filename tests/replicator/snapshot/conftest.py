@@ -14,8 +14,9 @@ from replicator.snapshot.copy_task import CopyProcess
 from replicator.snapshot.export import SnapshotKeeper
 from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome
 from replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
-from shared.jetstream import SnapshotStream, connect
+from shared.jetstream import SnapshotStream
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import NatsSettings, StreamSettings
 from shared.snapshot_message import SnapshotHeaders, encode_table
 from tests.servers import Database, NatsServer

@@ -14,9 +14,9 @@ from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
 from replicator.snapshot.schedule import Schedule
 from replicator.snapshot.table_book import TableBook
 from shared.errors import SnapshotGoneError, TerminalError, TransientError
-from shared.jetstream import connect
 from shared.ledger import Ledger, Phase, TableRecord, now
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket
 from tests.replicator.snapshot.conftest import page_range

@@ -17,7 +17,8 @@ from replicator.snapshot.copy_task import CopyProcess
 from replicator.snapshot.export import begin, import_snapshot
 from replicator.snapshot.orders import CopyOrder, RangeOutcome, Verdict
 from replicator.snapshot.range_copy import locked
-from shared.jetstream import SnapshotStream, connect
+from shared.jetstream import SnapshotStream
+from shared.nats_connection import connect
 from tests.replicator.snapshot.conftest import Copier, copy_all
 from tests.servers import NatsServer
 from tests.snapshot_audit import CopiedRows, SnapshotAudit, audit_snapshot

@@ -10,9 +10,10 @@ import pytest
 from nats.aio.client import Client
 
 from replicator.snapshot.room import Borders, CopyRetention, CopyRoom
-from shared.jetstream import SnapshotStream, StreamState, connect
+from shared.jetstream import SnapshotStream, StreamState
 from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.settings import StreamSettings
 from shared.state import StateBucket, worker_key
 from tests.servers import NatsServer

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from shared.jetstream import ChangeStream, SnapshotStream, connect
+from shared.jetstream import ChangeStream, SnapshotStream
 from shared.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.snapshot_message import SnapshotHeaders
 from shared.state import StateBucket, worker_key
 from tests.end_to_end.group_under_test import configuration
