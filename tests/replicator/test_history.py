@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,9 +12,7 @@ import pytest
 from shared.errors import HistoryError
 from shared.halt import HALT_KEY, lift_halt
 from shared.jetstream import ChangeStream
-from shared.lsn import format_lsn, parse_lsn
-from shared.nats_connection import connect
-from shared.settings import NatsSettings
+from shared.lsn import parse_lsn
 from shared.state import StateBucket
 from tests.replicator.conftest import Group
 from tests.servers import Database, NatsServer, PostgresServer
@@ -29,6 +26,15 @@ def insert(source: Database, first: int, last: int) -> None:
     with source.connect() as connection:
         for number in range(first, last + 1):
             connection.execute("INSERT INTO t VALUES (%s, 'a')", [number])
+
+
+def streaming(source: Database, nats_server: NatsServer, group: str) -> Group:
+    """A group that has published ten rows."""
+    replication = Group(group, source, nats_server.settings())
+    replication.replicate()
+    insert(source, 1, 10)
+    replication.replicate()
+    return replication
 
 
 def confirmed(group: Group) -> int:
@@ -60,11 +66,7 @@ def rolled_back(source: Database, group: Group, lost: int) -> Iterator[Group]:
 def test_a_source_behind_what_was_published_stops_the_start_and_every_later_one(
     source: Database, nats_server: NatsServer, group: str
 ) -> None:
-    replication = Group(group, source, nats_server.settings())
-    replication.replicate()
-    insert(source, 1, 10)
-    replication.replicate()
-    with rolled_back(source, replication, lost=50) as back:
+    with rolled_back(source, streaming(source, nats_server, group), lost=50) as back:
         lost_lsn = parse_lsn(back.record("replicator")["flushed_lsn"])
         insert(back.source, 2000, 2004)
         before = confirmed(back)
@@ -74,7 +76,7 @@ def test_a_source_behind_what_was_published_stops_the_start_and_every_later_one(
             back.source.execute("INSERT INTO t SELECT max(id) + 1, repeat('x', 1000) FROM t")
         with pytest.raises(HistoryError, match=r"went back in its history.*found at .*forget --halt"):
             back.replicate()
-        lift(back.nats, back)
+        lift(back)
         with pytest.raises(HistoryError, match=r"the source (goes on with|has another|has WAL).*went back in its history"):
             back.replicate()
         assert confirmed(back) == before
@@ -85,26 +87,15 @@ def test_a_source_behind_what_was_published_stops_the_start_and_every_later_one(
 def test_a_source_that_grew_past_what_was_published_is_noticed_by_what_it_sends(
     source: Database, nats_server: NatsServer, group: str
 ) -> None:
-    replication = Group(group, source, nats_server.settings())
-    replication.replicate()
-    insert(source, 1, 10)
-    replication.replicate()
-    with rolled_back(source, replication, lost=5) as back:
+    with rolled_back(source, streaming(source, nats_server, group), lost=5) as back:
         back.source.execute("INSERT INTO t SELECT n, repeat('y', 100) FROM generate_series(5000, 9000) n")
         with pytest.raises(HistoryError, match=r"the source (goes on with|has WAL).*went back in its history"):
             back.replicate()
         assert back.audit().changes == 15
 
 
-def lift(nats: NatsSettings, group: Group) -> None:
-    async def call() -> None:
-        client = await connect(nats, "test")
-        try:
-            assert await lift_halt(StateBucket(client, group.names))
-        finally:
-            await client.close()
-
-    asyncio.run(call())
+def lift(group: Group) -> None:
+    assert group.with_broker(lambda _, bucket: lift_halt(bucket))
 
 
 class Pair:
@@ -201,7 +192,7 @@ def test_a_failover_to_a_standby_that_lacks_what_was_published_stops_for_good(
     with pytest.raises(HistoryError, match=r"left timeline 1 at .* for timeline 2.*never happened on the new one"):
         promoted.replicate(failover=True)
     promoted.source.execute("INSERT INTO t SELECT n, repeat('y', 200) FROM generate_series(5000, 9000) n")
-    lift(promoted.nats, promoted)
+    lift(promoted)
     with pytest.raises(HistoryError, match="left timeline 1"):
         promoted.replicate(failover=True)
     assert promoted.audit().changes == published
@@ -235,4 +226,3 @@ def test_each_message_names_the_transaction_before_it(source: Database, nats_ser
     message = replication.last_message()
     assert message.headers["Pgsluice-After"] == first
     assert message.headers["Pgsluice-Anchor"].split(" ")[1] == xid
-    assert format_lsn(parse_lsn(first.split(":")[0])) == first.split(":")[0]
