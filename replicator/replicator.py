@@ -20,7 +20,7 @@ from replicator.source import Source
 from replicator.tasks import cancel
 from shared import stop_signals, telemetry
 from shared.errors import HistoryError, TransientError
-from shared.halt import note_halt
+from shared.halt import check_halt, note_halt
 from shared.java import check_java
 from shared.names import GroupNames
 from shared.nats_connection import connect, disconnect
@@ -177,9 +177,8 @@ class Replicator:
             if not self._is_looked:
                 self._first_start = await FirstStart.look(self._client, self._run.names)
                 self._is_looked = True
-        if self._snapshot is None:
-            await check_streaming_alone(StateBucket(self._client, self._run.names))
-        else:
+        await self._check_records(StateBucket(self._client, self._run.names))
+        if self._snapshot is not None:
             await self._unless_stopped(self._snapshot.prepare())
             if self._stop.is_set():
                 return
@@ -199,6 +198,13 @@ class Replicator:
         finally:
             self._session = None
             await opening.__aexit__(None, None, None)
+
+    async def _check_records(self, bucket: StateBucket) -> None:
+        """Whether the group may run, and run like this, before anything of it is made or written."""
+        if await bucket.exists():
+            await check_halt(bucket)
+            if self._snapshot is None:
+                await check_streaming_alone(bucket)
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's result; None, with the call cancelled, when ``stop`` came first."""

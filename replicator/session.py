@@ -40,7 +40,6 @@ from replicator.tasks import run_until_first
 from replicator.walsender import WalSender
 from shared import telemetry
 from shared.errors import TransientError
-from shared.halt import check_halt
 from shared.jetstream import ChangeStream, SnapshotStream
 from shared.lsn import LSN, format_lsn, parse_lsn
 from shared.names import GroupNames
@@ -93,7 +92,6 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
-    await check_halt(bucket)
     publication = GroupPublication(settings, names, source, bucket)
     slot, record = await _prepare_source(run, source, facts, walsender, bucket, publication)
 

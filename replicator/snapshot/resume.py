@@ -144,7 +144,7 @@ def check_origin(snapshot: SnapshotRecord | None, origin: Origin, mode: CopyMode
 
 async def check_streaming_alone(bucket: StateBucket) -> None:
     """Raises UsageError when a group with a copy is started without it: workers would wait for it, or changes be missing."""
-    snapshot = await Ledger(bucket).load_snapshot() if await bucket.exists() else None
+    snapshot = await Ledger(bucket).load_snapshot()
     if snapshot is None:
         return
     if snapshot.mode is CopyMode.COPY:

@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import HistoryError
-from shared.halt import HALT_KEY, lift_halt
+from shared.halt import HALT_KEY, lift_halt, note_halt
 from shared.jetstream import ChangeStream
 from shared.lsn import parse_lsn
-from shared.state import StateBucket
+from shared.state import Entry, StateBucket
 from tests.replicator.conftest import Group
+from tests.replicator.test_first_start import COPY, objects
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until
 
@@ -82,6 +83,20 @@ def test_a_source_behind_what_was_published_stops_the_start_and_every_later_one(
         assert confirmed(back) == before
         assert back.audit().changes == 60
         assert back.record(HALT_KEY)["fact"]
+
+
+def test_a_start_of_a_halted_group_makes_and_writes_nothing(replication: Group) -> None:
+    replication.replicate()
+    replication.with_broker(lambda _, bucket: note_halt(bucket, HistoryError("it went back", "drop it")))
+    made, written = objects(replication), replication.with_broker(records)
+    for copy in (None, COPY):
+        with pytest.raises(HistoryError, match=r"it went back \(found at .*forget --halt"):
+            replication.replicate(copy=copy)
+        assert (objects(replication), replication.with_broker(records)) == (made, written)
+
+
+async def records(_: ChangeStream, bucket: StateBucket) -> list[Entry | None]:
+    return [await bucket.get(key) for key in await bucket.keys()]
 
 
 def test_a_source_that_grew_past_what_was_published_is_noticed_by_what_it_sends(
