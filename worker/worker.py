@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -19,29 +19,28 @@ from nats.aio.client import Client
 from rules.transformation import Transformation
 from rules.transformation_files import check_tables, load_transformation
 from shared import stop_signals, telemetry
-from shared.errors import HistoryError, PgsluiceError, StreamBehindError, TransientError
+from shared.errors import HistoryError, PgsluiceError, TransientError
 from shared.group_list import describe_groups, list_groups
-from shared.halt import read_halt
 from shared.java import check_java
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState
 from shared.names import GroupNames, check_worker_name, replay_name
 from shared.nats_connection import connect, disconnect
-from shared.published_tables import is_text_unchecked, load_tables
+from shared.published_tables import load_tables
 from shared.retry_news import RetryNews
 from shared.settings import WorkerSettings
 from shared.spark_session import Spark, failure_reason
-from shared.state import GROUP_KEY, StateBucket
+from shared.state import StateBucket
 from worker.batch_log import BatchLog
 from worker.batch_planning import BatchLimit
 from worker.copy_end import CopyEnd
 from worker.dead_letter_office import DeadLetterOffice
 from worker.drain_target import DrainTarget, check_until, find_drain_target
 from worker.event_loop import EventLoopThread
+from worker.group_streams import GroupStreams
 from worker.lease import Lease
 from worker.micro_batch import PartitionTask
 from worker.missed_changes import MissedChangesLog
 from worker.ownership import NEVER_COPIED, OwnershipLedger
-from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
+from worker.position_check import Start
 from worker.progress import ProgressReport, check_report
 from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from worker.replay import Replay
@@ -52,7 +51,6 @@ POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
 CANCEL_INTERVAL_S = 0.2
-STREAM_CHECK_INTERVAL_S = 5.0
 _STREAMS = "the group's replicator, which creates the streams"
 
 log = telemetry.logger(__name__)
@@ -97,17 +95,13 @@ class Worker:
         self._copy_end: CopyEnd | None = None
         self._office: DeadLetterOffice | None = None
         self._replay: Replay | None = None
-        self._stream_created = ""
-        """Identifies the change stream; "" while there is none."""
-        self._is_unchecked: bool | None = None
-        """Whether the source's text may be no UTF-8, once that is known."""
+        self._streams: GroupStreams | None = None
         self._query: ChangeQuery | None = None
         self._batch_log = BatchLog()
         self._missed_log = MissedChangesLog(self._sink, transformation)
         self._ownership = NEVER_COPIED
         """What the newest batch was told of copies."""
         self._tick_logged_at = -WAIT_LOG_INTERVAL_S
-        self._stream_checked_at = time.monotonic()
 
     def request_stop(self) -> None:
         """The batch in hand is finished, then ``run`` returns. May be called from a signal's handler."""
@@ -125,7 +119,8 @@ class Worker:
         if self._client is None:
             return
         starting = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
-        if self._wait_for(self._find_streams, _STREAMS, self._suspect_typo) is None:
+        self._streams = streams = GroupStreams(self._loop, self._client, self._names)
+        if self._wait_for(lambda: streams.exist() or None, _STREAMS, self._suspect_typo) is None:
             return
         bucket = StateBucket(self._client, self._names)
         if not self._acquire_lease(bucket):
@@ -134,7 +129,7 @@ class Worker:
         if applied is None:
             return
         self._loop.run(check_report(bucket, self._settings.name, applied))
-        start = self._find_start(bucket, applied)  # in the streams as they are now: we may have waited for the lease for months
+        start = self._find_start(applied)  # in the streams as they are now: we may have waited for the lease for months
         if start is None:
             return
         applied = start.applied
@@ -156,11 +151,12 @@ class Worker:
         if target is not None and target.is_reached(applied):
             log.info("nothing to do", applied=applied.sequence, target=target.sequence)
             return
-        if not self._wait_for_spark(starting):
+        self._result_of(starting)
+        if self._stop_requested.is_set():
             return
         self._warming_up = self._starter.submit(self._spark.warm_up)
         self._warming_up.add_done_callback(log_failed_warm_up)
-        self._start_query(start, target, self._loop.run(find_id_prefix(bucket, self._names)))
+        self._start_query(start, target)
         self._follow_query(ends_by_itself=target is not None)
 
     def close(self) -> None:
@@ -189,19 +185,20 @@ class Worker:
         await disconnect(client)
 
     def _wait_for(self, question: Callable[[], T | None], waiting_for: str, hint: Callable[[], str] = lambda: "") -> T | None:
-        """What ``question`` answers as soon as it answers something; None when asked to stop before. ``hint`` says what else may
-        be the matter."""
+        """What ``question`` answers as soon as it answers something and raises no TransientError; None when asked to stop before.
+        ``hint`` says what else may be the matter."""
         logged_at = time.monotonic() - WAIT_LOG_INTERVAL_S + POLL_INTERVAL_S
         while not self._stop_requested.is_set():
+            reason = waiting_for
             try:
                 answer = question()
             except TransientError as error:
-                answer, waiting_for = None, str(error)
+                answer, reason = None, str(error)
             if answer is not None:
                 return answer
             if time.monotonic() - logged_at > WAIT_LOG_INTERVAL_S:
                 logged_at = time.monotonic()
-                log.warning("waiting", waiting_for=waiting_for, **({"or": said} if (said := hint()) else {}))
+                log.warning("waiting", waiting_for=reason, **({"or": said} if (said := hint()) else {}))
             self._stop_requested.wait(POLL_INTERVAL_S)
         return None
 
@@ -213,32 +210,22 @@ class Worker:
 
     def _answer(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's result; None, with the call cancelled, when asked to stop before."""
-        answer = asyncio.run_coroutine_threadsafe(call, self._loop.loop)
+        return self._result_of(asyncio.run_coroutine_threadsafe(call, self._loop.loop))
+
+    def _result_of(self, future: Future[T]) -> T | None:
+        """None, with the future cancelled if that is possible, when asked to stop before there is one."""
         while not self._stop_requested.is_set():
-            if wait([answer], POLL_INTERVAL_S).done:
-                return answer.result()
-        answer.cancel()
+            if wait([future], POLL_INTERVAL_S).done:
+                return future.result()
+        future.cancel()
         return None
 
     def _suspect_typo(self) -> str:
-        groups = self._loop.run(list_groups(self._connected))
+        try:
+            groups = self._loop.run(list_groups(self._connected))
+        except TransientError as error:
+            return f"group {self._names.group!r} is misspelt ({error.fact})"
         return f"group {self._names.group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
-
-    def _find_streams(self) -> Streams | None:
-        """None when there is neither. A group that only copied has no change stream."""
-        streams = self._loop.run(self._look_at_streams())
-        return streams if streams.changes or streams.snapshot else None
-
-    async def _look_at_streams(self) -> Streams:
-        changes = await ChangeStream(self._connected, self._names).state()
-        snapshot = await SnapshotStream(self._connected, self._names).state()
-        return Streams(changes, snapshot)
-
-    def _find_stream_created(self) -> str:
-        if not self._stream_created:
-            changes = self._loop.run(ChangeStream(self._connected, self._names).state())
-            self._stream_created = changes.created if changes else ""
-        return self._stream_created
 
     def _acquire_lease(self, bucket: StateBucket) -> bool:
         """False when asked to stop while waiting."""
@@ -259,23 +246,10 @@ class Worker:
             pause = min(2 * pause, LONGEST_RETRY_S)
         return None
 
-    def _find_start(self, bucket: StateBucket, applied: Applied) -> Start | None:
-        """Where to go on in streams that are looked at after the position was read. Waits while the stream of changes ends before
-        what is applied, unless the replicator found that it cannot go on; None when asked to stop."""
-
-        def find() -> Start | None:
-            streams = self._loop.run(self._look_at_streams())
-            check_snapshot_position(self._names, applied, streams.snapshot)
-            changes = ChangeStream(self._connected, self._names)
-            try:
-                return self._loop.run(find_start(changes, self._names, applied, streams.changes))
-            except StreamBehindError as error:
-                halt = self._loop.run(read_halt(bucket))
-                if halt is not None:
-                    raise HistoryError(f"{error.fact}, and the replicator stopped: {halt.fact}", halt.remedy) from None
-                return None
-
-        start = self._wait_for(find, "the replicator, to publish again what the broker lost")
+    def _find_start(self, applied: Applied) -> Start | None:
+        """Waits while the stream of changes ends before what is applied. None when asked to stop."""
+        streams = self._group_streams
+        start = self._wait_for(lambda: streams.find_start(applied), "the group's streams")
         if start is not None and start.applied != applied:
             self._renumber(applied, start.applied)
         return start
@@ -309,15 +283,6 @@ class Worker:
             lambda: self._loop.run(find_drain_target(self._connected, self._names, until)), "the copy, or the end of the stream"
         )
 
-    def _wait_for_spark(self, starting: Future[None]) -> bool:
-        while not self._stop_requested.is_set():
-            try:
-                starting.result(POLL_INTERVAL_S)
-                return True
-            except TimeoutError:
-                continue
-        return False
-
     def _check_transformation(self, bucket: StateBucket) -> bool:
         """False when asked to stop while waiting for what the replicator says of its tables."""
         transformation = self._transformation
@@ -345,8 +310,9 @@ class Worker:
         except TransientError as error:
             log.warning("dead letters could not be replayed yet", reason=str(error))
 
-    def _start_query(self, start: Start, target: DrainTarget | None, id_prefix: str) -> None:
-        applied = start.applied
+    def _start_query(self, start: Start, target: DrainTarget | None) -> None:
+        applied, streams = start.applied, self._group_streams
+        id_prefix = streams.id_prefix()
         assert self._office is not None
         assert self._progress is not None
         settings, office, transformation = self._settings, self._office, self._transformation
@@ -364,14 +330,14 @@ class Worker:
                 excluded,
                 transformation,
                 id_prefix,
-                self._checks_encoding(),
+                streams.is_text_unchecked(),
             )
 
         self._query = ChangeQuery(
             self._spark,
             self._sink,
             applied,
-            self._find_stream_created,
+            streams.created,
             task=task,
             office=office,
             rules=transformation.hash,
@@ -393,12 +359,6 @@ class Worker:
             "reading", worker=settings.name, group=settings.group, applied=applied.sequence, copied=applied.snapshot_sequence
         )
 
-    def _checks_encoding(self) -> bool:
-        """The replicator tells before its first message, so it is known when there is a batch."""
-        if self._is_unchecked is None:
-            self._is_unchecked = self._loop.run(is_text_unchecked(StateBucket(self._connected, self._names)))
-        return bool(self._is_unchecked)
-
     def _follow_query(self, *, ends_by_itself: bool) -> None:
         assert self._query is not None
         while not self._stop_requested.is_set():
@@ -414,7 +374,7 @@ class Worker:
             except TransientError as error:
                 log.warning("what comes between batches could not be done, trying again", reason=str(error))
             self._tick()
-            self._check_stream(self._query)
+            self._group_streams.check_now_and_then(self._query.applied)
             self._batch_log.note_executors(self._spark)
 
     def _tick(self) -> None:
@@ -426,18 +386,6 @@ class Worker:
             if time.monotonic() - self._tick_logged_at > WAIT_LOG_INTERVAL_S:
                 self._tick_logged_at = time.monotonic()
                 log.warning("the sink failed between batches, trying again", reason=str(error))
-
-    def _check_stream(self, query: ChangeQuery) -> None:
-        """Now and then: a stream that was put back would only look idle."""
-        if time.monotonic() - self._stream_checked_at < STREAM_CHECK_INTERVAL_S:
-            return
-        self._stream_checked_at = time.monotonic()
-        applied = query.applied
-        try:
-            state = self._loop.run(ChangeStream(self._connected, self._names).state())
-        except TransientError:
-            return  # without an answer nothing is known; the planner says that NATS is away
-        check_goes_on(self._names, applied, state)
 
     def _finish_copy(self, query: ChangeQuery) -> None:
         """Does nothing unless a copy ended."""
@@ -461,23 +409,14 @@ class Worker:
         self._batch_log.note(applied, changes, seconds)
 
     @property
+    def _group_streams(self) -> GroupStreams:
+        assert self._streams is not None
+        return self._streams
+
+    @property
     def _connected(self) -> Client:
         assert self._client is not None
         return self._client
-
-
-async def find_id_prefix(bucket: StateBucket, names: GroupNames) -> str:
-    """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
-    entry = await bucket.get(GROUP_KEY)
-    return f"{entry.value['system_id']}/{names.slot}/" if entry else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """Those of a group that there are."""
-
-    changes: StreamState | None
-    snapshot: StreamState | None
 
 
 def log_failed_warm_up(warm_up: Future[None]) -> None:

@@ -103,7 +103,7 @@ def test_after_a_power_cut_the_worker_finds_its_place_or_both_stop_and_stay_stop
         cut.happen(slot_too=True)
         insert(source, 91, 180)
         under_test.worker.start()
-        under_test.worker.wait_for_log("publish again what the broker lost")
+        under_test.worker.wait_for_log("which publishes them again if the source still has them")
         assert ids(target) == list(range(1, 91))
         under_test.replicator.start()
         wait_for_equal(source, target)

@@ -1,0 +1,98 @@
+"""The group's two streams as the worker's driver sees them: whether they are there, where to go on, and whether they still are
+what they were."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from nats.aio.client import Client
+
+from shared.errors import HistoryError, StreamBehindError, TransientError
+from shared.halt import read_halt
+from shared.jetstream import ChangeStream, SnapshotStream, StreamState
+from shared.names import GroupNames
+from shared.published_tables import is_text_unchecked
+from shared.state import GROUP_KEY, StateBucket
+from worker.event_loop import EventLoopThread
+from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
+from worker.sinks.sink import Applied
+
+CHECK_INTERVAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Of those streams that there are."""
+
+    changes: StreamState | None
+    snapshot: StreamState | None
+
+
+class GroupStreams:
+    """Blocking calls over the driver's connection. Each raises TransientError when NATS does not answer."""
+
+    def __init__(self, loop: EventLoopThread, client: Client, names: GroupNames) -> None:
+        self._loop = loop
+        self._names = names
+        self._changes = ChangeStream(client, names)
+        self._snapshot = SnapshotStream(client, names)
+        self._bucket = StateBucket(client, names)
+        self._created = ""
+        self._is_text_unchecked: bool | None = None
+        self._checked_at = time.monotonic()
+
+    def exist(self) -> bool:
+        """Whether there is either. A group that only copied has no change stream."""
+        states = self._loop.run(self._states())
+        return bool(states.changes or states.snapshot)
+
+    def created(self) -> str:
+        """Identifies the change stream; "" while there is none."""
+        if not self._created:
+            changes = self._loop.run(self._changes.state())
+            self._created = changes.created if changes else ""
+        return self._created
+
+    def find_start(self, applied: Applied) -> Start:
+        """Where to go on in the streams as they are now. ``applied`` is what the sink said before this call.
+
+        Raises StreamBehindError while the change stream ends before what is applied, and the replicator may publish it again;
+        HistoryError when it found that it cannot, or when the streams are not those that were applied.
+        """
+        states = self._loop.run(self._states())
+        check_snapshot_position(self._names, applied, states.snapshot)
+        try:
+            return self._loop.run(find_start(self._changes, self._names, applied, states.changes))
+        except StreamBehindError as error:
+            halt = self._loop.run(read_halt(self._bucket))
+            if halt is None:
+                raise
+            raise HistoryError(f"{error.fact}, and the replicator stopped: {halt.fact}", halt.remedy) from None
+
+    def check_now_and_then(self, applied: Applied) -> None:
+        """Every CHECK_INTERVAL_S: a stream that was put back under a running worker would only look idle to it. Raises
+        HistoryError or StreamBehindError; never because NATS does not answer, for then nothing is known."""
+        if time.monotonic() - self._checked_at < CHECK_INTERVAL_S:
+            return
+        self._checked_at = time.monotonic()
+        try:
+            state = self._loop.run(self._changes.state())
+        except TransientError:
+            return
+        check_goes_on(self._names, applied, state)
+
+    def id_prefix(self) -> str:
+        """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
+        entry = self._loop.run(self._bucket.get(GROUP_KEY))
+        return f"{entry.value['system_id']}/{self._names.slot}/" if entry else ""
+
+    def is_text_unchecked(self) -> bool:
+        """Whether the source's text may be no UTF-8. The replicator tells before its first message, so it is known when there is
+        a batch."""
+        if self._is_text_unchecked is None:
+            self._is_text_unchecked = self._loop.run(is_text_unchecked(self._bucket))
+        return bool(self._is_text_unchecked)
+
+    async def _states(self) -> _States:
+        return _States(await self._changes.state(), await self._snapshot.state())
