@@ -250,16 +250,19 @@ class Worker:
         """Waits while the stream of changes ends before what is applied. None when asked to stop."""
         streams = self._group_streams
         start = self._wait_for(lambda: streams.find_start(applied), "the group's streams")
-        if start is not None and start.applied != applied:
+        if start is not None and start != Start(applied):
+            log.warning(
+                "the stream holds what is applied in another place than before, as after a power cut; going on there",
+                sequence_before=applied.sequence,
+                sequence=start.applied.sequence,
+            )
             self._renumber(applied, start.applied)
         return start
 
     def _renumber(self, applied: Applied, found: Applied) -> None:
-        log.warning(
-            "the stream holds what is applied in another place than before, as after a power cut of the broker; going on there",
-            sequence_before=applied.sequence,
-            sequence=found.sequence,
-        )
+        """Of the same number the messages may be others: then only what to leave out of them is new."""
+        if found == applied:
+            return
         if not isinstance(self._sink, RenumberedSink):
             raise HistoryError(
                 f"the stream holds what is applied at message {found.sequence} instead of {applied.sequence}, and this sink "
