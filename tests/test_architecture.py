@@ -51,6 +51,7 @@ ENTRANCES = {
         "replicator/snapshot/range_publisher.py",
         "replicator/snapshot/round.py",
         "replicator/snapshot/snapshot.py",
+        "worker/group_streams.py",
         "worker/worker.py",
         "worker/broker_connection.py",
         "worker/dead_letter_office.py",
