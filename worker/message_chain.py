@@ -23,16 +23,16 @@ class MessageChain:
         self._is_first = True
 
     def follow(self, row: Any) -> None:
-        """Raises HistoryError."""
-        if row.after is None:
+        """Raises HistoryError. A row may cover no message, and an earlier version's messages name none."""
+        if not row.changes:
             return
-        after = Anchor.parse(row.after)
+        after = _anchor(row.after)
         if self._before is not None:
             check_follows(row.first_sequence, after, self._before)
-        elif self._is_first:
+        elif self._is_first and after is not None:
             self._check_first(row.first_sequence, after)
         self._is_first = False
-        self._before = Anchor.parse(row.anchor)
+        self._before = _anchor(row.anchor)
 
     def _check_first(self, sequence: int, after: Anchor) -> None:
         applied = self._applied
@@ -53,3 +53,7 @@ def check_follows(sequence: int, after: Anchor | None, before: Anchor) -> None:
             f"ends at {before.position}: the stream was replaced or lost messages",
             "start the worker again: it finds its place in the stream, or says why it cannot",
         )
+
+
+def _anchor(text: str | None) -> Anchor | None:
+    return None if text is None else Anchor.parse(text)

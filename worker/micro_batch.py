@@ -56,7 +56,7 @@ _FIELDS = (
 _ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
 RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
 """``body_bytes`` is the size of a body that is compressed, 0 of one that is not. ``after`` and ``anchor`` are those of the first
-and the last message that the row covers, None where they are not known."""
+and the last message that the row covers, None where it covers none or an earlier version published them."""
 
 COMPRESSED_FROM_BYTES = 32 * 1024
 """What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
@@ -131,10 +131,9 @@ class _PartitionShare:
 
     def advance(self) -> _Covered:
         """The first columns of a receipt for what was taken since the one before."""
-        chain = (_text(self._after), _text(self._anchor) if self._after else None)
+        chain = (_text(self._after), _text(self._anchor)) if self._changes else (None, None)
         covered = (self._copied, self._covered + 1, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)
         self._covered, self._changes, self._commit_lsn, self._committed_at = self._taken, 0, 0, 0
-        self._after = None
         return covered
 
     def finish(self) -> _Covered:
@@ -162,7 +161,8 @@ class _PartitionShare:
     def _follow(self, body: Body) -> None:
         if self._anchor is not None:
             check_follows(body.first_sequence, body.after, self._anchor)
-        self._after = self._after or body.after
+        if not self._changes:
+            self._after = body.after
         self._anchor = body.anchor
 
     def _transformed(self, message: MessageChanges, body: bytes) -> MessageChanges:

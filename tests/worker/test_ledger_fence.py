@@ -18,12 +18,12 @@ from shared.snapshot_message import SnapshotHeaders, encode_table
 from shared.state import StateBucket
 from tests.changes_builder import table
 from tests.servers import NatsServer
+from tests.worker.task_receipts import receipts
 from worker.exclusions import Exclusions
 from worker.look_through import LookThrough
-from worker.micro_batch import PartitionTask, read_receipts
+from worker.micro_batch import PartitionTask
 from worker.ownership import NEVER_COPIED, Ownership, OwnershipLedger
-from worker.sequence_range import SequenceRange, encode_range
-from worker.sinks.sink import NOTHING_APPLIED
+from worker.sequence_range import SequenceRange
 
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
 RUNNING = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
@@ -68,16 +68,4 @@ async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, 
 
 def written_rows(nats: NatsServer, group: str, ownership: Ownership) -> int:
     task = PartitionTask(nats.settings(), group, "w", LookThrough(), ownership, Exclusions({}, {}, 1), Transformation())
-    rows = [row for batch in task(iter([encode_range(SequenceRange(True, 1, 1, 1))])) for row in Rows.of(batch.to_pylist())]
-    return sum(receipt.changes for receipt in read_receipts(rows, NOTHING_APPLIED))
-
-
-class Rows(dict[str, object]):
-    """A receipt's columns as attributes, as Spark's rows have them."""
-
-    @classmethod
-    def of(cls, rows: list[dict[str, object]]) -> list[Rows]:
-        return [cls(row) for row in rows]
-
-    def __getattr__(self, name: str) -> object:
-        return self[name]
+    return sum(receipt.changes for receipt in receipts(task, [SequenceRange(True, 1, 1, 1)]))

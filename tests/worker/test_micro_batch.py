@@ -69,15 +69,18 @@ def test_rows_that_follow_what_is_applied_and_each_other_are_taken() -> None:
 
 def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
     row = Row(6, 7, after=anchor(5), anchor=anchor(7))
-    for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 5 * 16, 17, "then")):
+    for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 4 * 16, 5, "then"), Applied(5, 5 * 16, 17, "then")):
         with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but what is applied"):
             coverage([row], applied)
 
 
 def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
-    rows = [Row(6, 7, after=anchor(5), anchor=anchor(7)), Row(8, 9, after=anchor(6), anchor=anchor(9))]
-    with pytest.raises(HistoryError, match="message 8 of the change stream follows the change at 0/60:1, but what was read"):
-        coverage(rows, Applied(5, 5 * 16, 5, "then"))
+    first, chunk = Row(6, 7, after=anchor(5), anchor=anchor(7)), Row(8, 8, changes=0, body=None)
+    for rows in ([first, Row(8, 9, after=anchor(6), anchor=anchor(9))], [first, chunk, Row(9, 9, after=anchor(6))]):
+        with pytest.raises(
+            HistoryError, match=r"message \d of the change stream follows the change at 0/60:1, but what was read"
+        ):
+            coverage(rows, Applied(5, 5 * 16, 5, "then"))
 
 
 def test_the_first_batch_after_a_new_place_was_found_follows_what_lies_before_that() -> None:
