@@ -120,6 +120,19 @@ def test_only_rows_of_the_tables_newest_snapshot_count() -> None:
     assert not owner.counts(NOTES, "first")
 
 
+def test_it_is_as_new_as_the_record_of_a_table_and_without_one_as_the_ledger() -> None:
+    """A record may have been read from a replica that lags, although the rest of the ledger is newer."""
+    owner = Ownership({ORDERS.oid: Copy("first", COPY_LSN, revision=3)}, revision=9)
+    assert [owner.knows(ORDERS, revision) for revision in (3, 4, 9)] == [True, False, False]
+    assert [owner.knows(NOTES, revision) for revision in (3, 9, 10)] == [True, True, False]
+
+
+def test_what_an_earlier_life_of_the_stream_applied_is_left_out_whether_its_table_was_copied_or_not() -> None:
+    owner = replace(ownership(record(ORDERS)), applied_before=COPY_LSN + 10)
+    before, first_new = (transaction(lsn, insert(ORDERS, b"1"), truncate(NOTES)) for lsn in (COPY_LSN + 9, COPY_LSN + 10))
+    assert after_copy(owner, before, first_new) == [("orders", 2), ("notes", 3)]
+
+
 def test_it_can_be_sent_to_tasks() -> None:
     owner = ownership(record(ORDERS))
     assert pickle.loads(pickle.dumps(owner)) == owner
