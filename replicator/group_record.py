@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from replicator.publication import Publication, check_identity, gone
 from replicator.slot import ReplicationSlot
 from replicator.walsender import ANY_ORIGIN, SystemIdentity
 from shared.errors import TerminalError, TransientError, UsageError
@@ -87,6 +88,20 @@ def check_source(
         )
 
 
+def check_publication(bound: BoundRecord | None, names: GroupNames, publication: Publication | None) -> None:
+    """Raises TerminalError when the group's publication is gone, or is another one than at its first start."""
+    if bound is None:
+        return
+    if bound.record.publication != names.publication:
+        raise TerminalError(
+            f"this group follows publication {bound.record.publication}, not {names.publication}",
+            f"give the same publication as before; for another one {_START_AGAIN}",
+        )
+    if publication is None:
+        raise gone(names)
+    check_identity(publication, bound.record.publication_oid)
+
+
 def check_origin(bound: BoundRecord | None, origin: str, major_version: int) -> None:
     """Raises UsageError when the server knows no origins, or when the group began with others: what was left out until then, or
     would be from now on, nobody could tell from a loss."""
@@ -108,10 +123,7 @@ async def bind_group(
     publication_oid: int,
     origin: str,
 ) -> GroupRecord:
-    """The group's record after ``check_source``, made at the first start.
-
-    Raises TerminalError when the publication is not the one of the record, TransientError when another start came between.
-    """
+    """The group's record after the checks, made at the first start. Raises TransientError when another start came between."""
     if bound is None:
         record = GroupRecord(
             group=names.group,
@@ -127,10 +139,6 @@ async def bind_group(
         )
         revision = await bucket.create(GROUP_KEY, asdict(record))
     else:
-        if bound.record.publication_oid != publication_oid:
-            raise TerminalError(
-                f"publication {names.publication} was dropped and made again: changes in between were not published", _START_AGAIN
-            )
         record, revision = bound.record, bound.revision
     if revision is None:
         raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from replicator.membership import Break, Membership
+from replicator.publication import Publication
 from replicator.tables import SourceTable, TablePattern, parse_patterns
 from shared.errors import TerminalError, UsageError
 from shared.ledger import LedgerContent, Phase
@@ -48,11 +49,9 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """``tables`` are those to be followed. ``left_out`` are new ones of a whole schema that nobody asked for by name;
-    ``accepted`` join although rows or changes of them are missing."""
+    """``tables`` are those to be followed; of them ``accepted`` join although rows or changes of them are missing."""
 
     tables: list[SourceTable]
-    left_out: list[SourceTable]
     accepted: list[SourceTable]
 
 
@@ -97,12 +96,13 @@ def check_breaks(membership: Membership, copies: bool) -> None:
 
 
 def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, comes_in_by_itself: bool) -> Joining:
-    """Which of ``tables`` are followed from now on, by a group that has published already.
+    """Which of ``tables`` are followed from now on, by a group that has published already. New ones of a whole schema are left
+    out, unless they were asked for by name.
 
     ``comes_in_by_itself``: the publication covers tables from the moment that they are made. Raises UsageError or TerminalError
     for a table whose rows or changes would be missing.
     """
-    joining = Joining([], [], [])
+    joining = Joining([], [])
     for table in tables:
         if table.oid in membership.oids or wishes.copies:
             joining.tables.append(table)
@@ -119,8 +119,6 @@ def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes
                 "the targets",
                 f"start once with --without-copy {table.qualified_name} to follow it from now on; with its rows: {_START_AGAIN}",
             )
-        else:
-            joining.left_out.append(table)
     return joining
 
 
@@ -144,20 +142,19 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 def leaving(
     membership: Membership,
-    publication_oids: Collection[int],
+    publication: Publication,
     tables: Collection[SourceTable],
     dropped: Collection[int],
-    lsn: str,
     at: str,
 ) -> list[Break]:
-    """The members that are not among ``tables``. Changes of one that is still published are missing from ``lsn`` on."""
+    """The members that are not among ``tables``. Changes of one that is still published are missing from now on, ``at``."""
     selected = {table.oid for table in tables}
     left = []
     for member in membership.members:
         if member.oid in selected:
             continue
-        is_published = member.oid in publication_oids
-        since, when = (lsn, at) if is_published else (membership.seen_lsn, membership.seen_at)
+        is_published = member.oid in publication.oids
+        since, when = (publication.lsn, at) if is_published else (membership.seen_lsn, membership.seen_at)
         reason = "it was dropped at the source" if member.oid in dropped else "it is no longer among the tables"
         left.append(Break(member.oid, member.schema, member.table, since, when, reason))
     return left

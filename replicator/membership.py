@@ -11,7 +11,7 @@ import base64
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import orjson
 
@@ -23,8 +23,6 @@ from shared.state import PUBLICATION_KEY, StateBucket
 
 MOST_BREAKS = 1000
 """Of each kind that are kept: a record has to fit into one message."""
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Membership:
         return frozenset(member.qualified_name for member in self.members) | {entry.qualified_name for entry in self.left}
 
     @classmethod
-    def of(cls, publication: Publication, lsn: str) -> Membership:
+    def of(cls, publication: Publication) -> Membership:
         """The publication as it is, taken as what it should be."""
         return cls(
             name=publication.name,
@@ -126,22 +124,22 @@ class Membership:
             xmin=publication.xmin,
             operations=publication.operations,
             via_partition_root=publication.via_partition_root,
-            members=tuple(_member(table, lsn) for table in publication.tables),
-            seen_lsn=lsn,
+            members=tuple(_member(table, publication.lsn) for table in publication.tables),
+            seen_lsn=publication.lsn,
             seen_at=now(),
         )
 
-    def adopt(self, publication: Publication, lsn: str) -> Membership:
+    def adopt(self, publication: Publication) -> Membership:
         """The same with the publication as it is now, which is as it should be."""
-        known = {member.oid: member for member in self.members}
+        now_found, known = Membership.of(publication), {member.oid: member for member in self.members}
         members = tuple(
-            replace(_member(table, lsn), since=known[table.oid].since, partitions=known[table.oid].partitions)
-            if table.oid in known
-            else _member(table, lsn)
-            for table in publication.tables
+            replace(member, since=known[member.oid].since, partitions=known[member.oid].partitions)
+            if member.oid in known
+            else member
+            for member in now_found.members
         )
         return replace(
-            Membership.of(publication, lsn),
+            now_found,
             members=members,
             left=self.left,
             missing=self.missing,

@@ -27,6 +27,7 @@ OPERATIONS = ("insert", "update", "delete", "truncate")
 LOCK_TIMEOUT_MS = 500  # for as long, writers of a table queue behind us
 LOCK_ATTEMPTS = 8
 
+_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 _COMMENT_PREFIX = "pgsluice group "
 
 log = telemetry.logger(__name__)
@@ -54,6 +55,7 @@ class PublishedTable:
 class _Row:
     oid: int
     xmin: str
+    lsn: str
     operations: list[str]
     all_tables: bool
     schemas: int
@@ -64,11 +66,13 @@ class _Row:
 @dataclass(frozen=True, slots=True)
 class Publication:
     """What the catalog holds. ``oid`` identifies it: one that was dropped and made again has another. ``xmin`` is the transaction
-    that altered its operations, options or owner last. ``covers_more``: it is of all tables, or of all tables of a schema."""
+    that altered its operations, options or owner last, ``lsn`` is where the source was before this was read. ``covers_more``: it
+    is of all tables, or of all tables of a schema."""
 
     name: str
     oid: int
     xmin: str
+    lsn: str
     operations: tuple[str, ...]
     covers_more: bool
     via_partition_root: bool
@@ -85,6 +89,7 @@ class Publication:
 
 _PUBLICATION: LiteralString = """
     SELECT p.oid::bigint, p.xmin::text,
+           CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text AS lsn,
            array_remove(ARRAY[CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
                               CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END],
                         NULL) AS operations,
@@ -132,6 +137,7 @@ async def find_publication(source: Source, names: GroupNames) -> Publication | N
         name=names.publication,
         oid=row.oid,
         xmin=row.xmin,
+        lsn=row.lsn,
         operations=tuple(row.operations),
         covers_more=bool(row.all_tables or row.schemas),
         via_partition_root=row.via_partition_root,
@@ -155,6 +161,18 @@ def check_owner(publication: Publication, names: GroupNames) -> None:
             f"publication {names.publication} belongs to group {other!r}, which differs from {names.group!r} in '-' and '_' only",
             "choose another group name",
         )
+
+
+def check_identity(publication: Publication, oid: int) -> None:
+    """Raises TerminalError when it is not the one that had ``oid``."""
+    if publication.oid != oid:
+        raise TerminalError(
+            f"publication {publication.name} was dropped and made again: changes in between were not published", _START_AGAIN
+        )
+
+
+def gone(names: GroupNames) -> TerminalError:
+    return TerminalError(f"publication {names.publication} was dropped while the slot needs it", _START_AGAIN)
 
 
 def check_fit(publication: Publication, tables: Sequence[SourceTable], operations: Collection[str]) -> None:
@@ -219,20 +237,27 @@ async def create_publication(
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What turns our publication into the one that is wanted."""
+    """What turns our publication into the one that is wanted. ``locked`` are the tables of which decoding may know it as it is
+    now: those that join, and all of them when its options change."""
 
     joining: list[SourceTable]
     leaving: list[PublishedTable]
     operations: tuple[str, ...] | None
+    locked: list[SourceTable]
 
     @classmethod
-    def between(cls, publication: Publication, tables: Sequence[SourceTable], operations: Collection[str]) -> Alteration:
+    def between(
+        cls, publication: Publication, tables: Sequence[SourceTable], operations: Collection[str], *, is_decoded: bool
+    ) -> Alteration:
+        """``is_decoded``: there is a slot."""
         wanted = {table.oid for table in tables}
+        joining = [table for table in tables if table.oid not in publication.oids]
         is_same = set(publication.operations) == set(operations) and publication.via_partition_root
         return cls(
-            [table for table in tables if table.oid not in publication.oids],
+            joining,
             [table for table in publication.tables if table.oid not in wanted],
             None if is_same else tuple(operations),
+            [] if not is_decoded else joining if is_same else list(tables),
         )
 
     def __bool__(self) -> bool:
@@ -252,14 +277,10 @@ class Alteration:
 
 
 async def alter_publication(
-    source: Source,
-    names: GroupNames,
-    alteration: Alteration,
-    locked: Sequence[SourceTable],
-    note: Callable[[str], Awaitable[None]],
+    source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]
 ) -> None:
-    """Alters it when no transaction that has written to ``locked`` is open: decoding, on servers older than spring 2025, goes on
-    with what such a transaction knew of the publication, and leaves out its later changes.
+    """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than spring 2025,
+    goes on with what such a transaction knew of the publication, and leaves out its later changes.
 
     ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for moments; an
     application that writes waits no longer than LOCK_TIMEOUT_MS. Raises TransientError when a table was never free.
@@ -268,7 +289,7 @@ async def alter_publication(
     backoff = Backoff()
     for attempt in range(1, LOCK_ATTEMPTS + 1):
         try:
-            await _alter_once(source, names, alteration, locked, note)
+            await _alter_once(source, names, alteration, note)
             return
         except LockTimeoutError as error:
             if attempt == LOCK_ATTEMPTS:
@@ -278,22 +299,16 @@ async def alter_publication(
             await asyncio.sleep(pause_s)
 
 
-async def _alter_once(
-    source: Source,
-    names: GroupNames,
-    alteration: Alteration,
-    locked: Sequence[SourceTable],
-    note: Callable[[str], Awaitable[None]],
-) -> None:
+async def _alter_once(source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]) -> None:
     doing = f"changing publication {names.publication}"
     statements = alteration.statements(sql.Identifier(names.publication))
     async with source.transaction(doing):
         [(xid,)] = await source.rows(doing, "SELECT pg_current_xact_id()::xid::text")
         await note(xid)
-        if locked:
+        if alteration.locked:
             await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
-            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_lock_list(locked))
-            await source.execute(f"locking {_listed(locked)} to change publication {names.publication}", lock)
+            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_lock_list(alteration.locked))
+            await source.execute(f"locking {_listed(alteration.locked)} to change publication {names.publication}", lock)
         for statement in statements:
             try:
                 await source.execute(doing, statement)

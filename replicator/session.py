@@ -20,13 +20,15 @@ from replicator.group_record import (
     GroupRecord,
     bind_group,
     check_origin,
+    check_publication,
     check_source,
     note_slot,
     note_timeline,
     read_record,
 )
 from replicator.progress import Progress
-from replicator.publication import check_owner, find_publication
+from replicator.publication import Publication, check_owner, find_publication
+from replicator.publication_watch import PublicationWatch
 from replicator.publisher import Publisher
 from replicator.receiver import Published, Receiver
 from replicator.recorder import Recorder
@@ -92,8 +94,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
-    publication = GroupPublication(settings, names, source, bucket)
-    slot, record = await _prepare_source(run, source, facts, walsender, bucket, publication)
+    watch = PublicationWatch(settings, names, source, bucket)
+    slot, record = await _prepare_source(run, source, facts, walsender, bucket, watch)
 
     id_prefix = f"{record.system_id}/{names.slot}/"
     point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
@@ -123,7 +125,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
-    return Session(receiver, publisher, feedback, recorder, retention, copy_retention, publication)
+    return Session(receiver, publisher, feedback, recorder, retention, copy_retention, watch)
 
 
 async def _check_source_history(
@@ -144,31 +146,28 @@ async def _prepare_source(
     facts: SourceFacts,
     walsender: WalSender,
     bucket: StateBucket,
-    group_publication: GroupPublication,
+    watch: PublicationWatch,
 ) -> tuple[ReplicationSlot, GroupRecord]:
     """Publication and slot as they should be, and the group bound to them."""
     names = run.names
     identity = await walsender.identify()
-    publication = await find_publication(source, names)
-    if publication is not None:
-        check_owner(publication, names)
+    found = await find_publication(source, names)
+    if found is not None:
+        check_owner(found, names)
     bound = await read_record(bucket)
     slot = await find_slot(source, names)
     check_source(bound, names, identity, facts.database, slot)
+    check_publication(bound, names, found)
     check_origin(bound, run.settings.origin, facts.major_version)
     if run.settings.failover:
         check_failover(facts)
         if not run.is_publication_ready:
             await warn_of_running_ahead(source)
-    run.made.publication |= publication is None
+    run.made.publication |= found is None
     if slot is not None:
         check_slot(slot, facts)  # before anything is altered: another replicator may be reading it
-    if run.is_publication_ready:
-        publication = await group_publication.verify()
-    else:
-        has_published = bound is not None and bool(bound.record.slot_lsn)
-        publication = await group_publication.prepare(is_bound=bound is not None, has_published=has_published)
-        run.is_publication_ready = True
+    has_published = bound is not None and bool(bound.record.slot_lsn)
+    publication = await _prepare_publication(run, source, bucket, watch, found, has_published)
     record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid, run.settings.origin)
     run.made.record |= bound is None
     if slot is None:
@@ -180,6 +179,16 @@ async def _prepare_source(
     if not record.slot_lsn:
         record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
     return slot, record
+
+
+async def _prepare_publication(
+    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, found: Publication | None, has_published: bool
+) -> Publication:
+    if run.is_publication_ready:
+        return await watch.verify()
+    prepared = await GroupPublication(run.settings, run.names, source, bucket, watch).prepare(found, has_published=has_published)
+    run.is_publication_ready = True
+    return prepared
 
 
 async def find_until(text: str, source: Source) -> LSN:
@@ -198,7 +207,7 @@ class Session:
         recorder: Recorder,
         retention: Retention,
         copy_retention: CopyRetention,
-        publication: GroupPublication,
+        watch: PublicationWatch,
     ) -> None:
         self._receiver = receiver
         self._publisher = publisher
@@ -206,7 +215,7 @@ class Session:
         self._recorder = recorder
         self._retention = retention
         self._copy_retention = copy_retention
-        self._publication = publication
+        self._watch = watch
 
     def finish_at(self, until: LSN) -> None:
         """Makes ``stream`` end there, soon if the source is idle."""
@@ -226,7 +235,7 @@ class Session:
                 self._recorder.run(),
                 self._retention.run(),
                 self._copy_retention.run(),
-                self._publication.run(),
+                self._watch.run(),
             ]
         )
 
