@@ -19,15 +19,18 @@ from shared.settings import StreamSettings
 from shared.state import StateBucket, lease_key
 from tests.servers import NatsServer
 from tests.state_bucket import seal_bucket
+from tests.waiting import wait_until_async
 from worker import lease as lease_module
 from worker.lease import Lease
+
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
 
 
 @pytest_asyncio.fixture
 async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
     client = await connect(nats_server.settings(), "test")
     bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+    await bucket.ensure(SETTINGS)
     yield bucket
     await client.close()
 
@@ -93,3 +96,24 @@ async def test_whatever_else_ends_the_renewal_is_told_too(nats_server: NatsServe
     await seal_bucket(client, group)
     assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 2))
     await client.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_is_away_is_waited_for(group: str, caplog: pytest.LogCaptureFixture) -> None:
+    with NatsServer() as server:
+        client = await connect(server.settings(), "test")
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(SETTINGS)
+        server.kill()
+        lease = Lease(bucket, "w")
+        waiting = asyncio.create_task(lease.acquire(not_expected))
+        await wait_until_async(lambda: is_logged(caplog, "waiting for the broker to give the lease"), what="the warning")
+        server.start()
+        await asyncio.wait_for(waiting, 30)
+        assert await bucket.get(lease_key("w")) is not None
+        await lease.release()
+        await client.close()
+
+
+async def is_logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:
+    return any(record.message == message for record in caplog.records)

@@ -42,11 +42,13 @@ def at(sequence: int, number: int) -> Applied:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message with the transactions ``numbers``; ``chunks`` of it are stored, of as many as there ``should`` be."""
+    """A message with the transactions ``numbers``, of which the last ``commits`` in it; ``chunks`` of it are stored, of as many
+    as there ``should`` be."""
 
     numbers: Sequence[int]
     chunks: int = 1
     should: int = 1
+    commits: bool = True
 
 
 async def found(
@@ -61,7 +63,10 @@ async def found(
         before, sequence = NO_ANCHOR, 0
         for message in sent:
             rows = {number: insert(TABLE, str(number).encode()) for number in message.numbers}
-            parts = [transaction(n * 100, row, xid=n, committed_at=n * 1_000_000) for n, row in rows.items()]
+            parts = [
+                transaction(n * 100, row, xid=n, committed_at=n * 1_000_000, commits=n != message.numbers[-1] or message.commits)
+                for n, row in rows.items()
+            ]
             body, last = body_of(*parts), anchor(message.numbers[-1])
             size = -(-len(body) // message.should)
             for index in range(1, message.chunks + 1):
@@ -71,7 +76,7 @@ async def found(
                     first=anchor(message.numbers[0]).position,
                     last=last.position,
                     flushed=LSN(0),
-                    settled=sequence if chunk.is_last else 0,
+                    settled=sequence if chunk.is_last and message.commits else 0,
                     total_bytes=0,
                     chunk=chunk,
                     anchor=last if chained else None,
@@ -114,6 +119,40 @@ async def test_a_stream_without_anchors_is_known_by_its_positions(nats_server: N
     assert place(await found(nats_server, group, at(2, 2), one_by_one(1, 2, 3), chained=False)) == (2, None, 0)
 
 
+async def test_a_message_before_which_retention_removed_all_says_whose_history_it_is(nats_server: NatsServer, group: str) -> None:
+    with pytest.raises(HistoryError, match="another transaction in its place"):
+        await found(nats_server, group, replace(at(2, 2), committed_at=17), one_by_one(1, 2, 3), purge=2)
+
+
+async def test_a_stream_without_anchors_is_believed_when_retention_removed_all_that_is_applied(
+    nats_server: NatsServer, group: str
+) -> None:
+    assert place(await found(nats_server, group, at(2, 2), one_by_one(1, 2, 3), purge=2, chained=False)) == (2, None, 0)
+
+
+async def test_a_removed_message_is_known_by_the_one_after_it_at_another_sequence_too(
+    nats_server: NatsServer, group: str
+) -> None:
+    assert place(await found(nats_server, group, at(90, 2), one_by_one(1, 2, 3), purge=2)) == (2, None, 0)
+
+
+async def test_an_empty_stream_is_believed_where_it_ends_with_what_is_applied_and_nowhere_else(
+    nats_server: NatsServer, group: str
+) -> None:
+    assert place(await found(nats_server, group, at(3, 3), one_by_one(1, 2, 3), purge=3)) == (3, None, 0)
+    with pytest.raises(HistoryError, match="messages 3 to 3 were not applied by this worker and are gone"):
+        await found(nats_server, group + "_ahead", at(2, 2), one_by_one(1, 2, 3), purge=3)
+    with pytest.raises(HistoryError, match="but the stream is empty"):
+        await found(nats_server, group + "_behind", at(4, 4), one_by_one(1, 2, 3), purge=3)
+
+
+async def test_a_message_that_ends_inside_of_the_transaction_applied_last_is_not_its_end(
+    nats_server: NatsServer, group: str
+) -> None:
+    sent = [Sent([1]), Sent([2], commits=False), Sent([2]), Sent([3])]
+    assert place(await found(nats_server, group, at(2, 2), sent)) == (1, anchor(1), 201)
+
+
 @pytest.mark.parametrize("applied", [at(3, 3), at(90, 3)])
 async def test_what_was_published_again_in_larger_messages_is_gone_on_with_inside_of_one(
     nats_server: NatsServer, group: str, applied: Applied
@@ -136,6 +175,26 @@ async def test_chunks_that_were_begun_again_are_passed_over(nats_server: NatsSer
     assert place(await found(nats_server, group, at(90, 3), sent)) == (3, anchor(1), 301)
 
 
+async def test_chunks_that_were_begun_again_in_smaller_messages_are_passed_over(nats_server: NatsServer, group: str) -> None:
+    sent = [Sent([1]), Sent([2, 3, 4], chunks=2, should=3), Sent([2]), Sent([3]), Sent([4])]
+    assert place(await found(nats_server, group, at(90, 3), sent)) == (4, anchor(2), 301)
+
+
+async def test_a_last_message_that_is_not_complete_may_still_come_to_be(nats_server: NatsServer, group: str) -> None:
+    with pytest.raises(StreamBehindError, match=r"the newest message of stream .* is not complete"):
+        await found(nats_server, group, at(90, 3), [Sent([1]), Sent([2, 3, 4], chunks=2, should=3)])
+
+
+async def test_a_message_without_anchors_is_gone_on_inside_of_only_where_it_is_the_first(
+    nats_server: NatsServer, group: str
+) -> None:
+    """Of another one nobody could tell that it goes on from what is applied."""
+    sent = [Sent([1, 2, 3]), Sent([4])]
+    assert place(await found(nats_server, group, at(90, 2), sent, chained=False)) == (0, None, 201)
+    with pytest.raises(HistoryError):
+        await found(nats_server, group + "_later", at(90, 3), [Sent([1]), Sent([2, 3, 4])], chained=False)
+
+
 async def test_a_stream_that_ends_before_what_is_applied_may_still_come_to_hold_it(nats_server: NatsServer, group: str) -> None:
     with pytest.raises(StreamBehindError, match=r"ends at the commit 0/C8, before what is applied \(0/12C\)"):
         await found(nats_server, group, at(3, 3), one_by_one(1, 2))
@@ -152,7 +211,7 @@ async def test_a_transaction_that_the_stream_jumps_over_is_another_history(nats_
         await found(nats_server, group, at(2, 2), one_by_one(1, 3, 4))
 
 
-@pytest.mark.parametrize(("applied", "missing"), [(at(1, 1), "2 to 3"), (NOTHING_APPLIED, "1 to 3")])
+@pytest.mark.parametrize(("applied", "missing"), [(at(1, 1), "2 to 3"), (at(2, 2), "3 to 3"), (NOTHING_APPLIED, "1 to 3")])
 async def test_messages_that_were_removed_before_they_were_applied_stop_the_worker(
     nats_server: NatsServer, group: str, applied: Applied, missing: str
 ) -> None:
