@@ -23,15 +23,15 @@ class _Mark(NamedTuple):
 
 
 class Progress:
-    """``flushed`` is what the slot is confirmed to, ``sequence`` that of the stream's last message, at the start of the session.
+    """``confirmed`` is where the slot is, ``sequence`` that of the stream's last message, at the start of the session.
     Nothing later is confirmed before the server has shown that it has it."""
 
-    def __init__(self, flushed: LSN, sequence: int) -> None:
+    def __init__(self, confirmed: LSN, sequence: int) -> None:
         self._marks: deque[_Mark] = deque()
         self._published_sequence = self._acknowledged_sequence = sequence
-        self._confirmed = flushed
-        self._recordable = flushed
-        self.received = flushed
+        self._confirmed = confirmed
+        self._recordable = confirmed
+        self.received = confirmed
         """The newest WAL end the server told."""
 
     @property
