@@ -14,9 +14,10 @@ from nats.aio.client import Client
 
 from shared.dead_letter import DeadLetter, chunk_of
 from shared.errors import TransientError
-from shared.jetstream import REQUEST_TIMEOUT_S, StoredMessage, Stream, StreamState
+from shared.jetstream import StoredMessage, Stream, StreamState
 from shared.jetstream_error import CLIENT_ERRORS
 from shared.names import GroupNames
+from shared.nats_connection import REQUEST_TIMEOUT_S
 from shared.settings import StreamSettings
 
 MAX_BYTES = 1024 * 1024 * 1024

@@ -26,11 +26,11 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
 from shared import stream_size, telemetry
 from shared.errors import TransientError
-from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, stream_error
+from shared.jetstream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_too_large, stream_error
 from shared.names import GroupNames
+from shared.nats_connection import REQUEST_TIMEOUT_S
 from shared.settings import StreamSettings
 
-REQUEST_TIMEOUT_S = 5.0
 DUPLICATE_WINDOW_S = 120.0
 
 _END_OF_BATCH = "204"
@@ -115,7 +115,7 @@ class Stream:
         for size in [settings.max_bytes] if settings.max_bytes else stream_size.trial_sizes():
             configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
             answer = await self._request(f"CREATE.{self.name}", configuration | {"metadata": metadata})
-            if not stream_size.is_too_large(answer.get("error", {})):
+            if not is_too_large(answer.get("error", {})):
                 return answer
         raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
 

@@ -21,6 +21,7 @@ MESSAGE_NOT_FOUND = 10043
 WRONG_LAST_SEQUENCE = frozenset({10071, 10070, 10164})
 STREAM_FULL = frozenset({10077, 10047, 10023, 10122})
 _NO_ROOM = frozenset({10047, 10023})
+_TOO_LARGE = _NO_ROOM | {10002, 10122}  # for what the account may have, for what one stream may have
 _SUBJECTS_OVERLAP = 10065
 _NO_PEERS = 10005
 _DUPLICATE_IN_PROCESS = 10158  # the first copy of the message is still being stored: its acknowledgement is late, not lost
@@ -57,6 +58,19 @@ def is_passing_answer(error: Mapping[str, Any]) -> bool:
     if code == _NO_PEERS:
         return "offline" in str(error.get("description"))
     return code == _DUPLICATE_IN_PROCESS or error.get("code") in _UNAVAILABLE_STATUS
+
+
+def is_too_large(error: Mapping[str, Any]) -> bool:
+    """Whether that object refuses a stream for its size."""
+    code = error.get("err_code")
+    return code in _TOO_LARGE or (code == _NO_PEERS and "storage" in str(error.get("description")))
+
+
+def payload_error(what: str) -> PgsluiceError:
+    """What the operator reads when ``what`` does not fit into one message."""
+    return TerminalError(
+        f"{what} is larger than the NATS server's max_payload", "raise max_payload in its configuration; its default is 1MB"
+    )
 
 
 def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:

@@ -23,9 +23,10 @@ from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
 from shared.errors import PgsluiceError, TerminalError, TransientError
-from shared.jetstream import REQUEST_TIMEOUT_S, STREAM_MANAGEMENT, broker_time
-from shared.jetstream_error import CLIENT_ERRORS, is_passing
+from shared.jetstream import STREAM_MANAGEMENT, broker_time
+from shared.jetstream_error import CLIENT_ERRORS, is_passing, payload_error
 from shared.names import GroupNames
+from shared.nats_connection import REQUEST_TIMEOUT_S
 from shared.settings import StreamSettings
 
 GROUP_KEY = "group"
@@ -174,10 +175,7 @@ class StateBucket:
         except _MEANINGFUL:
             raise
         except nats.errors.MaxPayloadError:
-            raise TerminalError(
-                f"a record of the state bucket {self.name} is larger than the NATS server's max_payload",
-                "raise max_payload in its configuration; its default is 1MB",
-            ) from None
+            raise payload_error(f"a record of the state bucket {self.name}") from None
         except CLIENT_ERRORS as error:
             raise self._refusal(error) from None
 

@@ -7,17 +7,11 @@ keeps a share of it: streams that are made later find room too, however small th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 MOST = 10 * 1024**3
 LEAST = 256 * 1024**2
 SHARE = 8
-
-_TOO_LARGE = frozenset({10002, 10023, 10047, 10122})
-"""JetStream's error codes: resources of the account, of the server, its storage, bytes of one stream."""
-
-_NO_PEERS = 10005
 
 
 def trial_sizes() -> Iterator[int]:
@@ -32,10 +26,3 @@ def trial_sizes() -> Iterator[int]:
 def share_of(accepted: int) -> int:
     """What a stream keeps that JetStream took with ``accepted`` bytes."""
     return max(LEAST, min(MOST, accepted // SHARE))
-
-
-def is_too_large(error: Mapping[str, Any]) -> bool:
-    """Whether JetStream refuses a stream for its size."""
-    return error.get("err_code") in _TOO_LARGE or (
-        error.get("err_code") == _NO_PEERS and "storage" in str(error.get("description", ""))
-    )

@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from replicator.tasks import cancel
 from shared.errors import TerminalError, TransientError
 from shared.jetstream import SnapshotStream
-from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer
+from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer, payload_error
 from shared.message import ID_HEADER
 from shared.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
@@ -143,10 +143,7 @@ class RangePublisher:
         try:
             answer = await self._client.request(self._subject, prepared.data, timeout=ACK_TIMEOUT_S, headers=headers)
         except nats.errors.MaxPayloadError:
-            raise TerminalError(
-                f"a message for stream {self._stream.name} is larger than the NATS server's max_payload",
-                "raise max_payload in its configuration; its default is 1MB",
-            ) from None
+            raise payload_error(f"a message for stream {self._stream.name}") from None
         except CLIENT_ERRORS as error:
             if self._client.is_closed:
                 raise TransientError("the connection to NATS is closed", "it is made again") from None
