@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 from nats.aio.client import Client
@@ -15,7 +16,7 @@ from replicator.publisher import Publisher, StreamEnd
 from replicator.snapshot.range_publisher import RangePublisher
 from replicator.tasks import cancel
 from shared.errors import TransientError
-from shared.jetstream import ChangeStream, SnapshotStream
+from shared.jetstream import ChangeStream, SnapshotStream, Stream
 from shared.lsn import LSN
 from shared.message import ID_HEADER
 from shared.names import GroupNames
@@ -24,18 +25,31 @@ from shared.position import Position
 from shared.settings import StreamSettings
 from shared.snapshot_message import SnapshotHeaders
 from shared.state import StateBucket
-from tests.servers import NatsCluster
+from tests.servers import NatsCluster, NatsServer
 from tests.waiting import wait_until_async
 
 SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, retention_s=60)
 DUPLICATE_IN_PROCESS = "error 10158"
 
+AnyStream = TypeVar("AnyStream", bound=Stream)
+
 
 @asynccontextmanager
-async def connection(cluster: NatsCluster) -> AsyncIterator[Client]:
-    client = await connect(cluster.settings(), "test")
+async def connection(cluster: NatsCluster, *nodes: NatsServer) -> AsyncIterator[Client]:
+    client = await connect(cluster.settings(*nodes), "test")
     yield client
     await disconnect(client)
+
+
+@asynccontextmanager
+async def at_leader(cluster: NatsCluster, make: Callable[[Client], AnyStream]) -> AsyncIterator[tuple[Client, AnyStream]]:
+    """A stream that all nodes hold, and a client that is connected to its leader."""
+    async with connection(cluster) as client:
+        stream = make(client)
+        await stream.ensure(SETTINGS)
+    cluster.wait_until_current(stream.name)
+    async with connection(cluster, cluster.leader_of(stream.name)) as client:
+        yield client, make(client)
 
 
 async def test_a_message_sent_again_while_its_first_copy_is_being_stored_is_stored_once(
@@ -43,60 +57,41 @@ async def test_a_message_sent_again_while_its_first_copy_is_being_stored_is_stor
 ) -> None:
     monkeypatch.setattr(publisher_module, "ACK_TIMEOUT_S", 1.0)
     names = GroupNames(group)
-    async with connection(nats_cluster) as client:
-        await ChangeStream(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(names.changes_stream)
-    followers, leader = nats_cluster.followers_of(names.changes_stream), nats_cluster.leader_of(names.changes_stream)
-    client = await connect(nats_cluster.settings(leader), "test")
-    stream = ChangeStream(client, names)
-    publisher = Publisher(client, stream, "17/s/", StreamEnd(0, 0, 0, LSN(0)), lambda sequence: None)
-    running = asyncio.ensure_future(publisher.run())
-    for follower in followers:
-        nats_cluster.pause(follower)
-    try:
-        position = Position(LSN(1), 1)
-        await publisher.publish(Message(position, position, LSN(2), True, 1, b"body"))
-        await wait_until_async(lambda: said(caplog, DUPLICATE_IN_PROCESS, running), what="a duplicate in process")
-    finally:
-        for follower in followers:
-            nats_cluster.resume(follower)
-    async with asyncio.timeout(60):
-        await publisher.flush()
-    state = await stream.state()
-    assert state is not None
-    assert state.messages == 1
-    await cancel([running])
-    await disconnect(client)
+    async with at_leader(nats_cluster, lambda client: ChangeStream(client, names)) as (client, stream):
+        publisher = Publisher(client, stream, "17/s/", StreamEnd(0, 0, 0, LSN(0)), lambda sequence: None)
+        running = asyncio.ensure_future(publisher.run())
+        with nats_cluster.paused(*nats_cluster.followers_of(stream.name)):
+            position = Position(LSN(1), 1)
+            await publisher.publish(Message(position, position, LSN(2), True, 1, b"body"))
+            await wait_until_async(lambda: said(caplog, DUPLICATE_IN_PROCESS, running), what="a duplicate in process")
+        async with asyncio.timeout(60):
+            await publisher.flush()
+        assert await messages_of(stream) == 1
+        await cancel([running])
 
 
 async def test_rows_sent_again_while_their_first_copy_is_being_stored_are_stored_once(
     nats_cluster: NatsCluster, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = GroupNames(group)
-    async with connection(nats_cluster) as client:
-        await SnapshotStream(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(names.snapshot_stream)
-    followers, leader = nats_cluster.followers_of(names.snapshot_stream), nats_cluster.leader_of(names.snapshot_stream)
-    client = await connect(nats_cluster.settings(leader), "test")
-    stream, subject = SnapshotStream(client, names), names.snapshot_range_subject("s", 17, 1)
-    publisher = RangePublisher(client, stream, subject, "id/")
-    for follower in followers:
-        nats_cluster.pause(follower)
-    try:
-        await client.publish(subject, b"row\n", headers={ID_HEADER: "id/1"})  # by an attempt before, which was killed
-        await publisher.publish(SnapshotHeaders("s", 17, 1, 1, 1, 1, 1, 4, True), b"row\n")
-        storing = asyncio.ensure_future(publisher.flush())
-        await wait_until_async(lambda: said(caplog, "takes no rows now", storing), what="a duplicate in process")
-    finally:
-        for follower in followers:
-            nats_cluster.resume(follower)
-    async with asyncio.timeout(60):
-        assert await storing == 1
+    subject = names.snapshot_range_subject("s", 17, 1)
+    async with at_leader(nats_cluster, lambda client: SnapshotStream(client, names)) as (client, stream):
+        publisher = RangePublisher(client, stream, subject, "id/")
+        with nats_cluster.paused(*nats_cluster.followers_of(stream.name)):
+            await client.publish(subject, b"row\n", headers={ID_HEADER: "id/1"})  # by an attempt before, which was killed
+            await publisher.publish(SnapshotHeaders("s", 17, 1, 1, 1, 1, 1, 4, True), b"row\n")
+            storing = asyncio.ensure_future(publisher.flush())
+            await wait_until_async(lambda: said(caplog, "takes no rows now", storing), what="a duplicate in process")
+        async with asyncio.timeout(60):
+            assert await storing == 1
+        assert await messages_of(stream) == 1
+        await publisher.close()
+
+
+async def messages_of(stream: Stream) -> int:
     state = await stream.state()
     assert state is not None
-    assert state.messages == 1
-    await publisher.close()
-    await disconnect(client)
+    return state.messages
 
 
 async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Future[object]) -> bool:

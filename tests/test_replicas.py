@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,41 +37,58 @@ BURDEN_BYTES = 20_000
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Laggard:
+    """A follower of a stream, with a client of its leader and one of its own."""
+
+    cluster: NatsCluster
+    node: NatsServer
+    writing: Client
+    reading: Client
+
+    async def answers(
+        self, burden: Callable[[], Awaitable[Any]], write: Callable[[], Awaitable[Any]], read: Callable[[], Awaitable[T]]
+    ) -> list[T]:
+        """What READERS read here when the follower goes on after ``write`` was acknowledged without it."""
+        await read()  # the connection is there, and what its first request needs
+        with self.cluster.paused(self.node):
+            await asyncio.sleep(STALL_S)
+            await burden()  # so that it takes the follower a while to catch up
+            await write()
+            sent_before = self.reading.stats["out_msgs"]
+
+            async def all_sent() -> bool:
+                return self.reading.stats["out_msgs"] >= sent_before + READERS and not self.reading.pending_data_size
+
+            reading = [asyncio.ensure_future(read()) for _ in range(READERS)]
+            await wait_until_async(all_sent, what="requests to the follower", interval_s=0.01)
+        return await asyncio.gather(*reading)
+
+
 @asynccontextmanager
-async def clients(cluster: NatsCluster, *nodes: NatsServer) -> AsyncIterator[list[Client]]:
-    """One of each node."""
-    connected = [await connect(cluster.settings(node), "test") for node in nodes]
-    yield connected
-    for client in connected:
-        await client.close()
+async def connection(cluster: NatsCluster, node: NatsServer) -> AsyncIterator[Client]:
+    client = await connect(cluster.settings(node), "test")
+    yield client
+    await client.close()
 
 
-async def answers_of_a_laggard(
-    cluster: NatsCluster,
-    follower: NatsServer,
-    reader: Client,
-    burden: Callable[[], Awaitable[Any]],
-    write: Callable[[], Awaitable[Any]],
-    read: Callable[[], Awaitable[T]],
-) -> list[T]:
-    """What READERS on ``reader``, connected to ``follower``, read when it goes on after ``write`` was acknowledged without it."""
-    reading: list[asyncio.Future[T]] = []
+@asynccontextmanager
+async def laggard_of(cluster: NatsCluster, stream: str, make: Callable[[Client], Awaitable[Any]]) -> AsyncIterator[Laggard]:
+    """A follower of ``stream``, when all nodes hold what ``make`` has made of it."""
+    async with connection(cluster, cluster.nodes[0]) as client:
+        await make(client)
+    cluster.wait_until_current(stream)
+    follower, _ = cluster.followers_of(stream)
+    async with connection(cluster, cluster.leader_of(stream)) as writing, connection(cluster, follower) as reading:
+        yield Laggard(cluster, follower, writing, reading)
 
-    async def all_sent() -> bool:
-        return reader.stats["out_msgs"] >= sent_before + READERS and not reader.pending_data_size
 
-    await read()  # the connection is there, and what its first request needs
-    cluster.pause(follower)
-    await asyncio.sleep(STALL_S)
-    try:
-        await burden()  # so that it takes the follower a while to catch up
-        await write()
-        sent_before = reader.stats["out_msgs"]
-        reading += [asyncio.ensure_future(read()) for _ in range(READERS)]
-        await wait_until_async(all_sent, what="requests to the follower", interval_s=0.01)
-    finally:
-        cluster.resume(follower)
-    return await asyncio.gather(*reading)
+async def make_bucket(names: GroupNames, client: Client) -> None:
+    await StateBucket(client, names).ensure(SETTINGS)
+
+
+async def make_snapshot_stream(names: GroupNames, client: Client) -> None:
+    await SnapshotStream(client, names).ensure(SETTINGS)
 
 
 async def publish_burden(client: Client, subject: str) -> None:
@@ -82,13 +100,9 @@ async def test_what_the_state_bucket_acknowledged_is_read_also_at_a_follower_tha
     nats_cluster: NatsCluster, group: str
 ) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
-        await StateBucket(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(f"KV_{names.bucket}")
-    follower, _ = nats_cluster.followers_of(f"KV_{names.bucket}")
-    async with clients(nats_cluster, nats_cluster.leader_of(f"KV_{names.bucket}"), follower) as [writing, reading]:
-        at_leader, at_follower = StateBucket(writing, names), StateBucket(reading, names)
-        burden = partial(publish_burden, writing, f"$KV.{names.bucket}.burden")
+    async with laggard_of(nats_cluster, f"KV_{names.bucket}", partial(make_bucket, names)) as laggard:
+        at_leader, at_follower = StateBucket(laggard.writing, names), StateBucket(laggard.reading, names)
+        burden = partial(publish_burden, laggard.writing, f"$KV.{names.bucket}.burden")
         await at_leader.put("key", {"n": 0})
 
         async def read() -> int:
@@ -96,15 +110,14 @@ async def test_what_the_state_bucket_acknowledged_is_read_also_at_a_follower_tha
             return -1 if entry is None else int(entry.value["n"])
 
         for n in range(1, ROUNDS + 1):
-            seen = await answers_of_a_laggard(
-                nats_cluster, follower, reading, burden, partial(at_leader.put, "key", {"n": n}), read
-            )
+            seen = await laggard.answers(burden, partial(at_leader.put, "key", {"n": n}), read)
             assert seen == [n] * READERS
 
 
 async def test_a_bucket_of_an_earlier_version_is_read_through_its_leader_too(nats_cluster: NatsCluster, group: str) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
+
+    async def make(client: Client) -> None:
         context = client.jetstream()
         await context.create_key_value(bucket=names.bucket, replicas=3, direct=True)
         information = await context.stream_info(f"KV_{names.bucket}")
@@ -112,34 +125,27 @@ async def test_a_bucket_of_an_earlier_version_is_read_through_its_leader_too(nat
         bucket = StateBucket(client, names)
         await bucket.ensure(SETTINGS)
         await bucket.put("key", {"n": 1})
-    nats_cluster.wait_until_current(f"KV_{names.bucket}")
-    follower, _ = nats_cluster.followers_of(f"KV_{names.bucket}")
-    async with clients(nats_cluster, nats_cluster.leader_of(f"KV_{names.bucket}"), follower) as [writing, reading]:
-        at_leader, at_follower = StateBucket(writing, names), StateBucket(reading, names)
-        burden = partial(publish_burden, writing, f"$KV.{names.bucket}.burden")
+
+    async with laggard_of(nats_cluster, f"KV_{names.bucket}", make) as laggard:
+        at_leader, at_follower = StateBucket(laggard.writing, names), StateBucket(laggard.reading, names)
+        burden = partial(publish_burden, laggard.writing, f"$KV.{names.bucket}.burden")
         for n in range(2, ROUNDS + 2):
             write, read = partial(at_leader.put, "key", {"n": n}), partial(at_follower.get, "key")
-            seen = await answers_of_a_laggard(nats_cluster, follower, reading, burden, write, read)
-            assert {entry.value["n"] for entry in seen if entry} == {n}
+            seen = await laggard.answers(burden, write, read)
+            assert [entry and entry.value["n"] for entry in seen] == [n] * READERS
 
 
 async def test_a_table_whose_copy_was_announced_is_the_copys_for_whoever_asks(nats_cluster: NatsCluster, group: str) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
-        await StateBucket(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(f"KV_{names.bucket}")
-    follower, _ = nats_cluster.followers_of(f"KV_{names.bucket}")
-    async with clients(nats_cluster, nats_cluster.leader_of(f"KV_{names.bucket}"), follower) as [writing, reading]:
-        burden = partial(publish_burden, writing, f"$KV.{names.bucket}.burden")
-        ledger, ownership = Ledger(StateBucket(writing, names)), OwnershipLedger(StateBucket(reading, names))
+    async with laggard_of(nats_cluster, f"KV_{names.bucket}", partial(make_bucket, names)) as laggard:
+        burden = partial(publish_burden, laggard.writing, f"$KV.{names.bucket}.burden")
+        ledger, ownership = Ledger(StateBucket(laggard.writing, names)), OwnershipLedger(StateBucket(laggard.reading, names))
         await ledger.store_snapshot(
             SnapshotRecord("", "", CopyState.RUNNING, CopyMode.COPY_AND_STREAM, "", "", 0, "1", "shop", "then")
         )
         for n in range(1, ROUNDS + 1):
             table = TableRecord(17, "public", "t", Phase.DATA_SYNC, "", f"snapshot {n}", "0/10")
-            seen = await answers_of_a_laggard(
-                nats_cluster, follower, reading, burden, partial(ledger.store_table, table), ownership.current
-            )
+            seen = await laggard.answers(burden, partial(ledger.store_table, table), ownership.current)
             assert {owned.copies[17].snapshot for owned in seen} == {f"snapshot {n}"}
 
 
@@ -151,44 +157,36 @@ async def test_a_range_goes_on_behind_what_was_acknowledged_also_at_a_follower_t
     nats_cluster: NatsCluster, group: str
 ) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
-        await SnapshotStream(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(names.snapshot_stream)
-    follower, _ = nats_cluster.followers_of(names.snapshot_stream)
-    async with clients(nats_cluster, nats_cluster.leader_of(names.snapshot_stream), follower) as [writing, reading]:
-        at_leader, at_follower = SnapshotStream(writing, names), SnapshotStream(reading, names)
+    async with laggard_of(nats_cluster, names.snapshot_stream, partial(make_snapshot_stream, names)) as laggard:
+        at_leader, at_follower = SnapshotStream(laggard.writing, names), SnapshotStream(laggard.reading, names)
         subject = names.snapshot_range_subject("s", 17, 1)
-        burden = partial(publish_burden, writing, names.snapshot_range_subject("s", 18, 1))
-        first = RangePublisher(writing, at_leader, subject, "id/")
+        burden = partial(publish_burden, laggard.writing, names.snapshot_range_subject("s", 18, 1))
+        first = RangePublisher(laggard.writing, at_leader, subject, "id/")
 
         async def write(number: int) -> None:
             await first.publish(headers(number), b"row\n")
             await first.flush()
 
         async def read() -> int:
-            return (await RangePublisher(reading, at_follower, subject, "id/").resume()).number
+            return (await RangePublisher(laggard.reading, at_follower, subject, "id/").resume()).number
 
         for number in range(1, ROUNDS + 1):
-            seen = await answers_of_a_laggard(nats_cluster, follower, reading, burden, partial(write, number), read)
+            seen = await laggard.answers(burden, partial(write, number), read)
             assert seen == [number] * READERS
         await first.close()
 
 
 async def test_a_table_that_begins_again_is_seen_also_at_a_follower_that_lags(nats_cluster: NatsCluster, group: str) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
-        await SnapshotStream(client, names).ensure(SETTINGS)
-    nats_cluster.wait_until_current(names.snapshot_stream)
-    follower, _ = nats_cluster.followers_of(names.snapshot_stream)
-    async with clients(nats_cluster, nats_cluster.leader_of(names.snapshot_stream), follower) as [writing, reading]:
-        at_follower = SnapshotStream(reading, names)
-        burden = partial(publish_burden, writing, names.snapshot_range_subject("s", 18, 1))
+    async with laggard_of(nats_cluster, names.snapshot_stream, partial(make_snapshot_stream, names)) as laggard:
+        at_follower = SnapshotStream(laggard.reading, names)
+        burden = partial(publish_burden, laggard.writing, names.snapshot_range_subject("s", 18, 1))
         begun = 0
 
         async def begin_again() -> None:
             nonlocal begun
             encoded = headers(1, begin=True, attempt=2).encode()
-            begun = (await writing.jetstream().publish(names.snapshot_begin_subject("s", 17), b"", headers=encoded)).seq
+            begun = (await laggard.writing.jetstream().publish(names.snapshot_begin_subject("s", 17), b"", headers=encoded)).seq
 
         async def begin_and_message() -> tuple[int, int]:
             """By subject, and by sequence."""
@@ -196,19 +194,19 @@ async def test_a_table_that_begins_again_is_seen_also_at_a_follower_that_lags(na
             return begin.sequence if begin else 0, message.sequence if message else 0
 
         for _ in range(ROUNDS):
-            seen = await answers_of_a_laggard(nats_cluster, follower, reading, burden, begin_again, begin_and_message)
+            seen = await laggard.answers(burden, begin_again, begin_and_message)
             assert seen == [(begun, begun)] * READERS
 
 
 async def test_a_dead_letter_is_known_to_whoever_asks_a_follower_that_lags(nats_cluster: NatsCluster, group: str) -> None:
     names = GroupNames(group)
-    async with clients(nats_cluster, nats_cluster.nodes[0]) as [client]:
+
+    async def make(client: Client) -> None:
         await ChangeStream(client, names).ensure(SETTINGS)
         await DeadLetterStream(client, names).ensure_like(names.changes_stream)
-    nats_cluster.wait_until_current(names.dead_stream)
-    follower, _ = nats_cluster.followers_of(names.dead_stream)
-    async with clients(nats_cluster, nats_cluster.leader_of(names.dead_stream), follower) as [writing, reading]:
-        at_leader, at_follower = DeadLetterStream(writing, names), DeadLetterStream(reading, names)
+
+    async with laggard_of(nats_cluster, names.dead_stream, make) as laggard:
+        at_leader, at_follower = DeadLetterStream(laggard.writing, names), DeadLetterStream(laggard.reading, names)
 
         async def burden() -> None:
             letters = (
@@ -222,5 +220,5 @@ async def test_a_dead_letter_is_known_to_whoever_asks_a_follower_that_lags(nats_
 
         for count in range(1, ROUNDS + 1):
             letter = DeadLetter("w", Position(LSN(count), 1), "public.t", "too long", "now", count, "", 1, b"")
-            seen = await answers_of_a_laggard(nats_cluster, follower, reading, burden, partial(at_leader.publish, letter), read)
+            seen = await laggard.answers(burden, partial(at_leader.publish, letter), read)
             assert seen == [count] * READERS

@@ -180,9 +180,8 @@ def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluste
     nats_cluster.wait_until_current(stream)
 
     follower, _ = nats_cluster.followers_of(stream)
-    nats_cluster.pause(follower)
-    assert nats_cluster.leader_of(stream) is not follower
-    nats_cluster.resume(follower)
+    with nats_cluster.paused(follower):
+        assert nats_cluster.leader_of(stream) is not follower
     nats_cluster.wait_until_current(stream)
 
 

@@ -66,9 +66,8 @@ class ClusterUnderFire:
 
     def pause_follower(self) -> None:
         follower, _ = self._cluster.followers_of(self._names.changes_stream)
-        self._cluster.pause(follower)
-        self._never.wait(LONGEST_ABSENCE_S)
-        self._cluster.resume(follower)
+        with self._cluster.paused(follower):
+            self._never.wait(LONGEST_ABSENCE_S)
 
     def lose_quorum(self) -> None:
         killed = self._choose.sample(self._cluster.nodes, 2)

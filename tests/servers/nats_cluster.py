@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -119,6 +121,17 @@ class NatsCluster:
     def resume(self, node: NatsServer) -> None:
         node.send(signal.SIGCONT)
         self._paused.discard(node)
+
+    @contextmanager
+    def paused(self, *nodes: NatsServer) -> Iterator[None]:
+        """They go on after the block, however it ends."""
+        try:
+            for node in nodes:
+                self.pause(node)
+            yield
+        finally:
+            for node in nodes:
+                self.resume(node)
 
     @property
     def _answering(self) -> list[NatsServer]:
