@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.once import APPLY_DEADLINE_S, REPLICATE_DEADLINE_S, Outcome, succeed
+from tests.pg_flo_rules import ROOTLESS_RULES
 from tests.servers import Database, NatsServer, PgsluiceProcess
 
 SOURCE_TABLES = """
@@ -27,22 +28,8 @@ UPDATE products SET name = 'Widget 2' WHERE id = 1;
 DELETE FROM orders WHERE id = 2;
 """
 
-RULES = """\
-users:
-  - type: transform
-    column: email
-    parameters:
-      operation: lowercase
-orders:
-  - type: filter
-    column: total_amount
-    parameters:
-      operator: gt
-      value: 100
-  - type: transform
-    column: items
-    parameters:
-      operation: jsonb_array_length
+RULES = f"""\
+{ROOTLESS_RULES}\
 products:
   - type: transform
     column: inventory

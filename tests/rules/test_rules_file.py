@@ -9,6 +9,7 @@ import pytest
 from rules.rules_file import load_rules
 from shared.errors import UsageError
 from tests.changes_builder import insert, table
+from tests.pg_flo_rules import ROOTLESS_RULES
 from tests.rules.applied import Seen, load, rules, seen
 
 PG_FLO = """
@@ -277,28 +278,8 @@ def test_a_rule_that_cannot_be_meant_is_refused(rule: str, problem: str) -> None
     assert problem in str(refused.value)
 
 
-E2E_ROUTING = """
-users:
-  - type: transform
-    column: email
-    parameters:
-      operation: lowercase
-orders:
-  - type: filter
-    column: total_amount
-    parameters:
-      operator: gt
-      value: 100
-  - type: transform
-    column: items
-    parameters:
-      operation: jsonb_array_length
-"""
-"""As pg_flo's own routing test writes its rules: pg_flo looks below 'tables:' alone, and does not know these transforms."""
-
-
 def test_tables_without_a_root_above_them_are_rules_and_a_remark_says_what_pg_flo_does() -> None:
-    ruleset = load(E2E_ROUTING)
+    ruleset = load(ROOTLESS_RULES)
     orders = table("orders", "id bigint", "total_amount numeric", "items jsonb")
     users = table("users", "id bigint", "email text")
     assert seen(ruleset, insert(orders, b"1", b"50.00", b"[]"), insert(orders, b"2", b"150.00", b"[1]")) == [
@@ -307,10 +288,10 @@ def test_tables_without_a_root_above_them_are_rules_and_a_remark_says_what_pg_fl
     assert ruleset.check([orders, users]) == []
     told = [remark.rpartition("rules.yml:")[2] for remark in ruleset.warnings([])]
     assert told == [
-        "2: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
+        "1: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
         " (write 'tables:' above them, or do not give the file)",
-        "3: table 'users', rule 1: is left out: 'operation: lowercase' does nothing in pg_flo, and nothing here",
-        "13: table 'orders', rule 2: is left out: 'operation: jsonb_array_length' does nothing in pg_flo, and nothing here",
+        "2: table 'users', rule 1: is left out: 'operation: lowercase' does nothing in pg_flo, and nothing here",
+        "12: table 'orders', rule 2: is left out: 'operation: jsonb_array_length' does nothing in pg_flo, and nothing here",
     ]
 
 
