@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,11 @@ import pytest
 from tests.end_to_end import pgbench
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.random_load import checksum
-from tests.servers import Database, NatsServer, PostgresServer
+from tests.servers import Database, NatsServer
 from tests.waiting import wait_until
 
 SCALE = 3
 CATCH_UP_DEADLINE_S = 120.0
-
-
-@pytest.fixture
-def source() -> Iterator[Database]:
-    with PostgresServer() as server:
-        yield server.create_database("source")
 
 
 def transactions(database: Database) -> int:

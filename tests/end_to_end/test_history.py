@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,17 +43,9 @@ class PowerCut:
 
 
 @pytest.fixture
-def nats() -> Iterator[NatsServer]:
-    with NatsServer() as server:
-        yield server
-
-
-@pytest.fixture
-def source() -> Iterator[Database]:
-    with PostgresServer() as server:
-        database = server.create_database("source")
-        database.execute("CREATE TABLE journal (id bigint, note text); ALTER TABLE journal REPLICA IDENTITY FULL")
-        yield database
+def source(source: Database) -> Database:
+    source.execute("CREATE TABLE journal (id bigint, note text); ALTER TABLE journal REPLICA IDENTITY FULL")
+    return source
 
 
 def insert(source: Database, first: int, last: int) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from tests.end_to_end.balance_watch import BalanceWatch
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.random_load import RandomLoad, checksums
-from tests.servers import Database, NatsServer, PostgresServer
+from tests.servers import Database, NatsServer
 from tests.stream_audit import audit_stream
 from tests.waiting import wait_until
 
@@ -29,18 +28,6 @@ class Killing:
     worker: int
     nats: int
     longest_life_s: float
-
-
-@pytest.fixture
-def nats() -> Iterator[NatsServer]:
-    with NatsServer() as server:
-        yield server
-
-
-@pytest.fixture
-def target() -> Iterator[Database]:
-    with PostgresServer() as server:
-        yield server.create_database("target")
 
 
 def kill_at_random(under_test: GroupUnderTest, nats: NatsServer, killing: Killing, choose: random.Random) -> None:

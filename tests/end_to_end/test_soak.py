@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 import psycopg
@@ -137,24 +137,6 @@ class LagWatch:
             print(f"lag not known: {type(error).__name__}")
             return None
         return state.last_sequence - report.value["sequence"] if state is not None and report is not None else None
-
-
-@pytest.fixture
-def nats() -> Iterator[NatsServer]:
-    with NatsServer() as server:
-        yield server
-
-
-@pytest.fixture
-def source() -> Iterator[Database]:
-    with PostgresServer() as server:
-        yield server.create_database("source")
-
-
-@pytest.fixture
-def target() -> Iterator[Database]:
-    with PostgresServer() as server:
-        yield server.create_database("target")
 
 
 @pytest.mark.soak
