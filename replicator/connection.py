@@ -56,8 +56,6 @@ _HINT = " Is the server running on that host and accepting TCP/IP connections?"
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
-log = telemetry.logger(__name__)
-
 
 async def connect(settings: PostgresSettings, *, replication: bool = False, raw: bool = False) -> Connection:
     """An autocommit connection; with ``replication`` one that speaks the streaming replication protocol. With ``raw``, for rows,
@@ -168,7 +166,6 @@ async def _connect_error(settings: PostgresSettings, parameters: dict[str, Any],
 _PASSING_CLASSES = ("08", "40", "53", "55", "57")
 """SQLSTATE classes: connection, rollback, resources, object state, operator intervention."""
 
-
 _QUOTING = ("22", "23", "38", "39", "44", "P0")
 """Classes of errors whose message may hold a value: data, constraints, functions."""
 
@@ -205,12 +202,8 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
             return TerminalError(fact, "rename the table or column, or leave the table out of 'tables'")
         case errors.ObjectInUse():
             return TransientError(fact, "it is tried again")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "")[:2] in (
-        "08",
-        "40",
-        "53",
-        "57",
-        "55",
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "").startswith(
+        _PASSING_CLASSES
     ):
         return TransientError(fact, "it is tried again")
     return TerminalError(fact, "see the server's log")

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from replicator.publication import check_owner, drop_publication, find_publication
-from replicator.slot import PLUGIN, drop_slot, find_slot
+from replicator.slot import PLUGIN, check_not_in_use, drop_slot, find_slot
 from replicator.source import Source
 from shared import telemetry
 from shared.dead_letter_stream import DeadLetterStream
@@ -73,10 +73,8 @@ async def _check_group(source: Source, names: GroupNames) -> None:
             remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
             raise UsageError(error.fact, remedy) from None
     slot = await find_slot(source, names)
-    if slot is not None and slot.plugin == PLUGIN and slot.active_pid is not None:
-        raise TerminalError(
-            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source", "stop the replicator first"
-        )
+    if slot is not None and slot.plugin == PLUGIN:
+        check_not_in_use(slot)
 
 
 async def _remove_slot(source: Source, names: GroupNames) -> None:

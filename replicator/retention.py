@@ -23,7 +23,6 @@ INTERVAL_S = 60.0
 
 log = telemetry.logger(__name__)
 
-
 _ANY_LSN = "FFFFFFFF/FFFFFFFF"  # of a report that does not name one
 
 
@@ -38,13 +37,11 @@ class _AppliedByAll(NamedTuple):
 class Retention:
     """``retention_s`` is the least age of a message that is removed."""
 
-    def __init__(
-        self, stream: ChangeStream, bucket: StateBucket, retention_s: float, absent: AbsentWorkers | None = None
-    ) -> None:
+    def __init__(self, stream: ChangeStream, bucket: StateBucket, retention_s: float) -> None:
         self._stream = stream
         self._bucket = bucket
         self._retention = timedelta(seconds=retention_s)
-        self._absent = absent or AbsentWorkers(stream, bucket)
+        self._absent = AbsentWorkers(stream, bucket)
 
     async def run(self) -> None:
         while True:

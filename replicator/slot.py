@@ -80,10 +80,9 @@ async def create_slot(
     source: Source, names: GroupNames, facts: SourceFacts, failover: bool, patience: SlotPatience
 ) -> ReplicationSlot:
     """Waits for the transactions that are open in the source (manual: pg_create_logical_replication_slot). Raises
-    SlotTimeoutError when they stay open for too long."""
+    SlotTimeoutError when they stay open for too long. ``failover`` after ``check_failover``."""
     statement: LiteralString = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
     if failover:
-        check_failover(facts)
         statement = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)"
     await source.notice_our_end()
     creating = source.rows(f"creating replication slot {names.slot}", statement, [names.slot])
@@ -132,6 +131,14 @@ async def warn_of_running_ahead(source: Source) -> None:
         )
 
 
+def check_not_in_use(slot: ReplicationSlot) -> None:
+    """Raises TerminalError while a process reads it, for a command that wants it to end."""
+    if slot.active_pid is not None:
+        raise TerminalError(
+            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source", "stop the replicator first"
+        )
+
+
 async def drop_slot(source: Source, names: GroupNames) -> bool:
     """Whether there was one. Raises TerminalError while it is in use or when it is not ours."""
     slot = await find_slot(source, names)
@@ -139,9 +146,6 @@ async def drop_slot(source: Source, names: GroupNames) -> bool:
         return False
     if slot.plugin != PLUGIN:
         raise TerminalError(f"replication slot {slot.name} uses plugin {slot.plugin}", "it is not pgsluice's; drop it by hand")
-    if slot.active_pid is not None:
-        raise TerminalError(
-            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source", "stop the replicator first"
-        )
+    check_not_in_use(slot)
     await source.rows(f"dropping replication slot {slot.name}", "SELECT pg_drop_replication_slot(%s)", [slot.name])
     return True

@@ -10,6 +10,7 @@ from typing import Any
 from shared.jetstream import StreamState
 from shared.ledger import SNAPSHOT_KEY, TABLE_PREFIX, CopyState, Phase, SnapshotRecord, TableRecord
 from shared.lsn import parse_lsn
+from shared.state import REPLICATOR_KEY, WORKER_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def _phase(
     table: TableRecord, snapshot: SnapshotRecord, records: Mapping[str, Mapping[str, Any]], stream: StreamState | None
 ) -> Phase:
     """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
-    workers = [record for key, record in records.items() if key.startswith("worker.")]
+    workers = [record for key, record in records.items() if key.startswith(WORKER_PREFIX)]
     if table.phase is not Phase.FINISHED_COPY or snapshot.state is not CopyState.FINISHED or not workers:
         return table.phase
     if any(worker.get("snapshot_sequence", 0) < snapshot.last_sequence for worker in workers):
@@ -61,7 +62,7 @@ def _has_passed(
     """Whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
     if parse_lsn(worker["commit_lsn"]) >= lsn:
         return True
-    published = parse_lsn(records.get("replicator", {}).get("flushed_lsn", "0/0"))
+    published = parse_lsn(records.get(REPLICATOR_KEY, {}).get("flushed_lsn", "0/0"))
     return stream is not None and published >= lsn and worker["sequence"] >= stream.last_sequence
 
 

@@ -60,10 +60,9 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     tables = await select_group_tables(source, names, settings.tables, settings.schema)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
     await _lock_group(source, settings.group)
-    if copy.then_stream and (slot := await find_slot(source, names)) is not None:
-        check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
-
     if copy.then_stream:
+        if (slot := await find_slot(source, names)) is not None:
+            check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
         await check_free_slots(source, names)
     stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)

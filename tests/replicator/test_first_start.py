@@ -94,8 +94,8 @@ def test_a_source_without_a_free_slot_leaves_nothing(nats_server: NatsServer, gr
 
 
 def test_a_second_stream_that_nats_refuses_takes_the_first_one_along(source_database: Database, group: str) -> None:
-    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     """One of 40 TiB fits into what the server may hold, two do not."""
+    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     with NatsServer() as server:
         replication = Group(group, source_database, server.settings())
         with pytest.raises(TerminalError, match="JetStream refuses stream"):

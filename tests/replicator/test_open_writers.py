@@ -25,14 +25,23 @@ def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(
-    server: PostgresServer, nats_server: NatsServer, group: str
-) -> None:
+@pytest.fixture
+def replication(server: PostgresServer, nats_server: NatsServer, group: str) -> Group:
+    """A group that streams public.t; public.w is there too."""
     source = server.create_database("source")
     source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE w (id bigint PRIMARY KEY, v text)")
     replication = Group(group, source, nats_server.settings())
     replication.replicate(tables=("t",))
-    config = configuration(group, source, None, nats_server, tables="t,w", **{"without-copy": "w"})
+    return replication
+
+
+def taking_w(replication: Group, nats: NatsServer) -> dict[str, Any]:
+    """The configuration of a replicator that public.w joins at its start."""
+    return configuration(replication.name, replication.source, None, nats, tables="t,w", **{"without-copy": "w"})
+
+
+def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(replication: Group, nats_server: NatsServer) -> None:
+    source, config = replication.source, taking_w(replication, nats_server)
     with source.connect(autocommit=False) as writer, source.connect() as application:
         writer.execute("INSERT INTO w VALUES (1, 'before')")
         with PgsluiceProcess("replicator", config=config) as replicator:
@@ -50,14 +59,10 @@ def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(
 
 
 def test_no_row_is_lost_behind_a_transaction_that_was_open_when_its_table_joined(
-    server: PostgresServer, nats_server: NatsServer, group: str
+    replication: Group, nats_server: NatsServer
 ) -> None:
     """Nobody else writes to the table meanwhile, so what such a transaction knew is all that the server knows of it."""
-    source = server.create_database("source")
-    source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE w (id bigint PRIMARY KEY, v text)")
-    replication = Group(group, source, nats_server.settings())
-    replication.replicate(tables=("t",))
-    config = configuration(group, source, None, nats_server, tables="t,w", **{"without-copy": "w"})
+    source, config = replication.source, taking_w(replication, nats_server)
     with source.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO w VALUES (1, 'before')")
         with PgsluiceProcess("replicator", config=config) as replicator:
