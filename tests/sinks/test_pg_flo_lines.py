@@ -91,7 +91,14 @@ def test_an_sql_null_is_null_in_every_type(type_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("type_name", "value"),
-    [("bytea", b"\\x0"), ("bytea", b"plain"), ("integer[]", b"{1,x}"), ("text[]", b"none"), ("text", b"\xff")],
+    [
+        ("bytea", b"\\x0"),
+        ("bytea", b"00beef"),
+        ("timestamptz", b"2026-01-31 'now'"),
+        ("integer[]", b"{1,x}"),
+        ("text[]", b"none"),
+        ("text", b"\xff"),
+    ],
 )
 def test_a_value_that_is_not_of_its_type_is_refused_without_showing_it(type_name: str, value: bytes) -> None:
     with pytest.raises(WireError, match=r"public\.t\.v") as raised:

@@ -140,15 +140,42 @@ def test_oids_of_a_target_that_was_restored_from_a_dump_mean_nothing(target: Tar
     """They are given out anew there: what was one table's may be another's."""
     others = table("public.others", "id bigint", "note text")
     target.apply(insert(NOTES, b"1", b"a"), insert(others, b"1", b"b"))
+    exchange_oids(target)
+    target.apply(insert(NOTES, b"2", b"c"))
+    assert "rename it there" in refusal(target, delete(RENAMED, b"1", None)).remedy
+    assert target.table("public", "notes") == [("1", "a"), ("2", "c")]
+    exchange_oids(target)
+    target.execute("DROP TABLE notes")
+    target.apply(insert(NOTES, b"3", b"d"))
+    assert target.table("public", "notes") == [("3", "d")]
+    assert target.table("public", "others") == [("1", "b")]
+
+
+def exchange_oids(target: Target) -> None:
+    """As they may be after a restore, when another process begins."""
     target.execute(
         "UPDATE pgsluice.tables SET target_database = 'before', target_oid = CASE table_name WHEN 'notes'"
         " THEN 'others'::regclass ELSE 'notes'::regclass END::oid"
     )
     start_again(target)
-    target.apply(insert(NOTES, b"2", b"c"))
-    assert "rename it there" in refusal(target, delete(RENAMED, b"1", None)).remedy
-    assert target.table("public", "notes") == [("1", "a"), ("2", "c")]
-    assert target.table("public", "others") == [("1", "b")]
+
+
+def test_a_table_that_was_put_in_the_place_of_a_renamed_one_takes_its_rows(target: Target) -> None:
+    """At the target, while the source's keeps its name."""
+    target.apply(insert(NOTES, b"1", b"a"))
+    target.execute("ALTER TABLE notes RENAME TO notes_old; CREATE TABLE notes (id bigint PRIMARY KEY, note text)")
+    start_again(target)
+    target.apply(insert(NOTES, b"2", b"b"))
+    assert target.table("public", "notes") == [("2", "b")]
+    assert target.table("public", "notes_old") == [("1", "a")]
+
+
+def test_a_renamed_table_is_made_anew_when_its_rows_are_nowhere_any_more(target: Target) -> None:
+    target.apply(insert(NOTES, b"1", b"a"))
+    target.execute("DROP TABLE notes")
+    target.apply(insert(RENAMED, b"2", b"b"))
+    assert target.table("public", "remarks") == [("2", "b")]
+    assert tables(target) == ["public.remarks"]
 
 
 def test_a_worker_that_begins_anew_remembers_nothing(target: Target) -> None:
