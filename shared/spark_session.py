@@ -303,7 +303,9 @@ def failure_reason(error: Exception) -> str:
 
 
 def _ignore_stop_signals(jvm: Any) -> None:
-    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it."""
+    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
+    PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
+    of a query end by it."""
     for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import threading
@@ -104,9 +105,10 @@ class ClusterUnderFire:
             process.start()
 
 
-def run_cluster(
-    cluster: NatsCluster, source: Database, target: Database, group: str, blows: Callable[[ClusterUnderFire], list[Blow]]
-) -> None:
+ChooseBlows = Callable[[ClusterUnderFire], list[Blow]]
+
+
+def run_cluster(cluster: NatsCluster, source: Database, target: Database, group: str, blows: ChooseBlows) -> None:
     """``blows`` are dealt out in random order; then the tables must become equal, without a process that ended by itself."""
     seed = int(os.environ.get("CLUSTER_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
     print(f"CLUSTER_SEED={seed}")
@@ -137,33 +139,28 @@ def has_rows(target: Database) -> bool:
     return target.execute("SELECT to_regclass('left_side')") != [(None,)]
 
 
+@pytest.fixture
+def run_under_fire(
+    nats_cluster: NatsCluster, source_database: Database, target_database: Database, group: str
+) -> Callable[[ChooseBlows], None]:
+    return functools.partial(run_cluster, nats_cluster, source_database, target_database, group)
+
+
 @pytest.mark.timeout(900)
 def test_a_group_outlives_a_leader_a_follower_that_stands_still_and_a_lost_quorum(
-    nats_cluster: NatsCluster, source_database: Database, target_database: Database, group: str
+    run_under_fire: Callable[[ChooseBlows], None],
 ) -> None:
-    run_cluster(
-        nats_cluster,
-        source_database,
-        target_database,
-        group,
-        lambda fire: [fire.kill_leader, fire.pause_follower, fire.lose_quorum],
-    )
+    run_under_fire(lambda fire: [fire.kill_leader, fire.pause_follower, fire.lose_quorum])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_leaders_replicator_and_worker_are_killed_again_and_again(
-    nats_cluster: NatsCluster, source_database: Database, target_database: Database, group: str
-) -> None:
-    run_cluster(
-        nats_cluster,
-        source_database,
-        target_database,
-        group,
+def test_leaders_replicator_and_worker_are_killed_again_and_again(run_under_fire: Callable[[ChooseBlows], None]) -> None:
+    run_under_fire(
         lambda fire: (
             [fire.kill_leader] * LEADER_KILLS
             + [fire.kill_replicator, fire.kill_worker] * -(-LEADER_KILLS // 3)
             + [fire.pause_follower] * 3
             + [fire.lose_quorum] * 2
-        ),
+        )
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from shared.jetstream import ChangeStream
 from shared.names import GroupNames
+from shared.nats_connection import connect, disconnect
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
@@ -31,12 +35,14 @@ class PowerCut:
         for server in self._servers:
             server.start()
 
-    def happen(self, *, slot_too: bool) -> None:
+    def happen(self, *, store: bool = True, slot: bool = True) -> None:
+        """``store`` and ``slot`` are what is put back."""
         for server in self._servers:
             server.stop()
-        shutil.rmtree(self._nats.store)
-        shutil.copytree(self._saved_store, self._nats.store)
-        if slot_too:
+        if store:
+            shutil.rmtree(self._nats.store)
+            shutil.copytree(self._saved_store, self._nats.store)
+        if slot:
             self._state.write_bytes(self._saved_state.read_bytes())
         for server in self._servers:
             server.start()
@@ -91,7 +97,7 @@ def test_after_a_power_cut_the_worker_finds_its_place_or_both_stop_and_stay_stop
         wait_for_equal(source, target)
         stop(under_test)
 
-        cut.happen(slot_too=True)
+        cut.happen()
         insert(source, 91, 180)
         under_test.worker.start()
         under_test.worker.wait_for_log("which publishes them again if the source still has them")
@@ -101,12 +107,15 @@ def test_after_a_power_cut_the_worker_finds_its_place_or_both_stop_and_stay_stop
         under_test.worker.wait_for_log("the stream holds what is applied in another place")
         stop(under_test)
 
-        cut.happen(slot_too=False)
+        cut.happen(slot=False)
         insert(source, 181, 200)
-        for _ in range(2):
-            under_test.replicator.start()
-            assert under_test.replicator.wait(DEADLINE_S) == 70
+        under_test.replicator.start()
+        assert under_test.replicator.wait(DEADLINE_S) == 70
         assert "the broker lost data" in under_test.replicator.log()
+        cut.happen(store=False)  # now slot and stream agree: nobody would find again what was found
+        under_test.replicator.start()
+        assert under_test.replicator.wait(DEADLINE_S) == 70
+        assert "found at" in under_test.replicator.log()
         for _ in range(2):
             under_test.worker.start()
             assert under_test.worker.wait(DEADLINE_S) == 70
@@ -123,14 +132,28 @@ def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
         under_test.replicator.wait_for_log("replicating")
         insert(source, 1, 5)
         wait_for_equal(source, target_database)
+        applied = asyncio.run(last_sequence(nats, group))
+        under_test.worker.signal_all(signal.SIGSTOP)  # else it would miss its lease before it sees a message
         under_test.replicator.kill()
         with PgsluiceProcess("drop", "--yes", config=keys) as drop:
             assert drop.wait() == 0
         under_test.replicator.start()
         wait_until(lambda: under_test.replicator.log().count("replicating") == 2, what="the new start")
         insert(source, 101, 140)
+        wait_until(lambda: asyncio.run(last_sequence(nats, group)) > applied, what="messages after those that are applied")
+        under_test.worker.signal_all(signal.SIGCONT)
         assert under_test.worker.wait(DEADLINE_S) in (70, 75)
         under_test.worker.start()
         assert under_test.worker.wait(DEADLINE_S) == 70
         assert "created anew" in under_test.worker.log()
         assert ids(target_database) == list(range(1, 6))
+
+
+async def last_sequence(nats: NatsServer, group: str) -> int:
+    """0 while there is no stream."""
+    client = await connect(nats.settings(), "test")
+    try:
+        state = await ChangeStream(client, GroupNames(group)).state()
+        return 0 if state is None else state.last_sequence
+    finally:
+        await disconnect(client)

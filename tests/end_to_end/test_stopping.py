@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers.child import signal_tree
 from tests.servers.program import REPOSITORY
 from tests.waiting import wait_until
 
@@ -76,9 +76,7 @@ def test_a_signal_to_all_processes_of_a_worker_lets_it_finish_the_batch_in_hand(
 ) -> None:
     wait_for_batch(worker)
     if everybody:
-        for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):  # some live for a moment only
-                process.send_signal(signal.SIGTERM)
+        signal_tree(worker.pid, signal.SIGTERM)
     else:
         os.killpg(worker.pid, signal.SIGTERM)
     output, log = worker.communicate(timeout=SPARK_DEADLINE_S)

@@ -45,6 +45,14 @@ def free_port() -> int:
     raise RuntimeError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
 
 
+def signal_tree(pid: int, number: int) -> None:
+    """To the process and to every descendant, the process first. Daemons that Spark looks up data sources with end by some
+    signals, and end their own children before it is their turn."""
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
 class PrivateDirectory:
     """A new directory that only its owner can read; ``remove`` may be called twice, and is called at exit."""
 
@@ -117,10 +125,8 @@ class ChildProcess:
             self._process.send_signal(signal_number)
 
     def send_all(self, signal_number: int) -> None:
-        """To the process and to every descendant, the process first."""
-        for process in [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal_number)
+        """``signal_tree`` of it."""
+        signal_tree(self.pid, signal_number)
 
     def kill(self) -> None:
         """SIGKILL to it and to every descendant; returns when none of them is left."""
