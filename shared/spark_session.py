@@ -281,7 +281,8 @@ class Spark:
             self._gateway.shutdown()  # or Python objects that go later would still speak to the JVM of those that they stand for
             assert self._process.stdin is not None
             self._process.stdin.close()  # the JVM ends when its standard input does
-            SparkContext._gateway = SparkContext._jvm = None  # or another Spark of this process would look for the old JVM
+            # Or another Spark of this process would look for the old JVM, and for a context that could not be told to stop.
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
             try:
                 exit_code = self._process.wait(patience_s)
             except subprocess.TimeoutExpired:

@@ -98,12 +98,13 @@ class Snapshot:
     async def _copy_waiting(self, prepared: PreparedCopy) -> None:
         assert self._client is not None
         log.info("starting Spark", tables=len(prepared.book.waiting))
-        self._starting = asyncio.get_running_loop().run_in_executor(
-            self._threads, start_spark, self._spark, self._copy.connections
-        )
-        await self._started(self._starting)
-        machinery = Machinery(self._client, self._spark, self._threads)
-        await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
+        with self._spark.while_it_lives():
+            self._starting = asyncio.get_running_loop().run_in_executor(
+                self._threads, start_spark, self._spark, self._copy.connections
+            )
+            await self._started(self._starting)
+            machinery = Machinery(self._client, self._spark, self._threads)
+            await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
 
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
@@ -132,8 +133,6 @@ class Snapshot:
                 rewritten = await Round(self._settings, self._copy, prepared, machinery).run()
                 self._note_rewritten(prepared.book, rewritten)
             except TransientError as error:
-                if self._spark.has_died:
-                    raise
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
                 await asyncio.sleep(pause_s)

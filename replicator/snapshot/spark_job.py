@@ -52,16 +52,14 @@ def most_tasks(spark: Spark, connections: int) -> int:
 
 
 def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> list[RangeOutcome]:
-    """Each range's outcome. Blocks; several threads may call it at a time."""
+    """Each range's outcome. Blocks; several threads may call it at a time. What PySpark raises when the JVM has died is not
+    caught."""
     try:
         one_task = spark.context.parallelize(range(1), 1)
         outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, order, ranges)).collect()
     except (Py4JError, PySparkException, OSError) as failure:
         if spark.has_died:  # no table's fault
-            raise TransientError(
-                f"Spark's JVM ended ({failure_reason(failure) or type(failure).__name__})",
-                "start again: tables that are not finished are copied anew",
-            ) from None
+            raise
         error = TransientError(
             f"a Spark task that copied ended without an outcome ({failure_reason(failure)})", "see Spark's log"
         )

@@ -11,10 +11,11 @@ import pytest
 from rules.transformation import Transformation
 from shared.changes import MessageChanges
 from shared.errors import TerminalError
-from shared.jetstream import ChangeStream, connect
+from shared.jetstream import ChangeStream
 from shared.lsn import LSN
 from shared.message import MessageHeaders
 from shared.names import GroupNames
+from shared.nats_connection import connect
 from shared.position import NO_ANCHOR, Anchor, Position
 from shared.settings import StreamSettings
 from tests.changes_builder import insert, table, transaction
