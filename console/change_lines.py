@@ -1,4 +1,4 @@
-"""JSON lines, as ``worker.sinks.json_lines`` writes them, back into changes.
+"""JSON lines, as ``worker.sinks.lines.json_lines`` writes them, back into changes.
 
 A line does not say its columns' types. They are those of the table that the caller knows, or guessed from all values of the
 column: whole numbers are bigint, other numbers numeric, true and false boolean, objects and lists jsonb, anything else text. The
@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from shared.changes import DELETE, INSERT, OLD_KEY, OLD_ROW, UPDATE, MessageChanges, TableChanges, Transaction
-from shared.errors import UsageError
-from shared.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_KEY, OLD_ROW, UPDATE, MessageChanges, TableChanges, Transaction
+from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
 
 Name = tuple[str, str]
 """Schema and table."""

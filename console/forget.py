@@ -11,15 +11,15 @@ import socket
 
 from nats.aio.client import Client
 
-from shared import telemetry
-from shared.dead_letter_stream import DeadLetterStream
-from shared.errors import TerminalError, UsageError
-from shared.group_list import describe_groups, list_groups
-from shared.halt import lift_halt
-from shared.names import GroupNames, replay_name
-from shared.nats_connection import connect, disconnect
-from shared.settings import GroupSettings
-from shared.state import LEASE_DURATION_S, WORKER_PREFIX, StateBucket, lease_key, position_key, worker_key
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import LEASE_DURATION_S, WORKER_PREFIX, StateBucket, lease_key, position_key, worker_key
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.group_list import describe_groups, list_groups
+from pgsluice.shared.broker.halt import lift_halt
+from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.names import GroupNames, replay_name
 
 log = telemetry.logger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rules.transformation_files import check_tables, load_transformation
-from shared.table import Table
+from pgsluice.rules.transformation_files import check_tables, load_transformation
+from pgsluice.shared.wire.table import Table
 
 
 def run(rules_file: str, routing_file: str, tables: Sequence[Table] | None) -> None:

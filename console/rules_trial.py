@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from console.change_lines import ChangeLine, Name, format_json, guess_tables, known_tables, parse_json, read_lines
-from rules.rule import Filter, Rule
-from rules.ruleset import RuleSet, TableRules
-from rules.transformation import Transformation
-from rules.transformation_files import load_transformation
-from shared.changes import DELETE, INSERT, NO_OLD_ROW, UPDATE, MessageChanges, TableChanges
-from shared.errors import UsageError
-from shared.table import UNCHANGED, Table, Value
-from worker.sinks.json_lines import encode_lines
+from pgsluice.console.change_lines import ChangeLine, Name, format_json, guess_tables, known_tables, parse_json, read_lines
+from pgsluice.rules.rule import Filter, Rule
+from pgsluice.rules.ruleset import RuleSet, TableRules
+from pgsluice.rules.transformation import Transformation
+from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, UPDATE, MessageChanges, TableChanges
+from pgsluice.shared.wire.table import UNCHANGED, Table, Value
+from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
 STANDARD_INPUT = "standard input"
 

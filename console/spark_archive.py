@@ -1,4 +1,4 @@
-"""Makes the class archive of ``shared.class_archive``, in a Spark that does a little of everything that ours does."""
+"""Makes the class archive of ``shared.spark.class_archive``, in a Spark that does a little of everything that ours does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from shared import class_archive
-from shared.errors import TransientError
-from shared.spark_session import JAVA_OPTIONS_KEY, Spark
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.spark import class_archive
+from pgsluice.shared.spark.session import JAVA_OPTIONS_KEY, Spark
 
 PATIENCE_S = 300.0  # the JVM writes 150 MB when it ends
 
@@ -52,7 +52,7 @@ def check(made: Path) -> None:
 
 
 def _spark(java_options: Sequence[str]) -> Spark:
-    return Spark("pgsluice spark-archive", {JAVA_OPTIONS_KEY: " ".join(java_options)}, "worker.spark_daemon")
+    return Spark("pgsluice spark-archive", {JAVA_OPTIONS_KEY: " ".join(java_options)}, "pgsluice.worker.spark_daemon")
 
 
 def _exercise(spark: Spark) -> None:

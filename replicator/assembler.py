@@ -1,7 +1,7 @@
 """From pgoutput frames to stream messages: pure, no I/O.
 
 An ``Assembler`` lives as long as one replication session. It takes frames in the order the server sends them and gives back
-messages in commit order (``shared.message`` describes their bodies). It cuts the open message
+messages in commit order (``shared.wire.message`` describes their bodies). It cuts the open message
 
 - at a Commit, when the message has reached COMMIT_CUT_BYTES;
 - before a change, when the message has reached CUT_BYTES (so a message that continues a transaction begins with a change);
@@ -21,14 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
-from shared.errors import HistoryError, TerminalError, WireError
-from shared.lsn import LSN, format_lsn
-from shared.message import Descriptor, encode_body, frame_length
-from shared.pgoutput import decode_message
-from shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
-from shared.pgoutput.messages import Truncate
-from shared.position import Anchor, Position
-from shared.table import Table
+from pgsluice.shared.errors import HistoryError, TerminalError, WireError
+from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
+from pgsluice.shared.pgoutput.messages import Truncate
+from pgsluice.shared.wire.lsn import LSN, format_lsn
+from pgsluice.shared.wire.message import Descriptor, encode_body, frame_length
+from pgsluice.shared.wire.position import Anchor, Position
+from pgsluice.shared.wire.table import Table
 
 COMMIT_CUT_BYTES = 192 * 1024
 CUT_BYTES = 256 * 1024

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from nats.aio.client import Client
 
-from replicator.publication import drop_publication
-from replicator.slot import drop_slot
-from replicator.source import Source
-from shared import telemetry
-from shared.errors import PgsluiceError
-from shared.jetstream import ChangeStream, SnapshotStream
-from shared.names import GroupNames
-from shared.settings import PostgresSettings
-from shared.state import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.replicator.source.publication import drop_publication
+from pgsluice.replicator.source.slot import drop_slot
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.wire.names import GroupNames
 
 log = telemetry.logger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from shared.lsn import LSN
+from pgsluice.shared.wire.lsn import LSN
 
 
 class _Mark(NamedTuple):

@@ -32,14 +32,14 @@ import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from replicator.assembler import Message
-from shared import telemetry
-from shared.errors import PgsluiceError, TerminalError, TransientError
-from shared.jetstream import ChangeStream
-from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
-from shared.lsn import LSN
-from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
-from shared.position import NO_ANCHOR, Anchor
+from pgsluice.replicator.assembler import Message
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
+from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024

@@ -1,12 +1,14 @@
 """The receive loop: from the walsender's socket through the assembler to the publisher.
 
 Per change it does one ``read``, one test of a byte and one ``add``. It never stops for anything but the publisher's full
-window, and then the server waits for us in TCP while ``replicator.feedback`` keeps the connection alive.
+window, and then the server waits for us in TCP while ``replicator.receiver`` keeps the connection alive.
 
 A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
 the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
 buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets changes gather. Large changes
 would fill the buffers long before the end of a nap, and waking up for one is little beside the change itself.
+
+Standby status updates: a task of its own, so that a slow broker never makes the server think that we are gone.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from replicator.assembler import BEGIN, RELATION, Assembler, Message
-from replicator.progress import Progress
-from replicator.publisher import Publisher
-from replicator.source import Source
-from replicator.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
-from shared import telemetry
-from shared.lsn import LSN
-from shared.pgoutput import decode_message
-from shared.pgoutput.decoder import begin_lsn
-from shared.pgoutput.messages import Relation
+from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
+from pgsluice.replicator.progress import Progress
+from pgsluice.replicator.publisher import Publisher
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.decoder import begin_lsn
+from pgsluice.shared.pgoutput.messages import Relation
+from pgsluice.shared.wire.lsn import LSN
 
 CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
@@ -179,3 +182,49 @@ class Receiver:
         self._counts.messages += 1
         self._counts.changes += message.changes
         self._counts.body_bytes += len(message.body)
+
+
+MAX_INTERVAL_S = 10.0
+TICK_S = 0.5  # how late a newly confirmed LSN may reach the server
+MIN_SILENCE_S = 30.0
+
+
+def status_interval_s(wal_sender_timeout_ms: int) -> float:
+    """A third of the server's patience; 0 means that it has no limit."""
+    return min(MAX_INTERVAL_S, wal_sender_timeout_ms / 3000) if wal_sender_timeout_ms else MAX_INTERVAL_S
+
+
+class Feedback:
+    """Sends a status at least every ``interval_s`` and soon after the confirmed LSN moved.
+
+    Each regular status asks for a keepalive, so a healthy server is never silent for long; one that is, is given up.
+    """
+
+    def __init__(self, walsender: WalSender, progress: Progress, receiver: Receiver, interval_s: float) -> None:
+        self._walsender = walsender
+        self._progress = progress
+        self._receiver = receiver
+        self._interval_s = interval_s
+        self._silence_limit_s = max(MIN_SILENCE_S, 3 * interval_s)
+        self._sent_at = 0.0
+        self._sent_lsn = 0
+
+    async def run(self) -> None:
+        """Ends only by raising: TransientError when the connection is broken or the server is silent."""
+        while True:
+            self._tick()
+            await asyncio.sleep(min(TICK_S, self._interval_s))
+
+    def send(self) -> None:
+        """Tells the server what is confirmed now."""
+        self._sent_at, self._sent_lsn = time.monotonic(), self._progress.confirmed
+        self._walsender.send_status(self._receiver.received, self._sent_lsn, reply=True)
+
+    def _tick(self) -> None:
+        is_due = time.monotonic() - self._sent_at >= self._interval_s
+        if is_due or self._progress.confirmed > self._sent_lsn:
+            self.send()
+        if self._receiver.silence_s() > self._silence_limit_s:
+            raise TransientError(
+                f"the source has been silent for {self._silence_limit_s:g} s", "the connection is given up and made again"
+            )

@@ -12,12 +12,12 @@ import socket
 from datetime import UTC, datetime
 from typing import Any
 
-from replicator.progress import Progress
-from replicator.receiver import Published
-from shared import telemetry
-from shared.errors import TransientError
-from shared.lsn import format_lsn
-from shared.state import REPLICATOR_KEY, StateBucket
+from pgsluice.replicator.progress import Progress
+from pgsluice.replicator.receiver import Published
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import REPLICATOR_KEY, StateBucket
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.lsn import format_lsn
 
 INTERVAL_S = 1.0
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvloop
 from nats.aio.client import Client
 
-from replicator.backoff import Backoff
-from replicator.first_start import FirstStart
-from replicator.session import Run, Session, find_until, open_session
-from replicator.snapshot.resume import check_streaming_alone
-from replicator.source import Source
-from replicator.tasks import cancel
-from shared import stop_signals, telemetry
-from shared.errors import HistoryError, TransientError
-from shared.halt import check_halt, note_halt
-from shared.java import check_java
-from shared.names import GroupNames
-from shared.nats_connection import connect, disconnect
-from shared.retry_news import RetryNews
-from shared.settings import ReplicatorSettings
-from shared.state import StateBucket
+from pgsluice.replicator.first_start import FirstStart
+from pgsluice.replicator.session import Run, Session, find_until, open_session
+from pgsluice.replicator.snapshot.copy_state import check_streaming_alone
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.halt import check_halt, note_halt
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import HistoryError, TransientError
+from pgsluice.shared.process import stop_signals
+from pgsluice.shared.process.retrying import Backoff, RetryNews
+from pgsluice.shared.spark.java import check_java
+from pgsluice.shared.wire.names import GroupNames
 
 if TYPE_CHECKING:
-    from replicator.snapshot.snapshot import Snapshot
+    from pgsluice.replicator.snapshot.snapshot import Snapshot
 
 log = telemetry.logger(__name__)
 
@@ -61,7 +61,7 @@ def _snapshot(settings: ReplicatorSettings) -> Snapshot | None:
     """None when nothing is to be copied; then Spark is not even imported."""
     if settings.copy is None:
         return None
-    from replicator.snapshot.snapshot import Snapshot
+    from pgsluice.replicator.snapshot.snapshot import Snapshot
 
     return Snapshot(settings, settings.copy)
 

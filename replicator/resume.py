@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from replicator.assembler import Published
-from replicator.publisher import StreamEnd
-from replicator.slot import ReplicationSlot
-from replicator.walsender import SystemIdentity
-from shared.errors import HistoryError, TerminalError, TransientError
-from shared.jetstream import ChangeStream, StoredMessage, StreamState
-from shared.lsn import LSN, format_lsn, parse_lsn
-from shared.message import ID_HEADER, MessageHeaders
+from pgsluice.replicator.assembler import Published
+from pgsluice.replicator.publisher import StreamEnd
+from pgsluice.replicator.source.slot import ReplicationSlot
+from pgsluice.replicator.source.walsender import SystemIdentity
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
+from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
+from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from nats.aio.client import Client
 
-from replicator.assembler import Assembler
-from replicator.feedback import Feedback, status_interval_s
-from replicator.first_start import MadeAtSource
-from replicator.group_publication import GroupPublication
-from replicator.group_record import (
+from pgsluice.replicator.assembler import Assembler
+from pgsluice.replicator.first_start import MadeAtSource
+from pgsluice.replicator.membership.group_publication import GroupPublication
+from pgsluice.replicator.membership.group_record import (
     GroupRecord,
     bind_group,
     check_origin,
@@ -26,27 +25,34 @@ from replicator.group_record import (
     note_timeline,
     read_record,
 )
-from replicator.progress import Progress
-from replicator.publication import Publication, check_owner, find_publication
-from replicator.publication_watch import PublicationWatch
-from replicator.publisher import Publisher
-from replicator.receiver import Published, Receiver
-from replicator.recorder import Recorder
-from replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
-from replicator.retention import Retention
-from replicator.slot import ReplicationSlot, check_failover, check_slot, create_slot, find_slot, warn_of_running_ahead
-from replicator.slot_wait import SlotPatience
-from replicator.snapshot.room import CopyRetention
-from replicator.source import Source, SourceFacts
-from replicator.tasks import run_until_first
-from replicator.walsender import WalSender
-from shared import telemetry
-from shared.errors import TransientError
-from shared.jetstream import ChangeStream, SnapshotStream
-from shared.lsn import LSN, format_lsn, parse_lsn
-from shared.names import GroupNames
-from shared.settings import ReplicatorSettings
-from shared.state import REPLICATOR_KEY, StateBucket
+from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.progress import Progress
+from pgsluice.replicator.publisher import Publisher
+from pgsluice.replicator.receiver import Feedback, Published, Receiver, status_interval_s
+from pgsluice.replicator.recorder import Recorder
+from pgsluice.replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
+from pgsluice.replicator.retention import Retention
+from pgsluice.replicator.snapshot.room import CopyRetention
+from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
+from pgsluice.replicator.source.slot import (
+    ReplicationSlot,
+    SlotPatience,
+    check_failover,
+    check_slot,
+    create_slot,
+    find_slot,
+    warn_of_running_ahead,
+)
+from pgsluice.replicator.source.source import Source, SourceFacts
+from pgsluice.replicator.source.walsender import WalSender
+from pgsluice.replicator.tasks import run_until_first
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+from pgsluice.shared.wire.names import GroupNames
 
 STOP_DEADLINE_S = 20.0
 CANCEL_INTERVAL_S = 0.05

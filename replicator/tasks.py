@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from shared.errors import PgsluiceError
+from pgsluice.shared.errors import PgsluiceError
 
 _CANCEL_INTERVAL_S = 0.1
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from rules.columns import column_index
-from rules.known_rows import tested_column
-from rules.orderings import Ordering, labels_ordering, ordering_of
-from rules.rule import Test
-from shared.table import Column, Table
+from pgsluice.rules.known_rows import tested_column
+from pgsluice.rules.name_pattern import column_index
+from pgsluice.rules.orderings import Ordering, labels_ordering, ordering_of
+from pgsluice.rules.rule import Test
+from pgsluice.shared.wire.table import Column, Table
 
 _EQUALITY = ("eq", "ne")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from rules.rule import Condition, RowImages, Test
-from rules.truth import conjunction, disjunction, negation
-from shared.table import Table
+from pgsluice.rules.rule import Condition, RowImages, Test
+from pgsluice.rules.truth import conjunction, disjunction, negation
+from pgsluice.shared.wire.table import Table
 
 
 @dataclass(frozen=True, slots=True)

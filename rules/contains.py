@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
-from rules.array_text import array_elements
-from rules.columns import column_index
-from rules.known_rows import tested_column
-from rules.orderings import Key, Ordering, element_ordering, is_array, is_citext, is_text
-from rules.rule import RowImages, Test
-from rules.truth import FALSE, NULL, TRUE, UNKNOWN
-from shared.table import Column, Table
+from pgsluice.rules.known_rows import tested_column
+from pgsluice.rules.name_pattern import column_index
+from pgsluice.rules.orderings import Key, Ordering, element_ordering, is_array, is_citext, is_text
+from pgsluice.rules.rule import RowImages, Test
+from pgsluice.rules.truth import FALSE, NULL, TRUE, UNKNOWN
+from pgsluice.rules.value_text import array_elements
+from pgsluice.shared.wire.table import Column, Table
 
 _DOCUMENTS = (114, 142, 3802)
 """json, xml, jsonb: searched in the text that the server sends."""

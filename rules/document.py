@@ -14,7 +14,7 @@ from difflib import get_close_matches
 import orjson
 import yaml
 
-from shared.errors import UsageError
+from pgsluice.shared.errors import UsageError
 
 _NULLS = ("", "~", "null", "Null", "NULL")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import enum
 
-from rules.truth import TRUE, UNKNOWN
-from shared.changes import DELETE, INSERT, UPDATE
+from pgsluice.rules.truth import TRUE, UNKNOWN
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE
 
 
 class Fate(enum.IntEnum):

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from rules.rule import RowImages
-from rules.truth import NULL, OF_BOOLEANS, UNKNOWN
-from shared.changes import OLD_KEY, OLD_ROW, TableChanges
-from shared.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.rules.rule import RowImages
+from pgsluice.rules.truth import NULL, OF_BOOLEANS, UNKNOWN
+from pgsluice.shared.rows.changes import OLD_KEY, OLD_ROW, TableChanges
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 
 TestValues = Callable[[Sequence[bytes]], bytes]
 """One byte for each value, 0 or 1. Raises ValueError when one of them is not of the column's type."""

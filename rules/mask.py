@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from rules.orderings import is_text
-from rules.rule import Transformed
-from shared.table import Column
+from pgsluice.rules.orderings import is_text
+from pgsluice.rules.rule import Transformed
+from pgsluice.shared.wire.table import Column
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Names and patterns of names, as rules files spell tables and columns.
+"""Finding a rule's columns in a table.
+
+Names and patterns of names, as rules files spell tables and columns.
 
     orders        that name, in any schema when it is a table's
     shop.orders   the table of that schema
@@ -13,9 +15,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 
-from shared.table import Table
+from pgsluice.shared.wire.table import Table
+
+
+def column_index(table: Table, name: str) -> int:
+    """Raises ValueError, with a sentence, when the table has no such column."""
+    names = [column.name for column in table.columns]
+    if name not in names:
+        raise ValueError(f"there is no column '{name}'{_suggestion(name, names)}")
+    return names.index(name)
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
 
 _IDENTIFIER = r'"(?:[^"]|"")+"|[^".]+'
 _QUALIFIED = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")

@@ -24,10 +24,9 @@ from itertools import repeat
 from typing import Any
 from uuid import UUID
 
-from rules.calendar_text import clock_key, date_key, interval_key, time_keys, timestamp_key
-from rules.known_rows import TestValues
-from rules.network_text import network_key
-from shared.table import Column
+from pgsluice.rules.known_rows import TestValues
+from pgsluice.rules.value_text import clock_key, date_key, interval_key, network_key, time_keys, timestamp_key
+from pgsluice.shared.wire.table import Column
 
 FIRST_USER_OID = 16384
 """Types from here on were made in the database: enums, domains, types of extensions (manual: "System Catalog Initial Data")."""

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from rules.fate import Fate, fates
-from rules.known_rows import KnownRows, NewRows, OldRows, all_present
-from rules.orderings import BLANK_PADDED_OID
-from rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformed, ValueTransformation
-from rules.transition import Transition
-from rules.truth import FALSE, TRUE, conjunction, where
-from shared.changes import DELETE, INSERT, TableChanges
-from shared.plain_rows import selected, with_columns
-from shared.table import Value
+from pgsluice.rules.fate import Fate, fates
+from pgsluice.rules.known_rows import KnownRows, NewRows, OldRows, all_present
+from pgsluice.rules.orderings import BLANK_PADDED_OID
+from pgsluice.rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformed, ValueTransformation
+from pgsluice.rules.transition import Transition
+from pgsluice.rules.truth import FALSE, TRUE, conjunction, where
+from pgsluice.shared.rows.changes import DELETE, INSERT, TableChanges
+from pgsluice.shared.rows.plain_rows import selected, with_columns
+from pgsluice.shared.wire.table import Value
 
 _TRUE = bytes((TRUE,))
 _IS_GOING_ON = bytes(fate != Fate.DROP for fate in range(256))

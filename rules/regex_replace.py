@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import regex
 
-from rules.orderings import is_text
-from rules.rule import Transformed
-from shared.table import Column
+from pgsluice.rules.orderings import is_text
+from pgsluice.rules.rule import Transformed
+from pgsluice.shared.wire.table import Column
 
 TIME_LIMIT_MS = 100
 

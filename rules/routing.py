@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.name_pattern import TableName, TablePattern, table_names
-from shared.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
-from shared.errors import TerminalError
-from shared.table import Column, ReplicaIdentity, Table
+from pgsluice.rules.name_pattern import TableName, TablePattern, table_names
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 NO_NAMES: Mapping[int, TableName] = {}
 

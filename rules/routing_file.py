@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from rules.document import Mapping, Problems, open_document
-from rules.name_pattern import TablePattern
-from rules.routing import EVERY_OPERATION, TRUNCATE, Route, Routing
-from rules.rule import OPERATIONS
-from shared.changes import DELETE
-from shared.names import TARGET_SCHEMA
+from pgsluice.rules.document import Mapping, Problems, open_document
+from pgsluice.rules.name_pattern import TablePattern
+from pgsluice.rules.routing import EVERY_OPERATION, TRUNCATE, Route, Routing
+from pgsluice.rules.rule import OPERATIONS
+from pgsluice.shared.rows.changes import DELETE
+from pgsluice.shared.wire.names import TARGET_SCHEMA
 
 _OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from rules.name_pattern import NamePattern
-from shared.changes import DELETE, INSERT, UPDATE, TableChanges
-from shared.table import Column, Table, Value
+from pgsluice.rules.name_pattern import NamePattern
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
+from pgsluice.shared.wire.table import Column, Table, Value
 
 OPERATIONS = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 ALL_OPERATIONS = frozenset(OPERATIONS.values())

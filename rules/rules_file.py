@@ -1,4 +1,11 @@
-"""The rules file: pg_flo's format and more, read strictly (``rules.document``).
+"""A rules file without ``tables:`` above its tables, as some of pg_flo's own are written.
+
+pg_flo ignores such a file whole and says nothing. Here its rules are in force, and a remark says that this is new: who wrote them
+wanted them, and a mask that is silently not there is worse than one that is there at last. What nothing can be made of are
+transforms like ``parameters: {operation: lowercase}``, which neither program has; they alone are left out, each with a remark.
+Everything else is read as strictly as in any other file.
+
+The rules file: pg_flo's format and more, read strictly (``rules.document``).
 
     tables:
       users:                              # or shop.users, shop.*, "*", order_*
@@ -22,18 +29,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rules import rootless_file
-from rules.comparison import Comparison
-from rules.composition import All, Any, Not
-from rules.contains import Contains
-from rules.document import Mapping, open_document
-from rules.mask import Mask
-from rules.name_pattern import NamePattern, TablePattern
-from rules.orderings import OPERATORS
-from rules.regex_replace import TIME_LIMIT_MS, regex_replace
-from rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
-from rules.ruleset import RuleSet, TableRules
-from shared.changes import DELETE
+from pgsluice.rules import rules_file as rootless_file
+from pgsluice.rules.comparison import Comparison
+from pgsluice.rules.composition import All, Any, Not
+from pgsluice.rules.contains import Contains
+from pgsluice.rules.document import Mapping, open_document
+from pgsluice.rules.mask import Mask
+from pgsluice.rules.name_pattern import NamePattern, TablePattern
+from pgsluice.rules.orderings import OPERATORS
+from pgsluice.rules.regex_replace import TIME_LIMIT_MS, regex_replace
+from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
+from pgsluice.rules.ruleset import RuleSet, TableRules
+from pgsluice.shared.rows.changes import DELETE
+
+
+def is_rootless(root: Mapping) -> bool:
+    """Whether each key holds a list of rules. ``rules`` is the root of a file of another shape, and no table's name."""
+    keys = root.keys()
+    return bool(keys) and not {"tables", "rules"} & set(keys) and all(map(root.is_list_of_mappings, keys))
+
+
+def remark(path: str, root: Mapping) -> str:
+    return (
+        f"{path}:{root.line}: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
+        " (write 'tables:' above them, or do not give the file)"
+    )
+
+
+def left_out(path: str, rule: Mapping) -> str | None:
+    """A remark when the rule, of a file without a root, is one that neither program has; None for any other."""
+    parameters = rule.mapping("parameters")
+    if parameters is None or rule.text("type") != "transform" or "type" in parameters or "operation" not in parameters:
+        return None
+    return (
+        f"{path}:{rule.line}: {rule.where}: is left out: 'operation: {parameters.text('operation')}' does nothing in pg_flo,"
+        " and nothing here"
+    )
+
 
 _TYPES = ("transform", "filter")
 _COMPOSITIONS = ("all", "any", "not")

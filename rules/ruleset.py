@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from rules.columns import column_index
-from rules.name_pattern import TableName, TablePattern, table_names
-from rules.passage import Passage
-from rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
-from shared.changes import TableChanges
-from shared.errors import TerminalError
-from shared.table import ReplicaIdentity, Table
+from pgsluice.rules.name_pattern import TableName, TablePattern, column_index, table_names
+from pgsluice.rules.passage import Passage
+from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.rows.changes import TableChanges
+from pgsluice.shared.wire.table import ReplicaIdentity, Table
 
 _REMEDY = "correct the rules file and start again"
 

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.name_pattern import TableName
-from rules.routing import NO_ROUTES, BoundRoute, Routing
-from rules.rule import RejectedRow
-from rules.ruleset import BoundRules, RuleSet
-from shared.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
-from shared.copy_text import decode_rows, encode_columns
-from shared.table import Table
+from pgsluice.rules.name_pattern import TableName
+from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
+from pgsluice.rules.rule import RejectedRow
+from pgsluice.rules.ruleset import BoundRules, RuleSet
+from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
+from pgsluice.shared.wire.table import Table
 
 NO_RULES = RuleSet("", "", ())
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rules.routing import NO_ROUTES
-from rules.routing_file import load_routing
-from rules.rules_file import load_rules
-from rules.transformation import NO_RULES, Transformation
-from shared.errors import UsageError
-from shared.table import Table
+from pgsluice.rules.routing import NO_ROUTES
+from pgsluice.rules.routing_file import load_routing
+from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.transformation import NO_RULES, Transformation
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.table import Table
 
 
 def load_transformation(rules_file: str, routing_file: str) -> Transformation:

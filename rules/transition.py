@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rules.fate import Fate
-from shared.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, OLD_ROW, TableChanges
-from shared.table import UNCHANGED, Value
+from pgsluice.rules.fate import Fate
+from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, OLD_ROW, TableChanges
+from pgsluice.shared.wire.table import UNCHANGED, Value
 
 _FULL_IDENTITY = "a source table with REPLICA IDENTITY FULL would send it"
 

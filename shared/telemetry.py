@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from shared.settings import LogSettings
+from pgsluice.shared.config.settings import LogSettings
 
 _NOISY = ("py4j", "nats", "asyncio", "psycopg", "urllib3")
 """Libraries whose INFO lines are about their own insides; their warnings are kept."""

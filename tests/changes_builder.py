@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from shared.changes import (
+from pgsluice.shared.rows.changes import (
     DELETE,
     INSERT,
     NO_OLD_ROW,
@@ -24,7 +24,7 @@ from shared.changes import (
     Transaction,
     Truncation,
 )
-from shared.table import Column, ReplicaIdentity, Table, Value
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, Value
 
 TYPE_OIDS = {
     "boolean": 16,

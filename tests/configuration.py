@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shared import config
-from shared.options import Option, Role
+from pgsluice.shared import config
+from pgsluice.shared.config.options import Option, Role
 
 REQUIRED = {
     "group": "orders",

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from shared.jetstream import SnapshotStream, StoredMessage
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import NatsSettings
-from shared.snapshot_message import SnapshotHeaders, split_snapshot_body
-from shared.table import Table
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import SnapshotStream, StoredMessage
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, split_snapshot_body
+from pgsluice.shared.wire.table import Table
 
 FETCH_BYTES = 8 << 20
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from nats.aio.client import Client
 
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import NatsSettings, StreamSettings
-from shared.state import StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.config.settings import NatsSettings, StreamSettings
+from pgsluice.shared.wire.names import GroupNames
 
 
 def ensure_bucket(settings: NatsSettings, group: str) -> None:

@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shared.jetstream import ChangeStream, StoredMessage
-from shared.lsn import format_lsn
-from shared.message import ID_HEADER, Descriptor, MessageHeaders, split_body
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.pgoutput import decode_message
-from shared.pgoutput.messages import Begin, Commit, Delete, Insert, Origin, PgoutputMessage, Relation, Truncate, Type, Update
-from shared.position import Position
-from shared.settings import NatsSettings
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Origin,
+    PgoutputMessage,
+    Relation,
+    Truncate,
+    Type,
+    Update,
+)
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.message import ID_HEADER, Descriptor, MessageHeaders, split_body
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
 
 FETCH_MESSAGES = 200
 FETCH_BYTES = 16 * 1024 * 1024

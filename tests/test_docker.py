@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.config import load, postgres_sink_settings, replicator_settings, worker_settings
-from shared.options import Role
+from pgsluice.shared.config import load, postgres_sink_settings, replicator_settings, worker_settings
+from pgsluice.shared.config.options import Role
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCKER = REPOSITORY / "docker"

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from shared.nats_connection import connect
+from pgsluice.shared.broker.connection import connect
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified

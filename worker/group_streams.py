@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from nats.aio.client import Client
 
-from shared.errors import HistoryError, StreamBehindError, TransientError
-from shared.halt import read_halt
-from shared.jetstream import ChangeStream, SnapshotStream, StreamState
-from shared.names import GroupNames
-from shared.published_tables import is_text_unchecked
-from shared.state import GROUP_KEY, StateBucket
-from worker.event_loop import EventLoopThread
-from worker.position_check import Start, check_goes_on, check_snapshot_position, find_start
-from worker.sinks.sink import Applied
+from pgsluice.shared.broker.bucket import GROUP_KEY, StateBucket
+from pgsluice.shared.broker.halt import read_halt
+from pgsluice.shared.broker.published_tables import is_text_unchecked
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
+from pgsluice.worker.sinks.sink import Applied
 
 CHECK_INTERVAL_S = 5.0
 

@@ -14,12 +14,6 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import shared.pgoutput.plain_frames  # noqa: F401
-import worker.micro_batch
-import worker.sinks.file
-import worker.sinks.postgres
-import worker.source  # noqa: F401
-
 if __name__ == "__main__":
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.

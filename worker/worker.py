@@ -16,36 +16,36 @@ from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
-from rules.transformation import Transformation
-from rules.transformation_files import check_tables, load_transformation
-from shared import stop_signals, telemetry
-from shared.errors import HistoryError, PgsluiceError, TransientError
-from shared.group_list import describe_groups, list_groups
-from shared.java import check_java
-from shared.names import GroupNames, check_worker_name, replay_name
-from shared.nats_connection import connect, disconnect
-from shared.published_tables import load_tables
-from shared.retry_news import RetryNews
-from shared.settings import WorkerSettings
-from shared.spark_session import Spark, failure_reason
-from shared.state import StateBucket
-from worker.batch_log import BatchLog
-from worker.batch_planning import BatchLimit
-from worker.copy_end import CopyEnd
-from worker.dead_letter_office import DeadLetterOffice
-from worker.drain_target import DrainTarget, check_until, find_drain_target
-from worker.event_loop import EventLoopThread
-from worker.group_streams import GroupStreams
-from worker.lease import Lease
-from worker.micro_batch import PartitionTask
-from worker.missed_changes import MissedChangesLog
-from worker.ownership import NEVER_COPIED, OwnershipLedger
-from worker.position_check import Start
-from worker.progress import ProgressReport, check_report
-from worker.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
-from worker.replay import Replay
-from worker.sinks.sink import Applied, PartitionWriter, RenumberedSink, Sink, TickingSink
-from worker.source import SourceSettings
+from pgsluice.rules.transformation import Transformation
+from pgsluice.rules.transformation_files import check_tables, load_transformation
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.group_list import describe_groups, list_groups
+from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
+from pgsluice.shared.process import stop_signals
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.spark.java import check_java
+from pgsluice.shared.spark.session import Spark, failure_reason
+from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
+from pgsluice.worker.batches.batch_log import BatchLog
+from pgsluice.worker.batches.ownership import NEVER_COPIED, OwnershipLedger
+from pgsluice.worker.batches.planning import BatchLimit
+from pgsluice.worker.batches.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
+from pgsluice.worker.batches.source import SourceSettings
+from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.dead_letters.registry import DeadLetterOffice
+from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.positions.check import Start
+from pgsluice.worker.positions.lease import Lease
+from pgsluice.worker.positions.missed_changes import MissedChangesLog
+from pgsluice.worker.positions.report import ProgressReport, check_report
+from pgsluice.worker.positions.target import CopyEnd, DrainTarget, check_until, find_drain_target
+from pgsluice.worker.sinks.sink import Applied, PartitionWriter, RenumberedSink, Sink, TickingSink
 
 POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
@@ -86,7 +86,7 @@ class Worker:
         self._stop_requested = threading.Event()
         self._failure: BaseException | None = None
         self._loop = EventLoopThread("pgsluice-worker-nats")
-        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "worker.spark_daemon")
+        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "pgsluice.worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
         self._warming_up: Future[None] | None = None
         self._client: Client | None = None

@@ -13,12 +13,12 @@ from benchmarks.demo.comparison import compare, sample
 from benchmarks.demo.copy_figures import CopyObserver
 from benchmarks.demo.figures import Figures, Observer
 from benchmarks.demo.screen import LiveArea, LiveCopy, LiveFigures, Screen
-from shared.jetstream import ChangeStream
-from shared.ledger import Ledger
-from shared.lsn import LSN, parse_lsn
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.state import StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import Ledger
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.names import GroupNames
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import DeadlineError, wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.ledger import CopyState, Ledger, Phase, TableRecord
+from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase, TableRecord
 from tests.servers import Database
 
 _APPLIED = "SELECT copied_rows, snapshot_sequence FROM pgsluice.applied WHERE group_name = %s AND worker = %s"

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
-from replicator.snapshot.room import Borders, Range
-from replicator.snapshot.schedule import Schedule
-from replicator.snapshot.table_book import TableBook
-from replicator.tasks import cancel
-from shared import telemetry
-from shared.errors import PgsluiceError, SnapshotGoneError, TransientError
+from pgsluice.replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
+from pgsluice.replicator.snapshot.room import Borders, Range
+from pgsluice.replicator.snapshot.schedule import Schedule
+from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TransientError
 
 MOST_FAILURES = 3  # of one range; then its table is given up
 FIRST_PAUSE_S = 0.25

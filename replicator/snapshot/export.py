@@ -16,12 +16,12 @@ from typing import LiteralString, Self
 import psycopg
 from psycopg import errors, sql
 
-from replicator.connection import Connection, connect, notice_our_end, sql_error
-from replicator.slot_wait import SlotPatience, wait_for_slot
-from replicator.source import Source
-from shared.errors import SnapshotGoneError
-from shared.lsn import LSN, parse_lsn
-from shared.settings import PostgresSettings
+from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
+from pgsluice.replicator.source.slot import SlotPatience, wait_for_slot
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import SnapshotGoneError
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
 
 CHECK_INTERVAL_S = 1.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from replicator.snapshot.plan import PageRange
-from shared.errors import PgsluiceError
-from shared.settings import NatsSettings, PostgresSettings
+from pgsluice.replicator.snapshot.plan import PageRange
+from pgsluice.shared.config.settings import NatsSettings, PostgresSettings
+from pgsluice.shared.errors import PgsluiceError
 
 
 class Verdict(enum.Enum):
@@ -43,8 +43,8 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class RangeOrder:
-    """``head`` is what every body of the table begins with (``shared.snapshot_message.encode_table``). ``ledger_revision`` is the
-    revision of the table's record that announced the snapshot."""
+    """``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
+    ``ledger_revision`` is the revision of the table's record that announced the snapshot."""
 
     pages: PageRange
     attempt: int

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from shared.errors import TerminalError
-from shared.table import Table
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,22 @@ from typing import LiteralString
 
 from nats.aio.client import Client
 
-from replicator.group_publication import select_group_tables
-from replicator.membership import Membership, load_membership
-from replicator.publication import find_publication
-from replicator.slot import check_free_slots, check_slot, find_slot
-from replicator.snapshot.catalog import describe_tables
-from replicator.snapshot.resume import CopyWishes, Origin, check_origin, resume_copy
-from replicator.snapshot.table_book import TableBook
-from replicator.source import Source, SourceFacts
-from replicator.tables import SourceTable, TablePattern
-from shared.errors import TransientError, UsageError
-from shared.jetstream import SnapshotStream
-from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
-from shared.names import GroupNames
-from shared.published_tables import store_tables
-from shared.settings import CopySettings, ReplicatorSettings
-from shared.state import StateBucket
+from pgsluice.replicator.membership.group_publication import select_group_tables
+from pgsluice.replicator.membership.membership import Membership, load_membership
+from pgsluice.replicator.snapshot.copy_state import CopyWishes, Origin, check_origin, resume_copy
+from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.source.catalog import describe_tables
+from pgsluice.replicator.source.publication import find_publication
+from pgsluice.replicator.source.slot import check_free_slots, check_slot, find_slot
+from pgsluice.replicator.source.source import Source, SourceFacts
+from pgsluice.replicator.source.tables import SourceTable, TablePattern
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
+from pgsluice.shared.broker.published_tables import store_tables
+from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
+from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.wire.names import GroupNames
 
 _SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_system()"
 

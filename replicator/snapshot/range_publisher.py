@@ -22,12 +22,12 @@ import nats.errors
 import orjson
 from nats.aio.client import Client
 
-from replicator.tasks import cancel
-from shared.errors import TerminalError, TransientError
-from shared.jetstream import SnapshotStream
-from shared.jetstream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer, payload_error
-from shared.message import ID_HEADER
-from shared.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer, payload_error
+from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.message import ID_HEADER
+from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
 WINDOW_MESSAGES = 4
 ACK_TIMEOUT_S = 5.0

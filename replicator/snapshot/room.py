@@ -17,11 +17,11 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from shared import telemetry
-from shared.errors import TransientError
-from shared.jetstream import SnapshotStream
-from shared.ledger import CopyState, Ledger
-from shared.state import WORKER_PREFIX, StateBucket
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import WORKER_PREFIX, StateBucket
+from pgsluice.shared.broker.ledger import CopyState, Ledger
+from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.errors import TransientError
 
 CHECK_INTERVAL_S = 1.0
 RETENTION_INTERVAL_S = 60.0

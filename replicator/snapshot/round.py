@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
-from replicator.snapshot.catalog import read_tables
-from replicator.snapshot.copying import Copying
-from replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
-from replicator.snapshot.orders import CopyOrder, RangeOrder
-from replicator.snapshot.plan import CopiedTable, plan_ranges
-from replicator.snapshot.preparation import PreparedCopy
-from replicator.snapshot.range_publisher import RangePublisher
-from replicator.snapshot.resume import begin_attempt
-from replicator.snapshot.room import CopyRoom
-from replicator.snapshot.schedule import Schedule
-from replicator.snapshot.spark_job import most_tasks, run_job
-from replicator.tasks import run_until_first
-from shared import telemetry
-from shared.errors import TerminalError
-from shared.ledger import now
-from shared.lsn import format_lsn
-from shared.settings import CopySettings, ReplicatorSettings
-from shared.snapshot_message import SnapshotHeaders, encode_table
-from shared.spark_session import Spark
+from pgsluice.replicator.snapshot.copy_state import begin_attempt
+from pgsluice.replicator.snapshot.copying import Copying
+from pgsluice.replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
+from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder
+from pgsluice.replicator.snapshot.plan import CopiedTable, plan_ranges
+from pgsluice.replicator.snapshot.preparation import PreparedCopy
+from pgsluice.replicator.snapshot.range_publisher import RangePublisher
+from pgsluice.replicator.snapshot.room import CopyRoom
+from pgsluice.replicator.snapshot.schedule import Schedule
+from pgsluice.replicator.snapshot.spark_job import most_tasks, run_job
+from pgsluice.replicator.source.catalog import read_tables
+from pgsluice.replicator.tasks import run_until_first
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.ledger import now
+from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.spark.session import Spark
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 
 CUT_BYTES = 256 * 1024
 HEADER_BYTES = 8 * 1024  # room for headers within NATS's max_payload; ours are below 1 KiB

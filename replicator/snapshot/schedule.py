@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from replicator.snapshot.orders import RangeOrder
+from pgsluice.replicator.snapshot.orders import RangeOrder
 
 SMALL_SHARE = 8  # ranges that together have less than an eighth of the range size travel in one task
 MOST_IN_A_TASK = 32

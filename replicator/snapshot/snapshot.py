@@ -17,20 +17,20 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from replicator.backoff import Backoff
-from replicator.snapshot.display import show_progress
-from replicator.snapshot.preparation import PreparedCopy, prepare_copy
-from replicator.snapshot.round import Machinery, Round
-from replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
-from replicator.snapshot.table_book import TableBook
-from replicator.source import Source
-from replicator.tasks import run_until_first
-from shared import telemetry
-from shared.errors import TerminalError, TransientError
-from shared.ledger import CopyMode, CopyState, now
-from shared.nats_connection import connect, disconnect
-from shared.settings import CopySettings, ReplicatorSettings
-from shared.spark_session import Spark
+from pgsluice.replicator.snapshot.display import show_progress
+from pgsluice.replicator.snapshot.preparation import PreparedCopy, prepare_copy
+from pgsluice.replicator.snapshot.round import Machinery, Round
+from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
+from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.tasks import run_until_first
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, now
+from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.process.retrying import Backoff
+from pgsluice.shared.spark.session import Spark
 
 CANCEL_INTERVAL_S = 0.2
 WAIT_LOG_INTERVAL_S = 10.0

@@ -9,7 +9,7 @@ import signal
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import replicator.snapshot.copy_task  # noqa: F401
+import pgsluice.replicator.snapshot.copy_task  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from replicator.snapshot.copy_task import copy_ranges
-from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome, Verdict
-from shared.errors import TransientError
-from shared.spark_session import Spark, failure_reason
+from pgsluice.replicator.snapshot.copy_task import copy_ranges
+from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome, Verdict
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.spark.session import Spark, failure_reason
 
-DAEMON_MODULE = "replicator.snapshot.spark_daemon"
+DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<tasks>\*|[0-9]+)(?:,[0-9]+)?\])?")
 

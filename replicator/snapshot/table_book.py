@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from replicator.snapshot.orders import RangeOutcome
-from shared import telemetry
-from shared.errors import PgsluiceError, TransientError
-from shared.ledger import Ledger, Phase, TableRecord
+from pgsluice.replicator.snapshot.orders import RangeOutcome
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
+from pgsluice.shared.errors import PgsluiceError, TransientError
 
 WRITE_INTERVAL_S = 1.0
 

@@ -1,12 +1,12 @@
 """Configuration: flag, else environment variable, else YAML file, else default, for every key alike.
 
 ``load`` merges and checks everything before anything starts; the functions of ``shared.config.produce`` make typed settings
-of the result. ``shared.options`` is the table behind it.
+of the result. ``shared.config.options`` is the table behind it.
 """
 
-from shared.config.load import load
-from shared.config.notices import notices
-from shared.config.produce import (
+from pgsluice.shared.config.load import load
+from pgsluice.shared.config.notices import notices
+from pgsluice.shared.config.produce import (
     drop_settings,
     file_sink_settings,
     group_settings,
@@ -19,7 +19,7 @@ from shared.config.produce import (
     webhook_sink_settings,
     worker_settings,
 )
-from shared.config.values import Notice, Values
+from pgsluice.shared.config.values import Notice, Values
 
 __all__ = [
     "Notice",

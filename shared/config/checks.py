@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from shared.config.spark import check_cluster
-from shared.config.values import Values
-from shared.errors import UsageError
-from shared.names import GroupNames, check_worker_name
-from shared.options import BY_NAME, Role
+from pgsluice.shared.config.options import BY_NAME, Role
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.spark.memory import check_cluster
+from pgsluice.shared.wire.names import GroupNames, check_worker_name
 
 MODES = ("stream", "copy", "copy-and-stream")
 

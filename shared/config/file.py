@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from shared.errors import UsageError
-from shared.kinds import Raw
+from pgsluice.shared.config.kinds import Raw
+from pgsluice.shared.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
 _QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")

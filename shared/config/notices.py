@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from shared.config.values import Notice, Values
-from shared.option import PG_FLO_PREFIX, PREFIX
-from shared.options import BY_NAME, OPTIONS
+from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX
+from pgsluice.shared.config.options import BY_NAME, OPTIONS
+from pgsluice.shared.config.values import Notice, Values
 
 _TYPING_ERROR = 0.85
 """Similarity (difflib's ratio) from which an unknown variable is taken for a misspelt one."""

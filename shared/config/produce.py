@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shared.config.values import Values
-from shared.settings import (
+from pgsluice.shared.config.settings import (
     CopySettings,
     DropSettings,
     FileSinkSettings,
@@ -21,6 +20,7 @@ from shared.settings import (
     WebhookSinkSettings,
     WorkerSettings,
 )
+from pgsluice.shared.config.values import Values
 
 
 def replicator_settings(values: Values) -> ReplicatorSettings:

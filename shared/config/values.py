@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shared.kinds import Value
+from pgsluice.shared.config.kinds import Value
 
 
 @dataclass(frozen=True, slots=True)

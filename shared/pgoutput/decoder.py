@@ -10,10 +10,8 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-from shared.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
-from shared.errors import WireError
-from shared.lsn import LSN
-from shared.pgoutput.messages import (
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.pgoutput.messages import (
     Begin,
     Commit,
     Delete,
@@ -28,7 +26,9 @@ from shared.pgoutput.messages import (
     Type,
     Update,
 )
-from shared.table import UNCHANGED, ReplicaIdentity, Unchanged, Value
+from pgsluice.shared.rows.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Unchanged, Value
 
 NEW_ROW = ord("N")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shared.lsn import LSN
-from shared.table import ReplicaIdentity, Value
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.table import ReplicaIdentity, Value
 
 
 class Begin(NamedTuple):
@@ -83,7 +83,7 @@ class Insert(NamedTuple):
 
 
 class Update(NamedTuple):
-    """``old_kind`` is NO_OLD_ROW (then ``old`` is empty), OLD_KEY or OLD_ROW of ``shared.changes``."""
+    """``old_kind`` is NO_OLD_ROW (then ``old`` is empty), OLD_KEY or OLD_ROW of ``shared.rows.changes``."""
 
     relation_oid: int
     old_kind: int
@@ -92,7 +92,7 @@ class Update(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """``old_kind`` is OLD_KEY or OLD_ROW of ``shared.changes``."""
+    """``old_kind`` is OLD_KEY or OLD_ROW of ``shared.rows.changes``."""
 
     relation_oid: int
     old_kind: int

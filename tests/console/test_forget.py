@@ -10,23 +10,23 @@ from typing import TypeVar
 import pytest
 from nats.aio.client import Client
 
-from console import forget as forget_module
-from console.forget import run
-from replicator.snapshot.room import applied_by_all as copied_by_all
-from shared import program
-from shared.dead_letter import DeadLetter
-from shared.dead_letter_stream import DeadLetterStream
-from shared.errors import HistoryError, TerminalError, UsageError
-from shared.halt import HALT_KEY, note_halt
-from shared.jetstream import ChangeStream
-from shared.lsn import LSN
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.position import Position
-from shared.settings import GroupSettings, LogSettings, StreamSettings
-from shared.state import StateBucket, lease_key, position_key, worker_key
+from pgsluice.console import forget as forget_module
+from pgsluice.console import program
+from pgsluice.console.forget import run
+from pgsluice.replicator.snapshot.room import applied_by_all as copied_by_all
+from pgsluice.shared.broker.bucket import StateBucket, lease_key, position_key, worker_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.halt import HALT_KEY, note_halt
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import GroupSettings, LogSettings, StreamSettings
+from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
+from pgsluice.shared.wire.dead_letter import DeadLetter
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
+from pgsluice.worker.positions.lease import Lease
 from tests.servers import NatsServer
-from worker.lease import Lease
 
 STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=0)
 

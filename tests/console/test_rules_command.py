@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shared.program import run
+from pgsluice.console.program import run
+from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from tests.changes_builder import delete, insert, message, table, update
 from tests.servers import Database
-from worker.sinks.json_lines import encode_lines
 
 RULES = """\
 tables:

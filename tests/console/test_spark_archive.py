@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from console import spark_archive
-from shared import class_archive
-from shared.errors import TransientError
-from shared.spark_session import JAVA_OPTIONS_KEY, Spark, configuration
+from pgsluice.console import spark_archive
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.spark import class_archive
+from pgsluice.shared.spark.session import JAVA_OPTIONS_KEY, Spark, configuration
 
 pytestmark = pytest.mark.usefixtures("spark_environment")
 
@@ -28,7 +28,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory, spark_environment: None) -
 
 
 def test_spark_maps_the_archive_that_was_made(archive: Path) -> None:
-    spark = Spark("test", {}, "worker.spark_daemon")
+    spark = Spark("test", {}, "pgsluice.worker.spark_daemon")
     try:
         spark.start()
         assert str(archive) in Path(f"/proc/{spark.process_id}/maps").read_text()
@@ -51,7 +51,7 @@ def test_an_archive_that_is_cut_off_is_refused_and_leaves_nothing_behind(
 def test_an_archive_of_something_else_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "PATH", tmp_path / "spark.jsa")
     class_archive.PATH.write_bytes(b"no archive" * 10_000)
-    spark = Spark("test", {}, "worker.spark_daemon")
+    spark = Spark("test", {}, "pgsluice.worker.spark_daemon")
     try:
         spark.start()
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.names import GroupNames
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.random_load import RandomLoad, checksums
 from tests.servers import Database, NatsCluster

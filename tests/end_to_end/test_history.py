@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.jetstream import ChangeStream
-from shared.names import GroupNames
-from shared.nats_connection import connect, disconnect
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until

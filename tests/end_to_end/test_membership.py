@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.names import GroupNames
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.state import Entry, StateBucket, lease_key
+from pgsluice.shared.broker.bucket import Entry, StateBucket, lease_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer
 

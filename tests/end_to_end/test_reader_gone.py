@@ -26,7 +26,7 @@ def test_a_worker_whose_reader_goes_away_exits_75_and_repeats_the_batch(
     succeed(replicate(keys))
 
     files = PgsluiceProcess(config=keys)  # not started: its configuration file is what is used
-    command = [sys.executable, "-m", "shared.program", "worker", "stdout", "--config", str(files.config_path)]
+    command = [sys.executable, "-m", "pgsluice.console.program", "worker", "stdout", "--config", str(files.config_path)]
     worker = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
     )

@@ -15,10 +15,10 @@ from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 
-SINK = "tests.sinks.sqlite_sink:SqliteSink"
+SINK = "tests.worker.sinks.sqlite_sink:SqliteSink"
 SLOW_SINK = '''
 import threading
-from tests.sinks.sqlite_sink import SqliteSink
+from tests.worker.sinks.sqlite_sink import SqliteSink
 
 class SlowSink(SqliteSink):
     """Needs longer for a batch than a lease lasts."""

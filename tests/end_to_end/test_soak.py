@@ -18,10 +18,10 @@ import psutil
 import psycopg
 import pytest
 
-from shared.jetstream import ChangeStream
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.state import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.balance_watch import BalanceWatch
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.random_load import RandomLoad, checksums

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.nats_connection import connect
+from pgsluice.shared.broker.connection import connect
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.random_load import RandomLoad, checksums
 from tests.servers import Database, NatsServer, PgsluiceProcess

@@ -41,7 +41,7 @@ def filled(source_database: Database, nats_server: NatsServer, group: str) -> di
 def worker(filled: dict[str, object]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker whose standard output nobody reads yet: its first batch stays in hand."""
     files = PgsluiceProcess(config=filled)  # not started: its configuration file is what is used
-    command = [sys.executable, "-m", "shared.program", "worker", "stdout", "--config", str(files.config_path)]
+    command = [sys.executable, "-m", "pgsluice.console.program", "worker", "stdout", "--config", str(files.config_path)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

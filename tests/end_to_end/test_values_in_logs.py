@@ -35,7 +35,7 @@ tables:
       parameters: {type: regex, pattern: '(?=a)(a|aa)+$', replace: "x", time_limit_ms: 20}
 """
 SINK = """
-from tests.sinks.sqlite_sink import LineWriter, SqliteSink
+from tests.worker.sinks.sqlite_sink import LineWriter, SqliteSink
 
 class Writer(LineWriter):
     def write(self, partition, messages):

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from replicator.replicator import run
-from shared.jetstream import ChangeStream, StoredMessage, StreamState
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
-from shared.state import StateBucket
+from pgsluice.replicator.replicator import run
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
+from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
+from pgsluice.shared.wire.names import GroupNames
 from tests.servers import Database, NatsServer
 from tests.stream_audit import Audit, audit_stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from shared.table import Column, ReplicaIdentity, Table
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 OID = 16400
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from replicator.absent_workers import AbsentWorkers
-from shared.jetstream import ChangeStream
-from shared.state import StateBucket, worker_key
+from pgsluice.replicator.retention import AbsentWorkers
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.streams import ChangeStream
 from tests.replicator.conftest import Group
 
 

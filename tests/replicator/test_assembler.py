@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, Assembler, Message, Published
-from shared.errors import TerminalError, WireError
-from shared.lsn import LSN
-from shared.message import Descriptor, split_body
-from shared.position import Position
+from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, Assembler, Message, Published
+from pgsluice.shared.errors import TerminalError, WireError
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import Descriptor, split_body
+from pgsluice.shared.wire.position import Position
 from tests.replicator import frames
 
 NOTHING = Published(None, LSN(0), settled=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.feedback import MAX_INTERVAL_S, status_interval_s
+from pgsluice.replicator.receiver import MAX_INTERVAL_S, status_interval_s
 
 
 @pytest.mark.parametrize(

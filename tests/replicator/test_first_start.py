@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from replicator.replicator import run
-from shared.errors import TerminalError, UsageError
-from shared.jetstream import ChangeStream, SnapshotStream
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import CopySettings, PostgresSettings
-from shared.state import StateBucket
+from pgsluice.replicator.replicator import run
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import CopySettings, PostgresSettings
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.conftest import Group
 from tests.servers import Database, NatsServer, PostgresServer
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from shared.errors import HistoryError
-from shared.halt import HALT_KEY, lift_halt, note_halt
-from shared.jetstream import ChangeStream
-from shared.lsn import parse_lsn
-from shared.state import Entry, StateBucket
+from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.halt import HALT_KEY, lift_halt, note_halt
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.errors import HistoryError
+from pgsluice.shared.wire.lsn import parse_lsn
 from tests.replicator.conftest import Group
 from tests.replicator.test_first_start import COPY, objects
 from tests.servers import Database, NatsServer, PostgresServer

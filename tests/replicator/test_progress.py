@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.progress import Progress
-from shared.lsn import LSN
+from pgsluice.replicator.progress import Progress
+from pgsluice.shared.wire.lsn import LSN
 
 
 def test_flushed_lsn_stays_behind_an_unacknowledged_commit() -> None:

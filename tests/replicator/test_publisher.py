@@ -11,17 +11,17 @@ import orjson
 import pytest
 from nats.aio.client import Client
 
-from replicator.assembler import Message
-from replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
-from replicator.tasks import cancel
-from shared.errors import TerminalError, TransientError
-from shared.jetstream import ChangeStream, stream_configuration
-from shared.lsn import LSN
-from shared.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.position import Position
-from shared.settings import StreamSettings
+from pgsluice.replicator.assembler import Message
+from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicator import receiver
+from pgsluice.replicator import receiver
 from tests.replicator.conftest import Group
 
 

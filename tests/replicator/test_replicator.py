@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from shared.errors import TransientError
+from pgsluice.shared.errors import TransientError
 from tests.end_to_end.group_under_test import configuration
 from tests.replicator.conftest import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.retention import Retention
-from shared.jetstream import ChangeStream
-from shared.lsn import format_lsn
-from shared.message import MessageHeaders
-from shared.state import StateBucket, worker_key
+from pgsluice.replicator.retention import Retention
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.message import MessageHeaders
 from tests.replicator.conftest import Group
 
 

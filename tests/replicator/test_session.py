@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from replicator.drop import run as drop
-from shared.errors import TerminalError, UsageError
-from shared.jetstream import ChangeStream
-from shared.message import MessageHeaders
-from shared.settings import DropSettings
-from shared.state import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.console.drop import run as drop
+from pgsluice.shared.broker.bucket import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import DropSettings
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.message import MessageHeaders
 from tests.replicator.conftest import Group
 from tests.servers import NatsServer, PostgresServer
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from replicator.tasks import cancel, run_until_first
-from shared.errors import TerminalError
+from pgsluice.replicator.tasks import cancel, run_until_first
+from pgsluice.shared.errors import TerminalError
 
 
 async def forever() -> None:

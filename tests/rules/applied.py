@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from rules.rule import RejectedRow, RuleOutcome
-from rules.rules_file import load_rules
-from rules.ruleset import RuleSet
-from shared.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, UPDATE, TableChanges
-from shared.table import Value
+from pgsluice.rules.rule import RejectedRow, RuleOutcome
+from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.ruleset import RuleSet
+from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, UPDATE, TableChanges
+from pgsluice.shared.wire.table import Value
 from tests.changes_builder import Change, message
 
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from shared.table import UNCHANGED, ReplicaIdentity, Table, Value
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
 from tests.changes_builder import Change, delete, insert, table, update
 
 Row = tuple[Value, ...]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.mask import Mask
+from pgsluice.rules.mask import Mask
 
 EMOJI = "\U0001f600"
 

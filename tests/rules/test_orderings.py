@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from rules.comparison import Comparison
-from rules.contains import Contains
-from rules.known_rows import NewRows
-from rules.orderings import OPERATORS
-from rules.truth import FALSE, NULL, TRUE
-from shared.changes import TableChanges
-from shared.copy_text import decode_rows
-from shared.table import Table, Value
+from pgsluice.rules.comparison import Comparison
+from pgsluice.rules.contains import Contains
+from pgsluice.rules.known_rows import NewRows
+from pgsluice.rules.orderings import OPERATORS
+from pgsluice.rules.truth import FALSE, NULL, TRUE
+from pgsluice.shared.rows.changes import TableChanges
+from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.wire.table import Table, Value
 from tests.changes_builder import insert, message, table
 from tests.servers import Database
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.ruleset import RuleSet
-from shared.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.rules.ruleset import RuleSet
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 from tests.changes_builder import Change
 from tests.rules.applied import Seen, rules, seen
 from tests.rules.people import ADULT, FILTERS, TABLES, Row, Step, stream

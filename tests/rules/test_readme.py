@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.ruleset import RuleSet
-from shared.table import Value
+from pgsluice.rules.ruleset import RuleSet
+from pgsluice.shared.wire.table import Value
 from tests.changes_builder import insert, table
 from tests.rules.applied import load, seen
 

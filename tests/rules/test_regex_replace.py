@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.regex_replace import regex_replace
+from pgsluice.rules.regex_replace import regex_replace
 from tests.changes_builder import insert, table
 from tests.rules.applied import rejected, rules
 

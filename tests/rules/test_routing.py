@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rules.routing import Routing
-from rules.routing_file import load_routing
-from shared.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
-from shared.errors import TerminalError, UsageError
-from shared.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.rules.routing import Routing
+from pgsluice.rules.routing_file import load_routing
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
 from tests.changes_builder import delete, insert, message, table, truncate, update
 
 README = Path(__file__).resolve().parents[2] / "README.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.rules_file import load_rules
-from shared.errors import UsageError
+from pgsluice.rules.rules_file import load_rules
+from pgsluice.shared.errors import UsageError
 from tests.changes_builder import insert, table
 from tests.pg_flo_rules import ROOTLESS_RULES
 from tests.rules.applied import Seen, load, rules, seen

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rules.ruleset import NO_RULES
-from shared.errors import TerminalError
-from shared.table import ReplicaIdentity
+from pgsluice.rules.ruleset import NO_RULES
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.changes_builder import insert, table
 from tests.rules.applied import Seen, load, rules, seen
 

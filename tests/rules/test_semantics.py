@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.changes import TableChanges
-from shared.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.shared.rows.changes import TableChanges
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 from tests.changes_builder import delete, insert, message, table, update
 from tests.rules.applied import Seen, rejected, rules, seen
 

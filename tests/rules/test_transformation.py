@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rules.transformation import UNTRANSFORMED, Transformation
-from rules.transformation_files import load_transformation
-from shared.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
-from shared.copy_text import decode_rows
-from shared.errors import TerminalError, UsageError
-from shared.table import Table, Value
+from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.wire.table import Table, Value
 from tests.changes_builder import copied, delete, insert, message, restart, table, truncate, update
 
 USERS = table("public.users", "id bigint", "email text", "age integer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from rules.truth import FALSE, NULL, TRUE, conjunction, disjunction, negation, where
+from pgsluice.rules.truth import FALSE, NULL, TRUE, conjunction, disjunction, negation, where
 
 AND = {
     (TRUE, TRUE): TRUE,

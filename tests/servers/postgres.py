@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import ExecStatus
 
-from shared.settings import PostgresSettings
+from pgsluice.shared.config.settings import PostgresSettings
 from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, unprivileged_user
 from tests.servers.postgres_binaries import NEWEST, binaries
 from tests.waiting import wait_until

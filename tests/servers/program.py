@@ -29,7 +29,7 @@ class PgsluiceProcess:
 
     def __init__(self, *arguments: str, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
         self._directory = PrivateDirectory("program")
-        self._command = [sys.executable, "-m", "shared.program", *arguments]
+        self._command = [sys.executable, "-m", "pgsluice.console.program", *arguments]
         if config is not None:
             self.config_path.write_text(yaml.safe_dump(dict(config)))
             self._command += ["--config", str(self.config_path)]

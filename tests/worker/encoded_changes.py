@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shared.changes import DELETE, INSERT, OLD_KEY, MessageChanges
-from shared.lsn import LSN
-from shared.message import Descriptor, encode_body
-from shared.pgoutput import decode_changes
-from shared.pgoutput import messages as pgoutput
-from shared.table import Table
+from pgsluice.shared.pgoutput import decode_changes
+from pgsluice.shared.pgoutput import messages as pgoutput
+from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_KEY, MessageChanges
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import Descriptor, encode_body
+from pgsluice.shared.wire.table import Table
 from tests.changes_builder import Change, TransactionPart, Truncate
-from tests.pgoutput.encoder import encode_messages
+from tests.shared.pgoutput.encoder import encode_messages
 
 
 def body_of(*transactions: TransactionPart) -> bytes:

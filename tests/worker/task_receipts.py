@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worker.micro_batch import PartitionTask, read_receipts
-from worker.sequence_range import SequenceRange, encode_range
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
+from pgsluice.worker.batches.planning import SequenceRange, encode_range
+from pgsluice.worker.batches.task import PartitionTask, read_receipts
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
 
 
 class _Row(dict[str, object]):

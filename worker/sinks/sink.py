@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from shared.changes import CopiedRows, MessageChanges
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 
 
 class Delivery(enum.Enum):

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from shared.errors import UsageError
-from shared.settings import WorkerSettings
-from worker.sinks.sink import Delivery, Sink
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.sink import Delivery, Sink
 
 SinkClass = Callable[[WorkerSettings, Mapping[str, str]], Sink]
 

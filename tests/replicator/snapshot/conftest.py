@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from replicator.snapshot.catalog import read_tables
-from replicator.snapshot.copy_task import CopyProcess
-from replicator.snapshot.export import SnapshotKeeper
-from replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome
-from replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
-from shared.jetstream import SnapshotStream
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import NatsSettings, StreamSettings
-from shared.snapshot_message import SnapshotHeaders, encode_table
+from pgsluice.replicator.snapshot.copy_task import CopyProcess
+from pgsluice.replicator.snapshot.export import SnapshotKeeper
+from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome
+from pgsluice.replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
+from pgsluice.replicator.source.catalog import read_tables
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.config.settings import NatsSettings, StreamSettings
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from tests.servers import Database, NatsServer
 
 PAGE_BYTES = 8192

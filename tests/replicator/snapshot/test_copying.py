@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from replicator.snapshot import copying
-from replicator.snapshot.copying import MOST_FAILURES, Copying
-from replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
-from replicator.snapshot.schedule import Schedule
-from replicator.snapshot.table_book import TableBook
-from shared.errors import SnapshotGoneError, TerminalError, TransientError
-from shared.ledger import Ledger, Phase, TableRecord, now
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import StreamSettings
-from shared.state import StateBucket
+from pgsluice.replicator.snapshot import copying
+from pgsluice.replicator.snapshot.copying import MOST_FAILURES, Copying
+from pgsluice.replicator.snapshot.orders import RangeOrder, RangeOutcome, Verdict
+from pgsluice.replicator.snapshot.schedule import Schedule
+from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord, now
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import SnapshotGoneError, TerminalError, TransientError
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.snapshot.conftest import page_range
 from tests.servers import NatsServer
 

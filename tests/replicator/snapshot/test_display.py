@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from replicator.snapshot import display
-from replicator.snapshot.figures import Figures, measure
-from replicator.snapshot.orders import RangeOutcome, Verdict
-from replicator.snapshot.table_book import TableBook
-from shared.ledger import Ledger, Phase, TableRecord
+from pgsluice.replicator.snapshot import display
+from pgsluice.replicator.snapshot.display import Figures, measure
+from pgsluice.replicator.snapshot.orders import RangeOutcome, Verdict
+from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from tests.replicator.snapshot.conftest import page_range
 
 MIB = 1 << 20

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from replicator.connection import connect
-from replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
-from shared.errors import SnapshotGoneError
-from shared.lsn import parse_lsn
+from pgsluice.replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
+from pgsluice.replicator.source.connection import connect
+from pgsluice.shared.errors import SnapshotGoneError
+from pgsluice.shared.wire.lsn import parse_lsn
 from tests.servers import Database, PostgresServer
 
 TIMEOUT_S = 60.0

@@ -7,10 +7,10 @@ import logging
 import psutil
 import pytest
 
-from replicator.replicator import run
-from shared.errors import TransientError
-from shared.ledger import CopyState, Ledger, Phase
-from shared.settings import CopySettings
+from pgsluice.replicator.replicator import run
+from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase
+from pgsluice.shared.config.settings import CopySettings
+from pgsluice.shared.errors import TransientError
 from tests.replicator.conftest import Group
 
 COPY = CopySettings(

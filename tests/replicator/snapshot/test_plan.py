@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from replicator.snapshot.plan import CopiedTable, Relation, plan_ranges
-from shared.table import Column, ReplicaIdentity, Table
+from pgsluice.replicator.snapshot.plan import CopiedTable, Relation, plan_ranges
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 PAGE = 8192
 

@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from nats.aio.client import Client
 
-from replicator.snapshot.room import Borders, CopyRetention, CopyRoom
-from shared.jetstream import SnapshotStream, StreamState
-from shared.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.settings import StreamSettings
-from shared.state import StateBucket, worker_key
+from pgsluice.replicator.snapshot.room import Borders, CopyRetention, CopyRoom
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
+from pgsluice.shared.broker.streams import SnapshotStream, StreamState
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 
 FIRST, SECOND, THIRD = (1, 1), (1, 2), (1, 3)

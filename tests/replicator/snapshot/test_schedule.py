@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replicator.snapshot.orders import RangeOrder
-from replicator.snapshot.schedule import MOST_IN_A_TASK, Schedule
+from pgsluice.replicator.snapshot.orders import RangeOrder
+from pgsluice.replicator.snapshot.schedule import MOST_IN_A_TASK, Schedule
 from tests.replicator.snapshot.conftest import page_range
 
 RANGE = 1 << 20

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from shared.jetstream import ChangeStream, SnapshotStream
-from shared.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
-from shared.names import GroupNames
-from shared.nats_connection import connect
-from shared.snapshot_message import SnapshotHeaders
-from shared.state import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from tests.end_to_end.group_under_test import configuration
 from tests.replicator.snapshot.table_gate import TableGate
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.snapshot.spark_job import DAEMON_MODULE, start_spark
-from shared.errors import TransientError
-from shared.spark_session import Spark
+from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, start_spark
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.spark.session import Spark
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,6 @@ does not count does not exist: it is cut off before anything is appended. ``layo
 of one that is finished; for Parquet ``parquet`` does.
 """
 
-from worker.sinks.file.sink import FileSink
+from pgsluice.worker.sinks.file.sink import FileSink
 
 __all__ = ["FileSink"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shared.errors import TerminalError, TransientError
-from worker.sinks.file.durable import sync_directory, write_all
-from worker.sinks.file.layout import FileFormat, Layout
-from worker.sinks.file.piece import InlinePiece, Piece, StoredPiece
-from worker.sinks.file.position import FilePosition
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.sinks.file.applied_position import FilePosition
+from pgsluice.worker.sinks.file.durable import sync_directory, write_all
+from pgsluice.worker.sinks.file.layout import FileFormat, Layout
+from pgsluice.worker.sinks.file.scratch import InlinePiece, Piece, StoredPiece
 
 
 class Appending:

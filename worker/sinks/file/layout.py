@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from worker.sinks.file.durable import sync_directory
+from pgsluice.worker.sinks.file.durable import sync_directory
 
 PART = ".part"
 READY = ".ready"

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from worker.sinks.file.durable import sync_directory
-from worker.sinks.file.layout import PART, READY, Layout
-from worker.sinks.file.rows import SCHEMA_NAME, TABLE_NAME
-from worker.sinks.file.typed_columns import directory_name
+from pgsluice.worker.sinks.file.durable import sync_directory
+from pgsluice.worker.sinks.file.layout import PART, READY, Layout
+from pgsluice.worker.sinks.file.rows import SCHEMA_NAME, TABLE_NAME, directory_name
 
 SUFFIX = ".parquet"
 

@@ -1,5 +1,5 @@
 """The Postgres sink: folded changes are staged by tasks and merged by the driver, in one transaction with the position."""
 
-from worker.sinks.postgres.sink import PostgresSink
+from pgsluice.worker.sinks.postgres.sink import PostgresSink
 
 __all__ = ["PostgresSink"]

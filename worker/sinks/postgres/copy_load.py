@@ -12,18 +12,18 @@ from collections.abc import Iterable, Sequence
 import psycopg
 from psycopg import sql
 
-from shared.changes import CopiedRows
-from shared.dead_letter import copied_position
-from shared.table import Table
-from worker.dead_letters import Rejection
-from worker.sinks.postgres.connection import Connection
-from worker.sinks.postgres.copied_messages import CopiedMessages
-from worker.sinks.postgres.failure import PieceError, reason
-from worker.sinks.postgres.piece import PieceKind
-from worker.sinks.postgres.row_search import refused_rows
-from worker.sinks.postgres.statements import identity_change_query, merge_statements, stage_query
-from worker.sinks.postgres.target_table import TargetTable, identity_error
-from worker.sinks.postgres.task_session import TaskSession
+from pgsluice.shared.rows.changes import CopiedRows
+from pgsluice.shared.wire.dead_letter import copied_position
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.worker.sinks.postgres.merge.row_search import refused_rows
+from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, merge_statements, stage_query
+from pgsluice.worker.sinks.postgres.own.copied_messages import CopiedMessages
+from pgsluice.worker.sinks.postgres.sessions import TaskSession
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.failure import PieceError, reason
+from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
 _STAGE = sql.Identifier("pg_temp", "copied_rows")
 

@@ -7,27 +7,15 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
-from shared import telemetry
-from shared.errors import PgsluiceError, SinkBehindError, TerminalError, TransientError
-from shared.settings import PostgresSinkSettings, WorkerSettings
-from shared.table import Table
-from worker.dead_letters import RejectedChanges
-from worker.sinks.postgres.applied import AppliedRow
-from worker.sinks.postgres.connection import Connection, connect
-from worker.sinks.postgres.copied_messages import CopiedMessages
-from worker.sinks.postgres.copied_share import CopiedShare
-from worker.sinks.postgres.failure import OccupiedError, PieceError, is_lock_table_full, is_transient, target_error
-from worker.sinks.postgres.known_tables import KnownTables
-from worker.sinks.postgres.merge import Merge
-from worker.sinks.postgres.own_tables import ensure_tables
-from worker.sinks.postgres.parked_text import check_parked
-from worker.sinks.postgres.pending_keys import PendingKeys
-from worker.sinks.postgres.piece import Share
-from worker.sinks.postgres.restart import empty_table
-from worker.sinks.postgres.row_merge import RowMerge
-from worker.sinks.postgres.sequences import advance_statement
-from worker.sinks.postgres.session import DriverSession
-from worker.sinks.postgres.staging import (
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import PostgresSinkSettings, WorkerSettings
+from pgsluice.shared.errors import PgsluiceError, SinkBehindError, TerminalError, TransientError
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.postgres.fold.piece import CopiedShare, Share
+from pgsluice.worker.sinks.postgres.merge.merge import Merge
+from pgsluice.worker.sinks.postgres.merge.row_merge import RowMerge
+from pgsluice.worker.sinks.postgres.merge.staging import (
     DROPPED_AT_ONCE,
     LOCKS_PER_STAGE,
     StageNames,
@@ -36,8 +24,25 @@ from worker.sinks.postgres.staging import (
     leftover_stages,
     lock_capacity,
 )
-from worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES, PostgresWriter
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, MissedChanges, Receipt
+from pgsluice.worker.sinks.postgres.own.applied import AppliedRow
+from pgsluice.worker.sinks.postgres.own.copied_messages import CopiedMessages
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
+from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
+from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
+from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.sessions import DriverSession
+from pgsluice.worker.sinks.postgres.target.connection import Connection, connect
+from pgsluice.worker.sinks.postgres.target.failure import (
+    OccupiedError,
+    PieceError,
+    is_lock_table_full,
+    is_transient,
+    target_error,
+)
+from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
+from pgsluice.worker.sinks.postgres.target.table import empty_table
+from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES, PostgresWriter
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, MissedChanges, Receipt
 
 APART_BATCHES = 10
 LEAN_BATCHES = 10

@@ -12,25 +12,31 @@ from typing import TypeVar
 
 import psycopg
 
-from shared.changes import CopiedRows, MessageChanges
-from shared.errors import TransientError
-from shared.settings import PostgresSinkSettings
-from shared.table import Table
-from worker.dead_letters import RejectedChanges, Rejection
-from worker.sinks.postgres.blamed_positions import BlamedPositions
-from worker.sinks.postgres.copied_messages import CopiedMessages
-from worker.sinks.postgres.copied_share import CopiedShare
-from worker.sinks.postgres.copy_load import find_refused, load
-from worker.sinks.postgres.failure import PieceError, copy_error, is_lock_table_full, target_error
-from worker.sinks.postgres.fold import PartitionFold
-from worker.sinks.postgres.known_tables import KnownTables
-from worker.sinks.postgres.parked_text import ensure_parked_table, park
-from worker.sinks.postgres.pending_keys import PendingKeys
-from worker.sinks.postgres.piece import Piece, Share, StagedRows
-from worker.sinks.postgres.row_search import copy_apart
-from worker.sinks.postgres.staging import StageNames, copy_into, create_stage, index_rows, keep_uncompressed, stage_identifier
-from worker.sinks.postgres.task_session import TaskSession, in_task_session
-from worker.sinks.sink import Partition
+from pgsluice.shared.config.settings import PostgresSinkSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
+from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
+from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
+from pgsluice.worker.sinks.postgres.fold.piece import CopiedShare, Piece, Share, StagedRows
+from pgsluice.worker.sinks.postgres.merge.row_search import copy_apart
+from pgsluice.worker.sinks.postgres.merge.staging import (
+    StageNames,
+    copy_into,
+    create_stage,
+    index_rows,
+    keep_uncompressed,
+    stage_identifier,
+)
+from pgsluice.worker.sinks.postgres.own.copied_messages import CopiedMessages
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
+from pgsluice.worker.sinks.postgres.own.parked_text import ensure_parked_table, park
+from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.sessions import TaskSession, in_task_session
+from pgsluice.worker.sinks.postgres.target.failure import PieceError, copy_error, is_lock_table_full, target_error
+from pgsluice.worker.sinks.sink import Partition
 
 REFUSED = Share((), (), is_refused=True)
 

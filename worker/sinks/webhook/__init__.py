@@ -5,6 +5,6 @@
 (``connection``) to the receiver (``receiver``).
 """
 
-from worker.sinks.webhook.sink import WebhookSink
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
 
 __all__ = ["WebhookSink"]

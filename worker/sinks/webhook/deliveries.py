@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from shared.dead_letter import copied_position
-from shared.errors import TerminalError
-from shared.position import Position
-from worker.dead_letters import RejectedChanges, Rejection
-from worker.sinks.webhook.line_facts import read_line
-from worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLine
-from worker.sinks.webhook.request import is_barrier
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.dead_letter import copied_position
+from pgsluice.shared.wire.position import Position
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLine, read_line
+from pgsluice.worker.sinks.webhook.request import is_barrier
 
 MOST_REFUSALS = 100  # in one pass: a receiver that refuses everything is not asked change by change before the limit is looked at
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from worker.sinks.webhook.courier import Courier, Pause
-from worker.sinks.webhook.placed_lines import PlacedLine
+from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine
+from pgsluice.worker.sinks.webhook.sender import Courier, Pause
 
 WAITING_REQUESTS = 2  # of each lane, behind the one under way: enough to keep it busy, and all that is held in memory
 

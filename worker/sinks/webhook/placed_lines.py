@@ -1,4 +1,6 @@
-"""JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
+"""What the driver has to know of a line that tasks encoded, in whichever shape.
+
+JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
 
 A place is where a line stands in the stream: the message's sequence, and a number that grows from line to line within the
 message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes were
@@ -14,7 +16,40 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class LineFacts:
+    """``operation`` is that of our own lines: READ for a copied row. ``position`` is "" for what has none. ``commit_lsn`` is ""
+    but for a transaction's begin and commit. ``row`` tells whether two lines are about the same row; of a table without a key,
+    whether they are about the same table."""
+
+    operation: str
+    position: str
+    commit_lsn: str
+    row: bytes
+
+
+def read_line(text: bytes) -> LineFacts:
+    content = orjson.loads(text)
+    return _of_pg_flo(content) if "Type" in content else _of_ours(content)
+
+
+def _of_ours(line: dict[str, Any]) -> LineFacts:
+    row = orjson.dumps([line.get("schema"), line.get("table"), line.get("key")])
+    return LineFacts(line["operation"], line.get("position") or "", line.get("commit_lsn", ""), row)
+
+
+def _of_pg_flo(line: dict[str, Any]) -> LineFacts:
+    values = line.get("NewTuple") or line.get("OldTuple") or {}
+    key = [values.get(name) for name in line["ReplicationKey"]["Columns"]]
+    position = line["Position"] or ""
+    is_copied = line["Type"] == "INSERT" and not position
+    return LineFacts("READ" if is_copied else line["Type"], position, "", orjson.dumps([line["Schema"], line["Table"], key]))
+
 
 BARRIER = 0xFFFF
 """The lane of a line that everything before it must precede, and everything behind it follow, on all lanes."""

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from shared.errors import TerminalError, TransientError, UsageError
-from shared.settings import WebhookSinkSettings
+from pgsluice.shared.config.settings import WebhookSinkSettings
+from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -1,4 +1,12 @@
-"""Which lines travel together, and what such a request looks like.
+"""The headers that every request has, whatever is in it.
+
+The signature of a request, by the Standard Webhooks specification (https://www.standardwebhooks.com, version 1.0).
+
+Three headers: ``webhook-id``, ``webhook-timestamp`` (seconds since 1970, of this attempt) and ``webhook-signature``: one or more,
+with spaces between, of ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``. The receiver accepts any one of
+them, so two secrets allow changing them without a moment at which signatures fail.
+
+Which lines travel together, and what such a request looks like.
 
 The key of a request names the worker, the first and the last of its changes, and a digest of its body: the same request has the
 same key whenever it is sent again, by this process or a successor, and two requests that differ in anything never share one.
@@ -6,13 +14,82 @@ same key whenever it is sent again, by this process or a successor, and two requ
 
 from __future__ import annotations
 
+import base64
+import binascii
 import enum
 import hashlib
-from collections.abc import Iterator, Sequence
+import hmac
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.sinks.webhook.line_facts import read_line
-from worker.sinks.webhook.placed_lines import BARRIER, PARTS, PlacedLine
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, PARTS, PlacedLine, read_line
+
+USER_AGENT = "pgsluice"
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.1
+_VALUE = re.compile(r"[!-~]+(?:[ \t]+[!-~]+)*")  # RFC 9110, 5.5, without what is not ASCII
+_OURS = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "expect", "idempotency-key"})
+
+
+def fixed_headers(given: Mapping[str, str], token: str) -> dict[str, str]:
+    """``given`` and what goes with them. Raises UsageError, which names a header but not its value."""
+    for name, value in given.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise UsageError(f"webhook-headers: the header {name!r} is malformed", "write NAME=VALUE, in printable ASCII")
+        if name.lower() in _OURS or name.lower().startswith("webhook-"):
+            raise UsageError(f"webhook-headers: the header {name} is made by the worker itself", "remove it")
+    names = {name.lower() for name in given}
+    headers = dict(given) if "user-agent" in names else {"User-Agent": USER_AGENT} | dict(given)
+    if not token:
+        return headers
+    if "authorization" in names:
+        raise UsageError("webhook-token and a header Authorization in webhook-headers are both given", "give one of them")
+    if not _VALUE.fullmatch(token):
+        raise UsageError("webhook-token holds what a header cannot carry", "give the token alone, in printable ASCII")
+    return headers | {"Authorization": f"Bearer {token}"}
+
+
+_PREFIX = "whsec_"
+_SECRET_BYTES = range(24, 65)  # "Symmetric signatures": between 24 and 64 bytes
+
+
+class Signer:
+    """Signs with each of its keys; without keys it adds no header."""
+
+    def __init__(self, keys: tuple[bytes, ...]) -> None:
+        self._keys = keys
+
+    @classmethod
+    def parse(cls, secrets: str) -> Signer:
+        """``secrets``: ``whsec_`` and base64, one or several with spaces between; "" for none. Raises UsageError."""
+        return cls(tuple(_decode_secret(secret) for secret in secrets.split()))
+
+    def headers(self, request_id: str, timestamp: int, body: bytes) -> Mapping[str, str]:
+        if not self._keys:
+            return {}
+        signed = b"%s.%d.%s" % (request_id.encode(), timestamp, body)
+        signatures = [base64.b64encode(hmac.digest(key, signed, "sha256")).decode() for key in self._keys]
+        return {
+            "webhook-id": request_id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+        }
+
+
+def _decode_secret(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if secret.startswith(_PREFIX) else b""
+    except binascii.Error:
+        key = b""
+    if len(key) not in _SECRET_BYTES:
+        raise UsageError(
+            f"webhook-secret is not '{_PREFIX}' and the base64 of {_SECRET_BYTES.start} to {_SECRET_BYTES.stop - 1} bytes",
+            f"make one with: echo {_PREFIX}$(openssl rand -base64 32)",
+        )
+    return key
+
 
 DIGEST_BYTES = 8  # of SHA-256; a collision would need the same worker and positions too
 

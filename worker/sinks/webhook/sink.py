@@ -14,21 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shared import telemetry
-from shared.settings import WebhookSinkSettings, WorkerSettings
-from worker.positions import BucketPositions
-from worker.sinks.line_shape import LineShape
-from worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
-from worker.sinks.webhook.connection import ReceiverConnection, trusted_certificates
-from worker.sinks.webhook.courier import Courier, Pause, Stationery
-from worker.sinks.webhook.deliveries import Deliveries
-from worker.sinks.webhook.headers import fixed_headers
-from worker.sinks.webhook.lanes import Lanes
-from worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
-from worker.sinks.webhook.request import Format, RequestCutter, RequestLimit
-from worker.sinks.webhook.shipment import Shipment
-from worker.sinks.webhook.signature import Signer
-from worker.sinks.webhook.writer import LaneWriter
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import WebhookSinkSettings, WorkerSettings
+from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.lines.line_shape import LineShape
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+from pgsluice.worker.sinks.webhook.batch_delivery import Shipment
+from pgsluice.worker.sinks.webhook.deliveries import Deliveries
+from pgsluice.worker.sinks.webhook.http_connection import ReceiverConnection, trusted_certificates
+from pgsluice.worker.sinks.webhook.lanes import Lanes
+from pgsluice.worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
+from pgsluice.worker.sinks.webhook.request import Format, RequestCutter, RequestLimit, Signer, fixed_headers
+from pgsluice.worker.sinks.webhook.sender import Courier, Pause, Stationery
+from pgsluice.worker.sinks.webhook.writer import LaneWriter
 
 log = telemetry.logger(__name__)
 

@@ -1,0 +1,111 @@
+"""``pgsluice drop``: removes what a group made in source and broker.
+
+Each step is done whether or not the object is still there, so a drop that failed half-way is repeated. The two halves do not wait
+for each other: what cannot be removed at the source is named at the end, and ``--nats-only`` and ``--source-only`` serve when the
+other side is gone for good. Objects in a target database stay: they are the user's data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pgsluice.replicator.source.publication import check_owner, drop_publication, find_publication
+from pgsluice.replicator.source.slot import PLUGIN, check_not_in_use, drop_slot, find_slot
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import DropSettings, NatsSettings, PostgresSettings
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.wire.names import TARGET_SCHEMA, GroupNames
+
+log = telemetry.logger(__name__)
+
+
+def run(settings: DropSettings) -> None:
+    """Raises TerminalError while a replicator reads the slot (then nothing is removed), and at the end for what is left;
+    TransientError when source or broker do not answer."""
+    asyncio.run(_drop(settings))
+
+
+async def _drop(settings: DropSettings) -> None:
+    names = GroupNames(settings.group)
+    remains: list[PgsluiceError] = []
+    if settings.source is not None:
+        remains = await _drop_from_source(settings.source, names)
+    if settings.nats is not None:
+        await _drop_from_nats(settings.nats, names, source_is_done=settings.source is not None)
+    log.info("targets are left as they are; drop their tables and their own schema by hand", target_schema=TARGET_SCHEMA)
+    if remains:
+        raise _remaining(remains)
+
+
+async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> list[PgsluiceError]:
+    """Why something is left. The slot first: while it is in use nothing is removed, nor when the names are another group's."""
+    try:
+        source = await Source.connect(settings)
+    except (TerminalError, TransientError) as error:
+        raise type(error)(
+            error.fact, f"{error.remedy}; if this source is gone for good, --nats-only removes what the group has in NATS"
+        ) from None
+    remains: list[PgsluiceError] = []
+    try:
+        await _check_group(source, names)
+        for remove in (_remove_slot, _remove_publication):
+            try:
+                await remove(source, names)
+            except (TerminalError, TransientError) as error:
+                remains.append(error)
+        return remains
+    finally:
+        await source.close()
+
+
+async def _check_group(source: Source, names: GroupNames) -> None:
+    publication = await find_publication(source, names)
+    if publication is not None:
+        try:
+            check_owner(publication, names)
+        except UsageError as error:
+            remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
+            raise UsageError(error.fact, remedy) from None
+    slot = await find_slot(source, names)
+    if slot is not None and slot.plugin == PLUGIN:
+        check_not_in_use(slot)
+
+
+async def _remove_slot(source: Source, names: GroupNames) -> None:
+    existed = await drop_slot(source, names)
+    log.info("replication slot is removed", slot=names.slot, existed=existed)
+
+
+async def _remove_publication(source: Source, names: GroupNames) -> None:
+    existed = await drop_publication(source, names)
+    log.info("publication is removed", publication=names.publication, existed=existed)
+
+
+async def _drop_from_nats(settings: NatsSettings, names: GroupNames, *, source_is_done: bool) -> None:
+    try:
+        client = await connect(settings, f"pgsluice drop {names.group}")
+    except (TerminalError, TransientError) as error:
+        so_far = "what the group had at the source is dealt with; " if source_is_done else ""
+        remedy = f"{error.remedy}; {so_far}if this NATS is gone for good, --source-only is all there is to do"
+        raise type(error)(error.fact, remedy) from None
+    try:
+        for stream in (ChangeStream(client, names), SnapshotStream(client, names), DeadLetterStream(client, names)):
+            await stream.delete()
+            log.info("stream is removed", stream=stream.name)
+        bucket = StateBucket(client, names)
+        await bucket.destroy()
+        log.info("state bucket is removed", bucket=bucket.name)
+    finally:
+        await disconnect(client)
+
+
+def _remaining(errors: Sequence[PgsluiceError]) -> PgsluiceError:
+    kind = TransientError if any(isinstance(error, TransientError) for error in errors) else TerminalError
+    facts = "; ".join(error.fact for error in errors)
+    return kind(f"not everything is removed: {facts}", "; ".join(dict.fromkeys(error.remedy for error in errors)))

@@ -1,0 +1,130 @@
+"""The program ``pgsluice``: finds the command, runs it, and turns what it raises into a sentence and an exit code.
+
+Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal. A replicator
+or worker that is stopped by a signal is done.
+
+A command's module is imported when the command is chosen, by name: so this package knows neither the replicator nor the
+worker, and neither loads what only the other needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pgsluice.console.command import takes_config
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.process import start as process_start
+from pgsluice.shared.process import stop_signals
+
+INTERRUPTED = 130
+"""What a shell reports for a process that SIGINT ended."""
+
+_COMMANDS = {
+    "replicator": ("pgsluice.console.replicator", "replicator", "Publish a database's changes to NATS JetStream."),
+    "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
+    "status": ("pgsluice.console.replicator", "status", "Show where a group's replicator and workers are."),
+    "dead": ("pgsluice.console.dead", "dead", "Show, replay or discard changes that were not applied."),
+    "forget": ("pgsluice.console.people", "forget", "Forget a worker that does not come back."),
+    "rules": ("pgsluice.console.people", "rules", "Check rules and routing files, and try them on changes."),
+    "spark-archive": ("pgsluice.console.people", "spark_archive", "Make Spark start faster."),
+    "drop": ("pgsluice.console.replicator", "drop", "Remove everything a group made at the source and in NATS."),
+}
+"""Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
+
+_SERVICES = ("replicator", "worker")
+"""The commands that run until they are stopped."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when one is chosen."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        if cmd_name in _SERVICES:
+            stop_signals.service()
+        else:
+            stop_signals.release()
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, summary) for name, (_, _, summary) in _COMMANDS.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _version_option(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    if given:
+        _show_version()
+        context.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@takes_config
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version_option, help="Show the program's version."
+)
+def program() -> None:
+    """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
+
+    Every flag is also an environment variable (--nats-url: PGSLUICE_NATS_URL) and a key of the YAML file (nats-url:). The
+    flag wins over the variable, the variable over the file, the file over the default.
+    """
+
+
+@program.command()
+def version() -> None:
+    """Show the program's version."""
+    _show_version()
+
+
+def _show_version() -> None:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        click.echo(f"pgsluice {installed_version('pgsluice')}")
+    except PackageNotFoundError:
+        raise TerminalError("the version is not known: pgsluice is not installed as a package", "pip install it") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command in ``arguments`` (default: the process's own) and ends the process with its exit code."""
+    process_start.open_standard_streams()
+    process_start.speak_utf8()
+    stop_signals.hold()
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command in ``arguments`` and returns the exit code; what went wrong is on standard error by then."""
+    try:
+        return int(program.main(arguments, prog_name="pgsluice", standalone_mode=False) or 0)
+    except PgsluiceError as error:
+        telemetry.report_failure(str(error), error.exit_code)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return UsageError.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the last frame of the program: a defect must end in the log and in an exit code
+        telemetry.logger(__name__).exception("unexpected error", type=type(error).__name__)
+        telemetry.report_failure("an unexpected error ended the program: see the traceback in the log", TerminalError.exit_code)
+        return TerminalError.exit_code
+
+
+if __name__ == "__main__":
+    main()

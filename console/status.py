@@ -1,0 +1,330 @@
+"""``pgsluice status``: where a group's slot, stream and workers are, for people and, with ``--json``, for programs.
+
+What cannot be asked is shown as not known, with the reason; only NATS is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from pgsluice.console.table_status import (
+    MembershipStatus,
+    TableStatus,
+    format_membership,
+    format_tables,
+    membership_status,
+    table_statuses,
+)
+from pgsluice.replicator.source.slot import ReplicationSlot, find_slot
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.broker.bucket import (
+    GROUP_KEY,
+    LEASE_DURATION_S,
+    REPLICATOR_KEY,
+    WORKER_PREFIX,
+    StateBucket,
+    lease_key,
+    worker_key,
+)
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.halt import HALT_KEY
+from pgsluice.shared.broker.ledger import TABLE_PREFIX, Phase
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.config.settings import StatusSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+
+
+@dataclass(frozen=True, slots=True)
+class MissedStatus:
+    """Changes of one table that met no row in the sink. ``diverged``: the table was copied, and neither filter nor route touches
+    it, so it is evidence that source and target differ."""
+
+    table: str
+    changes: int
+    since: str
+    diverged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
+    none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
+    its rules and routes, "" without any; ``holds_back`` counts messages that are kept because a worker that does not run has not
+    applied them; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can. ``missed`` are the tables that
+    matter most of the ``missed_tables`` whose changes met no row."""
+
+    name: str
+    sequence: int
+    commit_lsn: str
+    committed_at: str | None
+    updated_at: str
+    host: str
+    pid: int
+    holds_lease: bool
+    lag_messages: int | None
+    lag_bytes: int | None
+    lag_s: float | None
+    dead_letters: int
+    holds_back: int
+    rules: str
+    waiting: str
+    missed: list[MissedStatus]
+    missed_tables: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for. ``halt`` is why
+    the replicator must not go on (``shared.broker.halt``)."""
+
+    group: str
+    bound_to: Mapping[str, Any] | None
+    replicator: Mapping[str, Any] | None
+    slot: ReplicationSlot | None
+    source_problem: str
+    stream: StreamState | None
+    snapshot_stream: StreamState | None
+    membership: MembershipStatus | None
+    tables: list[TableStatus]
+    workers: list[WorkerStatus]
+    halt: Mapping[str, Any] | None
+
+    @property
+    def was_started(self) -> bool:
+        """A group that is only copied (``--copy``) is bound to no slot, but has tables."""
+        return self.bound_to is not None or bool(self.tables)
+
+
+NEVER_STARTED = 1
+"""The exit code for a group that nobody started, or whose name is misspelt."""
+
+
+def run(settings: StatusSettings, as_json: bool) -> int:
+    """Writes to standard output and returns the exit code. Raises TransientError when NATS does not answer."""
+    status = asyncio.run(_look(settings))
+    if as_json:
+        sys.stdout.write(orjson.dumps(asdict(status), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in format_status(status))
+    return 0 if status.was_started else NEVER_STARTED
+
+
+async def _look(settings: StatusSettings) -> GroupStatus:
+    names = GroupNames(settings.group)
+    client = await connect(settings.nats, f"pgsluice status {names.group}")
+    try:
+        stream, bucket = ChangeStream(client, names), StateBucket(client, names)
+        state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
+        records = await _records(bucket)
+        letters = Counter(stored.letter.worker for stored in await DeadLetterStream(client, names).letters())
+        workers = [
+            await _worker(name.removeprefix(WORKER_PREFIX), records, bucket, stream, state, letters)
+            for name in sorted(records)
+            if name.startswith(WORKER_PREFIX)
+        ]
+    finally:
+        await disconnect(client)
+    slot, problem = await _slot(settings, names)
+    return GroupStatus(
+        group=names.group,
+        bound_to=records.get(GROUP_KEY),
+        replicator=records.get(REPLICATOR_KEY),
+        slot=slot,
+        source_problem=problem,
+        stream=state,
+        snapshot_stream=snapshot_state,
+        membership=membership_status(records),
+        tables=table_statuses(records, state),
+        workers=workers,
+        halt=records.get(HALT_KEY),
+    )
+
+
+async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
+    """Everything the bucket holds; nothing when there is no bucket."""
+    if not await bucket.exists():
+        return {}
+    entries = {key: await bucket.get(key) for key in await bucket.keys()}
+    return {key: entry.value for key, entry in entries.items() if entry is not None}
+
+
+async def _worker(
+    name: str,
+    records: Mapping[str, Mapping[str, Any]],
+    bucket: StateBucket,
+    stream: ChangeStream,
+    state: StreamState | None,
+    letters: Mapping[str, int],
+) -> WorkerStatus:
+    record = records[worker_key(name)]
+    sequence = record["sequence"]
+    lag: tuple[int | None, int | None, float | None] = (None, None, None)
+    lease_age_s = await bucket.age_s(lease_key(name)) if lease_key(name) in records else None
+    holds_lease = lease_age_s is not None and lease_age_s <= LEASE_DURATION_S
+    if state is not None and record["stream_created"] in (state.created, ""):
+        lag = await _lag(stream, state, sequence)
+    return WorkerStatus(
+        name=name,
+        sequence=sequence,
+        commit_lsn=record["commit_lsn"],
+        committed_at=record["committed_at"],
+        updated_at=record["updated_at"],
+        host=record["host"],
+        pid=record["pid"],
+        holds_lease=holds_lease,
+        lag_messages=lag[0],
+        lag_bytes=lag[1],
+        lag_s=lag[2],
+        dead_letters=letters.get(name, 0),
+        holds_back=0 if holds_lease or state is None else _kept_for(record, state),
+        rules=record.get("rules", ""),
+        waiting=record.get("waiting", ""),
+        missed=[_missed(each, records) for each in record.get("missed", ())],
+        missed_tables=record.get("missed_tables", 0),
+    )
+
+
+def _missed(missed: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> MissedStatus:
+    copied = records.get(f"{TABLE_PREFIX}{missed['oid']}", {}).get("phase") == Phase.FINISHED_COPY
+    return MissedStatus(missed["table"], missed["changes"], missed["since"], diverged=copied and not missed["expected"])
+
+
+def _kept_for(record: Mapping[str, Any], state: StreamState) -> int:
+    """How many messages retention keeps because this worker has not applied them."""
+    applied = record["sequence"] if record["stream_created"] == state.created else 0
+    return min(state.messages, max(0, state.last_sequence - applied))
+
+
+async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple[int | None, int | None, float | None]:
+    """Messages, bytes and seconds between ``sequence`` and the stream's end."""
+    behind = state.last_sequence - sequence
+    if behind <= 0:
+        return 0, 0, 0.0
+    last, first_behind = await stream.message(state.last_sequence), await stream.message(sequence + 1)
+    if last is None or first_behind is None:
+        return behind, None, None
+    total = MessageHeaders.decode(last.headers).total_bytes
+    before = MessageHeaders.decode(first_behind.headers).total_bytes - len(first_behind.data)
+    return behind, total - before, max(0.0, (datetime.now(UTC) - first_behind.stored_at).total_seconds())
+
+
+async def _slot(settings: StatusSettings, names: GroupNames) -> tuple[ReplicationSlot | None, str]:
+    """The slot, or why it is not known."""
+    if settings.source is None:
+        return None, "no source given (--host, --dbname, --user)"
+    try:
+        source = await Source.connect(settings.source)
+        try:
+            slot = await find_slot(source, names)
+        finally:
+            await source.close()
+    except PgsluiceError as error:
+        return None, str(error)
+    return slot, ""
+
+
+def format_status(status: GroupStatus) -> Iterator[str]:
+    """One aligned line for each thing."""
+    yield f"group        {status.group}"
+    yield f"source       {_source_line(status)}"
+    yield f"slot         {_slot_line(status)}"
+    if status.membership is not None:
+        yield from format_membership(status.membership)
+    yield f"replicator   {_replicator_line(status.replicator)}"
+    if status.halt is not None:
+        yield f"HALTED       since {status.halt['since']}: {status.halt['fact']}: {status.halt['remedy']}"
+    yield f"stream       {_stream_line(status.stream)}"
+    if status.snapshot_stream is not None:
+        yield f"snapshot     {_stream_line(status.snapshot_stream)}"
+    if not status.workers:
+        yield "workers      none has started"
+    for worker in status.workers:
+        yield f"worker       {_worker_line(worker)}"
+        yield from (f"             {line}" for line in _missed_lines(worker))
+    if status.tables:
+        yield ""
+        yield from format_tables(status.tables)
+
+
+def _source_line(status: GroupStatus) -> str:
+    bound = status.bound_to
+    if bound is None:
+        return "copied, and never streamed" if status.was_started else "this group has never been started on this NATS"
+    return f"database {bound['database']}, system {bound['system_id']}, timeline {bound['timeline']}"
+
+
+def _slot_line(status: GroupStatus) -> str:
+    slot = status.slot
+    if slot is None:
+        return f"not known: {status.source_problem}" if status.source_problem else "there is none"
+    use = f"read by process {slot.active_pid}" if slot.active_pid is not None else "not in use"
+    lag = "" if slot.lag_bytes is None else f", {format_bytes(slot.lag_bytes)} behind"
+    trouble = f", LOST ({slot.lost})" if slot.lost else ""
+    return f"{slot.name}: confirmed {slot.confirmed_flush}{lag}, wal_status {slot.wal_status}, {use}{trouble}"
+
+
+def _replicator_line(record: Mapping[str, Any] | None) -> str:
+    if record is None:
+        return "has never run"
+    return (
+        f"{record['host']}:{record['pid']}: flushed {record['flushed_lsn']}, sequence {record['stream_sequence']}, "
+        f"{record['changes']} changes in {record['messages']} messages since {record['started_at']}, "
+        f"last progress {record['updated_at']}"
+    )
+
+
+def _stream_line(state: StreamState | None) -> str:
+    if state is None:
+        return "there is none"
+    return (
+        f"{state.messages} messages ({state.first_sequence} to {state.last_sequence}), {format_bytes(state.bytes)} "
+        f"of {format_bytes(state.max_bytes)}"
+    )
+
+
+def _worker_line(worker: WorkerStatus) -> str:
+    if worker.lag_messages is None:
+        lag = "lag not known (another stream)"
+    elif worker.lag_bytes is None or worker.lag_s is None:
+        lag = f"{worker.lag_messages} messages behind"
+    else:
+        lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
+    use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
+    if worker.holds_back:
+        use += f", HOLDS BACK {worker.holds_back} messages (pgsluice forget --worker {worker.name}, if it does not come back)"
+    rules = f", rules {worker.rules[:12]}" if worker.rules else ""
+    waiting = f", WAITING: {worker.waiting}" if worker.waiting else ""
+    dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""
+    return (
+        f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
+        f"updated {worker.updated_at}{waiting}"
+    )
+
+
+def _missed_lines(worker: WorkerStatus) -> Iterator[str]:
+    for missed in worker.missed:
+        verdict = "; it was copied, so SOURCE AND TARGET DIFFER" if missed.diverged else ""
+        yield f"{missed.changes} changes of table {missed.table} met no row since {missed.since[:19]}{verdict}"
+    if worker.missed_tables > len(worker.missed):
+        yield f"and those of {worker.missed_tables - len(worker.missed)} tables more"
+
+
+def format_bytes(count: int) -> str:
+    """In the largest binary unit that leaves a number of at least 1."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,169 @@
+"""What ``pgsluice status`` says of the tables that a group copies.
+
+What ``pgsluice status`` says of a group's publication and of tables that are not as they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pgsluice.replicator.membership.membership import Break, Membership
+from pgsluice.shared.broker.bucket import PUBLICATION_KEY, REPLICATOR_KEY, WORKER_PREFIX
+from pgsluice.shared.broker.ledger import SNAPSHOT_KEY, TABLE_PREFIX, CopyState, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.wire.lsn import parse_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """``rows_per_s`` is that of the newest attempt, None before it began. ``bytes`` are those of COPY text."""
+
+    table: str
+    phase: Phase
+    since: str
+    rows: int
+    bytes: int
+    ranges_done: int
+    ranges: int
+    rows_per_s: float | None
+    attempt: int
+    lsn: str
+    error: str
+    remedy: str
+
+
+def table_statuses(records: Mapping[str, Mapping[str, Any]], stream: StreamState | None) -> list[TableStatus]:
+    """By schema and name; none when nothing was ever copied. ``records`` is the whole state bucket."""
+    if SNAPSHOT_KEY not in records:
+        return []
+    snapshot = SnapshotRecord.decode(dict(records[SNAPSHOT_KEY]))
+    tables = [TableRecord.decode(dict(value)) for key, value in records.items() if key.startswith(TABLE_PREFIX)]
+    return [
+        _table_status(table, _phase(table, snapshot, records, stream))
+        for table in sorted(tables, key=lambda table: (table.schema, table.table))
+    ]
+
+
+def _phase(
+    table: TableRecord, snapshot: SnapshotRecord, records: Mapping[str, Mapping[str, Any]], stream: StreamState | None
+) -> Phase:
+    """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
+    workers = [record for key, record in records.items() if key.startswith(WORKER_PREFIX)]
+    if table.phase is not Phase.FINISHED_COPY or snapshot.state is not CopyState.FINISHED or not workers:
+        return table.phase
+    if any(worker.get("snapshot_sequence", 0) < snapshot.last_sequence for worker in workers):
+        return Phase.FINISHED_COPY
+    passed = all(_has_passed(worker, parse_lsn(table.lsn), records, stream) for worker in workers)
+    return Phase.READY if passed else Phase.CATCHUP
+
+
+def _has_passed(
+    worker: Mapping[str, Any], lsn: int, records: Mapping[str, Mapping[str, Any]], stream: StreamState | None
+) -> bool:
+    """Whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
+    if parse_lsn(worker["commit_lsn"]) >= lsn:
+        return True
+    published = parse_lsn(records.get(REPLICATOR_KEY, {}).get("flushed_lsn", "0/0"))
+    return stream is not None and published >= lsn and worker["sequence"] >= stream.last_sequence
+
+
+def _table_status(table: TableRecord, phase: Phase) -> TableStatus:
+    return TableStatus(
+        table=table.qualified_name,
+        phase=phase,
+        since=table.since,
+        rows=table.rows,
+        bytes=table.bytes,
+        ranges_done=table.ranges_done,
+        ranges=table.ranges,
+        rows_per_s=_rows_per_s(table),
+        attempt=table.attempt,
+        lsn=table.lsn,
+        error=table.error,
+        remedy=table.remedy,
+    )
+
+
+def _rows_per_s(table: TableRecord) -> float | None:
+    if not table.began_at:
+        return None
+    is_running = table.phase is Phase.DATA_SYNC
+    end = datetime.now(UTC) if is_running else datetime.fromisoformat(table.since)
+    seconds = (end - datetime.fromisoformat(table.began_at)).total_seconds()
+    return table.rows / seconds if seconds > 0 else None
+
+
+_HEADINGS = ("table", "phase", "rows", "MB", "ranges", "rows/s", "since")
+
+
+def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
+    """Aligned columns, and below a table in trouble what is wrong and what to do."""
+    rows = [
+        (
+            table.table,
+            table.phase.value,
+            f"{table.rows:,}",
+            f"{table.bytes / 1e6:,.1f}",
+            f"{table.ranges_done}/{table.ranges}",
+            "-" if table.rows_per_s is None else f"{table.rows_per_s:,.0f}",
+            table.since[:19],
+        )
+        for table in tables
+    ]
+    widths = [max(len(row[i]) for row in (_HEADINGS, *rows)) for i in range(len(_HEADINGS))]
+    yield "  ".join(heading.ljust(width) for heading, width in zip(_HEADINGS, widths, strict=True)).rstrip()
+    for table, row in zip(tables, rows, strict=True):
+        cells = [
+            cell.rjust(width) if 2 <= i <= 5 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+        if table.error:
+            yield f"    {table.error}: {table.remedy}" if table.remedy else f"    {table.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipStatus:
+    """The record but for the tables themselves. ``tables`` counts them."""
+
+    publication: str
+    tables: int
+    seen_at: str
+    seen_lsn: str
+    left: Sequence[Break]
+    missing: Sequence[Break]
+    partition_changes: Sequence[Break]
+    unpublished: Sequence[str]
+
+
+def membership_status(records: Mapping[str, Mapping[str, Any]]) -> MembershipStatus | None:
+    """None before the first session. ``records`` is the whole state bucket."""
+    if PUBLICATION_KEY not in records:
+        return None
+    membership = Membership.decode(records[PUBLICATION_KEY])
+    return MembershipStatus(
+        publication=membership.name,
+        tables=len(membership.members),
+        seen_at=membership.seen_at,
+        seen_lsn=membership.seen_lsn,
+        left=membership.left,
+        missing=membership.missing,
+        partition_changes=membership.partition_changes,
+        unpublished=membership.unpublished,
+    )
+
+
+def format_membership(status: MembershipStatus) -> Iterator[str]:
+    """One line for the publication, and one for each thing that is not as it should be."""
+    yield f"publication  {status.publication}: {status.tables} tables, looked at {status.seen_at[:19]}, {status.seen_lsn}"
+    for entry in status.missing:
+        yield f"    MISSING  changes of {entry.qualified_name} since {entry.lsn} ({entry.at[:19]}): {entry.reason}"
+    for entry in status.left:
+        yield f"    left     {entry.qualified_name} is not replicated since {entry.lsn} ({entry.at[:19]}): {entry.reason}"
+    for entry in status.partition_changes:
+        yield f"    changed  {entry.qualified_name}: {entry.reason} ({entry.at[:19]}); --recopy brings the table up to date"
+    for name in status.unpublished:
+        yield f"    new      {name} is not replicated"

@@ -1,0 +1,1 @@
+"""Which tables a group has, since when, and who changed that."""

@@ -1,0 +1,160 @@
+"""Which tables may be followed from now on, and what a person has to decide before: pure.
+
+A group that only streams can bring over neither the rows that a table held before it joined, nor the changes that were made
+while it was away. So it refuses such a table, unless the person names it in ``without-copy``. A group with a copy copies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from pgsluice.replicator.membership.membership import Break, Membership
+from pgsluice.replicator.source.publication import Publication
+from pgsluice.replicator.source.tables import SourceTable, TablePattern, parse_patterns
+from pgsluice.shared.broker.ledger import LedgerContent, Phase
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import TerminalError, UsageError
+
+_START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a start asks for. ``copies``: rows are brought over; ``named`` are the tables asked for, ``whole`` the schemas."""
+
+    copies: bool
+    named: tuple[TablePattern, ...]
+    whole: tuple[TablePattern, ...]
+    without_copy: tuple[TablePattern, ...]
+
+    @classmethod
+    def of(cls, settings: ReplicatorSettings) -> Wishes:
+        # All that a publication of an administrator's holds is asked for by giving its name.
+        is_given = bool(settings.tables) or not settings.publication
+        patterns = parse_patterns(settings.tables, settings.schema) if is_given else []
+        return cls(
+            copies=settings.copy is not None,
+            named=tuple(pattern for pattern in patterns if pattern.table is not None),
+            whole=tuple(pattern for pattern in patterns if pattern.table is None),
+            without_copy=tuple(TablePattern.parse(text, settings.schema) for text in settings.without_copy),
+        )
+
+    def names(self, table: SourceTable) -> bool:
+        return any(pattern.matches(table.schema, table.name) for pattern in self.named)
+
+    def goes_on_without_copy(self, schema: str, table: str) -> bool:
+        return any(pattern.matches(schema, table) for pattern in self.without_copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """``tables`` are those to be followed; of them ``accepted`` join although rows or changes of them are missing."""
+
+    tables: list[SourceTable]
+    accepted: list[SourceTable]
+
+
+def settle_breaks(
+    membership: Membership, tables: Collection[SourceTable], ledger: LedgerContent, wishes: Wishes
+) -> tuple[Membership, list[Break]]:
+    """``membership`` without what is decided: breaks of tables that are copied anew, of tables that are no longer asked for, and
+    of tables that the person goes on with as they are. The latter come beside it."""
+    selected = {table.oid for table in tables}
+    accepted: dict[int, Break] = {}
+
+    def is_open(entry: Break) -> bool:
+        if entry.oid not in selected or is_copied_anew(ledger, entry.oid):
+            return False
+        if wishes.goes_on_without_copy(entry.schema, entry.table):
+            accepted[entry.oid] = entry
+            return False
+        return True
+
+    missing = tuple(filter(is_open, membership.missing))
+    partition_changes = tuple(filter(is_open, membership.partition_changes))
+    return replace(membership, missing=missing, partition_changes=partition_changes), list(accepted.values())
+
+
+def is_copied_anew(ledger: LedgerContent, oid: int) -> bool:
+    """Whether no change of the table is applied before a later copy says from where on."""
+    record = ledger.tables.get(oid)
+    return record is not None and (record.phase.is_waiting_for_copy or record.phase is Phase.ERRORED)
+
+
+def check_breaks(membership: Membership, copies: bool) -> None:
+    """Raises TerminalError while anything is missing that nobody has decided about."""
+    if not membership.missing:
+        return
+    first = membership.missing[0]
+    names = listed([entry.qualified_name for entry in membership.missing])
+    fact = f"changes of {names} since {first.lsn} ({first.at[:19]}) may be missing at the targets: {first.reason}"
+    go_on = f"start once with --without-copy {names} if nothing is missing or it does not matter"
+    if copies:
+        raise TerminalError(fact, f"start once with --recopy {names}, which copies them anew into emptied tables; or {go_on}")
+    raise TerminalError(fact, f"{_START_AGAIN}; or {go_on}")
+
+
+def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, comes_in_by_itself: bool) -> Joining:
+    """Which of ``tables`` are followed from now on, by a group that has published already. New ones of a whole schema are left
+    out, unless they were asked for by name.
+
+    ``comes_in_by_itself``: the publication covers tables from the moment that they are made. Raises UsageError or TerminalError
+    for a table whose rows or changes would be missing.
+    """
+    joining = Joining([], [])
+    for table in tables:
+        if table.oid in membership.oids or wishes.copies:
+            joining.tables.append(table)
+        elif wishes.goes_on_without_copy(table.schema, table.name):
+            joining.tables.append(table)
+            joining.accepted.append(table)
+        elif table.qualified_name in membership.known_names or any(entry.oid == table.oid for entry in membership.left):
+            raise _returned(membership, table)
+        elif comes_in_by_itself:
+            joining.tables.append(table)
+        elif wishes.names(table) or not wishes.whole:
+            raise UsageError(
+                f"table {table.qualified_name} joins a group that streams already: the rows that it holds would be missing at "
+                "the targets",
+                f"start once with --without-copy {table.qualified_name} to follow it from now on; with its rows: {_START_AGAIN}",
+            )
+    return joining
+
+
+def _returned(membership: Membership, table: SourceTable) -> TerminalError:
+    go_on = f"start once with --without-copy {table.qualified_name} to follow it from now on as it is; else {_START_AGAIN}"
+    away = next((entry for entry in membership.left if entry.oid == table.oid), None)
+    if away is None:
+        fact = f"table {table.qualified_name} was dropped and made again: the targets hold rows of the old one"
+        return TerminalError(fact, go_on)
+    since = f"{away.lsn} ({away.at[:19]})"
+    fact = f"table {table.qualified_name} was not replicated from {since} on: its changes since then are missing at the targets"
+    return TerminalError(fact, go_on)
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Comma-separated, as an option takes them."""
+    return (
+        ",".join(names) if len(names) <= most else f"{','.join(names[:most])},… ({len(names)} in all; schema.* names a schema's)"
+    )
+
+
+def leaving(
+    membership: Membership,
+    publication: Publication,
+    tables: Collection[SourceTable],
+    dropped: Collection[int],
+    at: str,
+) -> list[Break]:
+    """The members that are not among ``tables``. Changes of one that is still published are missing from now on, ``at``."""
+    selected = {table.oid for table in tables}
+    left = []
+    for member in membership.members:
+        if member.oid in selected:
+            continue
+        is_published = member.oid in publication.oids
+        since, when = (publication.lsn, at) if is_published else (membership.seen_lsn, membership.seen_at)
+        reason = "it was dropped at the source" if member.oid in dropped else "it is no longer among the tables"
+        left.append(Break(member.oid, member.schema, member.table, since, when, reason))
+    return left

@@ -1,0 +1,183 @@
+"""What becomes of a group's publication, its tables and their partitions: compared with the record, reported, and kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import LiteralString
+
+from pgsluice.replicator.membership.joining import Wishes, check_breaks
+from pgsluice.replicator.membership.membership import Break, Member, Membership, find_breaks, load_membership, store_membership
+from pgsluice.replicator.source.partition_tree import partition_changes, read_partitions
+from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.tables import tables_of
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import now
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.names import GroupNames
+
+# A partition is one with its root, where that is followed or new itself.
+_NEWCOMERS: LiteralString = """
+    SELECT n.nspname || '.' || c.relname
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN (pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace)
+             ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+     WHERE n.nspname = ANY(%(schemas)s) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+       AND c.oid <> ALL(%(oids)s::oid[])
+       AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND rn.nspname <> ALL(%(schemas)s))
+     ORDER BY 1
+"""
+
+log = telemetry.logger(__name__)
+
+
+class PublicationWatch:
+    """``begin`` or ``verify`` at the start of a session; then ``run`` beside it."""
+
+    def __init__(self, settings: ReplicatorSettings, names: GroupNames, source: Source, bucket: StateBucket) -> None:
+        self._interval_s = settings.check_interval_s
+        self._wishes = Wishes.of(settings)
+        self._names = names
+        self._source = source
+        self._bucket = bucket
+        self._membership: Membership | None = None
+        self._reported: set[str] = set()
+
+    async def begin(self, membership: Membership, copied_anew: Collection[int]) -> Membership:
+        """Goes on from ``membership``. Returns it with what the catalog says beside it; what happened to partitions of tables
+        that are ``copied_anew`` does not matter."""
+        membership = await self._with_partitions(membership, membership.seen_lsn, copied_anew)
+        self._membership = await self._with_newcomers(membership)
+        return self._membership
+
+    async def verify(self) -> Publication:
+        """Compares the catalog with the record, reports what changed, and keeps it. Raises TerminalError when changes may be
+        missing, TransientError when the source does not answer."""
+        publication = await find_publication(self._source, self._names)
+        if publication is None:
+            raise gone(self._names)
+        membership = self._membership or await load_membership(self._bucket) or Membership.of(publication)
+        membership = membership.settled(publication)
+        check_identity(publication, membership.oid)
+        dropped = await dropped_members(self._source, membership, publication)
+        broken = membership.with_breaks(find_breaks(membership, publication, dropped))
+        if broken.missing:
+            await self._remember(broken)
+            check_breaks(broken, self._wishes.copies)
+        membership = await self._without_dropped(membership, dropped)
+        self._report_names(membership, publication)
+        membership = _with_newborn(membership, publication)
+        membership = await self._with_partitions(membership, publication.lsn)
+        membership = await self._with_newcomers(membership)
+        self._membership = replace(membership, seen_lsn=publication.lsn, seen_at=now())
+        await self._remember(self._membership)
+        return publication
+
+    async def run(self) -> None:
+        """Until it is cancelled, or raises what ``verify`` finds."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.verify()
+
+    async def _remember(self, membership: Membership) -> None:
+        """A broker that does not answer costs no session: the next look finds what this one found."""
+        try:
+            await store_membership(self._bucket, membership)
+        except TransientError as error:
+            log.warning("what is known of the publication is not recorded now", reason=str(error))
+
+    async def _without_dropped(self, membership: Membership, dropped: set[int]) -> Membership:
+        gone = [member for member in membership.members if member.oid in dropped]
+        left = []
+        for member in gone:
+            reason = "it was dropped at the source"
+            if await self._exists(member):
+                reason = "it was dropped and made again at the source; the new one is not replicated before the next start"
+            left.append(Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, reason))
+        report_left(left)
+        members = tuple(member for member in membership.members if member.oid not in dropped)
+        return replace(membership, members=members, left=(*membership.left, *left))
+
+    async def _exists(self, member: Member) -> bool:
+        query: LiteralString = (
+            "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+        )
+        return bool(await self._source.rows("looking up a table", query, [member.schema, member.table]))
+
+    async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
+        """With the trees as they are, and what changed in them."""
+        roots = [member.oid for member in membership.members if member.kind == "p"]
+        trees = await read_partitions(self._source, roots)
+        found, members = [], []
+        for member in membership.members:
+            before, after = member.partitions, trees.get(member.oid)
+            is_told = before is not None and after is not None and member.oid not in copied_anew
+            for change in partition_changes(before or (), after or ()) if is_told else ():
+                log.warning(
+                    "partitions changed; to bring the table up to date copy it anew (--recopy)",
+                    table=member.qualified_name,
+                    change=change,
+                )
+                found.append(Break(member.oid, member.schema, member.table, lsn, now(), change))
+            members.append(member if after is None else replace(member, partitions=after))
+        return replace(membership, members=tuple(members), partition_changes=(*membership.partition_changes, *found))
+
+    async def _with_newcomers(self, membership: Membership) -> Membership:
+        """With the tables of whole schemas that are not followed."""
+        schemas = [pattern.schema for pattern in self._wishes.whole]
+        if not schemas:
+            return replace(membership, unpublished=())
+        parameters = {"schemas": schemas, "oids": list(membership.oids)}
+        names = tuple(name for (name,) in await self._source.rows("looking for new tables", _NEWCOMERS, parameters))
+        if names:
+            remedy = "the next start takes and copies them" if self._wishes.copies else "name them in without-copy at a start"
+            self._report_once(
+                "tables of a schema that is replicated whole are not replicated", tables=",".join(names), remedy=remedy
+            )
+        return replace(membership, unpublished=names)
+
+    def _report_names(self, membership: Membership, publication: Publication) -> None:
+        known = {member.oid: member.qualified_name for member in membership.members}
+        for table in publication.tables:
+            before = known.get(table.oid)
+            if before is None and not publication.covers_more:
+                self._report_once("somebody added a table to the publication", table=table.qualified_name)
+            elif before is not None and before != table.qualified_name:
+                self._report_once("a table was renamed at the source", table=before, now=table.qualified_name)
+
+    def _report_once(self, event: str, **fields: str) -> None:
+        if repr((event, fields)) not in self._reported:
+            self._reported.add(repr((event, fields)))
+            log.warning(event, **fields)
+
+
+def _with_newborn(membership: Membership, publication: Publication) -> Membership:
+    """With tables that a publication of whole schemas took in when they were made: nothing of them is missing."""
+    if not publication.covers_more:
+        return membership
+    for table in publication.tables:
+        if table.oid not in membership.oids:
+            log.info("a new table is replicated", table=table.qualified_name)
+    return membership.adopt(publication)
+
+
+async def dropped_members(source: Source, membership: Membership, publication: Publication) -> set[int]:
+    """Oids of members that do not exist any more."""
+    unpublished = membership.oids - publication.oids
+    if not unpublished:
+        return set()
+    return set(unpublished) - {table.oid for table in await tables_of(source, unpublished)}
+
+
+def report_left(left: Iterable[Break]) -> None:
+    report_breaks("a table is not replicated any more; its changes from now on are missing at the targets", left)
+
+
+def report_breaks(event: str, breaks: Iterable[Break]) -> None:
+    """One line for each."""
+    for entry in breaks:
+        log.warning(event, table=entry.qualified_name, since_lsn=entry.lsn, reason=entry.reason)

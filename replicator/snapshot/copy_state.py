@@ -1,0 +1,177 @@
+"""What is left to copy, by the ledger: pure but for the check of a group that only streams."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from pgsluice.replicator.source.tables import SourceTable
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
+from pgsluice.shared.errors import TerminalError, UsageError
+
+_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a copy comes from and goes to: what may not change between two starts."""
+
+    system_id: str
+    database: str
+    stream_created: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWishes:
+    """What the start of a replicator adds to the ledger. ``recopied`` are oids that are copied anew although they are finished;
+    ``followed`` are oids whose changes are published without a break until now, None when nothing is known of that;
+    ``known_names`` are tables that the group has published before, under whatever oid."""
+
+    retry_errored: bool = False
+    recopied: frozenset[int] = frozenset()
+    followed: frozenset[int] | None = None
+    known_names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """``records`` are the selected tables. ``changed`` are those of them that are to be stored, being new or taken up again;
+    ``left`` are records of tables that are no longer selected, as they are to be stored."""
+
+    records: list[TableRecord]
+    changed: list[TableRecord]
+    left: list[TableRecord]
+
+
+def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes: CopyWishes) -> Resumption:
+    """A table that is finished stays so, unless its changes were not all published since; one that is errored is taken up again
+    only when asked for."""
+    records, changed = [], []
+    for table in tables:
+        known = content.tables.get(table.oid)
+        record = _first_attempt(content, table, wishes) if known is None else _resumed(known, wishes)
+        if record.phase.is_waiting_for_copy:
+            record = replace(record, schema=table.schema, table=table.name)
+        records.append(record)
+        if record != known:
+            changed.append(record)
+    selected = {table.oid for table in tables}
+    names = {table.qualified_name for table in tables}
+    gone = [record for record in content.tables.values() if record.oid not in selected]
+    left = [leave(record, is_replaced=record.qualified_name in names) for record in gone]
+    return Resumption(records, changed, [new for new, old in zip(left, gone, strict=True) if new != old])
+
+
+def _first_attempt(content: LedgerContent, table: SourceTable, wishes: CopyWishes) -> TableRecord:
+    """Of a table that was made anew under its name, or was published before it was copied, the target holds rows: its first
+    attempt counts as a further one, which empties the target's table."""
+    attempts = [record.attempt for record in content.tables.values() if record.qualified_name == table.qualified_name]
+    if table.qualified_name in wishes.known_names:
+        attempts.append(1)
+    return TableRecord(table.oid, table.schema, table.name, Phase.INIT, now(), attempt=max(attempts, default=0) + 1)
+
+
+def _resumed(record: TableRecord, wishes: CopyWishes) -> TableRecord:
+    is_followed = wishes.followed is None or record.oid in wishes.followed
+    match record.phase:
+        case Phase.ERRORED:
+            again = wishes.retry_errored or record.oid in wishes.recopied
+        case Phase.FINISHED_COPY:
+            again = record.oid in wishes.recopied or not is_followed
+        case _:
+            again = record.phase is Phase.LEFT
+    if not again:
+        return record
+    return _without_copy(record).enter(Phase.INIT, error="", remedy="")
+
+
+def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
+    """The record of a table that is no longer selected. What its copy holds still counts, when it was finished and the table's
+    place at the target was not taken by another one (``is_replaced``)."""
+    keeps_copy = bool(record.lsn) and record.phase in (Phase.FINISHED_COPY, Phase.LEFT) and not is_replaced
+    kept = record if keeps_copy else _without_copy(record)
+    if record.phase is Phase.LEFT:
+        return kept
+    fact = (
+        "another table has its name now"
+        if is_replaced
+        else "it is no longer among the tables; its changes since then are not published"
+    )
+    remedy = "" if is_replaced else "when it returns it is copied anew"
+    return kept.enter(Phase.LEFT, error=fact, remedy=remedy)
+
+
+def _without_copy(record: TableRecord) -> TableRecord:
+    """As if it had never been copied, but that the target may hold rows of it."""
+    return replace(
+        record,
+        attempt=record.attempt + 1 if record.snapshot else record.attempt,
+        snapshot="",
+        lsn="",
+        began_at="",
+        rows=0,
+        bytes=0,
+        bytes_total=0,
+        ranges_done=0,
+        ranges=0,
+    )
+
+
+def begin_attempt(record: TableRecord) -> TableRecord:
+    """The record of a table whose copy begins, or begins again when a snapshot had begun it before."""
+    return _without_copy(record).enter(Phase.DATA_SYNC)
+
+
+def check_origin(snapshot: SnapshotRecord | None, origin: Origin, mode: CopyMode) -> None:
+    """Raises TerminalError when the earlier copy cannot be continued, UsageError when it may not be."""
+    if snapshot is None:
+        return
+    if (snapshot.system_id, snapshot.database) != (origin.system_id, origin.database):
+        raise TerminalError(
+            f"this group copied database {snapshot.database!r} of system {snapshot.system_id}, the source is database "
+            f"{origin.database!r} of system {origin.system_id}",
+            f"check host and dbname; for another source use another group, or {_START_AGAIN}",
+        )
+    if snapshot.stream_created != origin.stream_created:
+        raise TerminalError("the snapshot stream was deleted and made again: copied rows are gone", _START_AGAIN)
+    if snapshot.mode is not mode:
+        raise UsageError(
+            f"this group was started with --{snapshot.mode}, not with --{mode}",
+            f"give --{snapshot.mode}; to copy in another way, {_START_AGAIN}",
+        )
+
+
+async def check_streaming_alone(bucket: StateBucket) -> None:
+    """Raises UsageError when a group with a copy is started without it: workers would wait for it, or changes be missing."""
+    snapshot = await Ledger(bucket).load_snapshot()
+    if snapshot is None:
+        return
+    if snapshot.mode is CopyMode.COPY:
+        raise UsageError(
+            "this group was copied with --copy; the changes since then are not known",
+            f"to copy and go on with the changes, {_START_AGAIN} and --copy-and-stream",
+        )
+    if snapshot.state is CopyState.RUNNING:
+        raise UsageError(
+            "the copy of this group's tables is not finished",
+            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to begin anew with --stream",
+        )
+
+
+async def note_membership(ledger: Ledger, oids: Collection[int]) -> None:
+    """Lets the ledger of a group that copied its tables say which of them are followed: a table that left, and one that is back
+    without a copy, which a group that only streams may ask for."""
+    content = await ledger.load()
+    is_changed = False
+    for record in content.tables.values():
+        if record.oid not in oids and record.phase is not Phase.LEFT:
+            await ledger.store_table(leave(record))
+        elif record.oid in oids and record.phase is Phase.LEFT:
+            is_changed = True
+            if record.lsn:
+                await ledger.store_table(record.enter(Phase.FINISHED_COPY, error="", remedy=""))
+            else:
+                await ledger.remove_table(record.oid)
+    if is_changed and content.snapshot is not None:
+        await ledger.store_snapshot(content.snapshot)  # by its revision workers notice

@@ -1,0 +1,167 @@
+"""The messages of one page range, a function of its rows: pure, no I/O.
+
+COPY TO STDOUT received through libpq and cut into pieces of whole rows.
+
+libpq gives one row at a time (manual: "Functions Associated with the COPY Command"), so the loop does no more for a row than
+one call, one append and one comparison. Where a piece ends depends on the rows alone: the same rows give the same pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq
+
+from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder
+from pgsluice.replicator.source.connection import Connection
+from pgsluice.shared.wire.message import Chunk
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
+
+
+class Piece(NamedTuple):
+    """COPY text: ``rows`` whole rows, each ended by a line feed. ``is_last``: the range has no more."""
+
+    rows: int
+    data: bytes
+    is_last: bool
+
+
+class RangeMessages:
+    """Numbers the messages and counts what is in them; to be given every piece of the range in order."""
+
+    def __init__(self, order: CopyOrder, range_order: RangeOrder) -> None:
+        self._order = order
+        self._range_order = range_order
+        self._number = 0
+        self.rows = 0
+        self.bytes = 0
+
+    def next(self, piece: Piece) -> Iterator[tuple[SnapshotHeaders, bytes]]:
+        """One message, or several chunks when the piece's body is too large for one; a body counts with its last chunk."""
+        body, size = self._range_order.head + piece.data, self._order.chunk_bytes
+        count = max(1, -(-len(body) // size))
+        for index in range(1, count + 1):
+            chunk = Chunk(index, count)
+            if chunk.is_last:
+                self.rows += piece.rows
+                self.bytes += len(piece.data)
+            self._number += 1
+            headers = SnapshotHeaders(
+                snapshot=self._order.snapshot_id,
+                oid=self._range_order.pages.table_oid,
+                attempt=self._range_order.attempt,
+                range_number=self._range_order.pages.number,
+                number=self._number,
+                rows=piece.rows if chunk.is_last else 0,
+                range_rows=self.rows,
+                range_bytes=self.bytes,
+                is_range_end=piece.is_last and chunk.is_last,
+                chunk=chunk,
+                ledger_revision=self._range_order.ledger_revision,
+            )
+            yield headers, body if count == 1 else body[(index - 1) * size : index * size]
+
+
+ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
+
+
+class CopyFailedError(Exception):
+    """The server ended COPY with an error. ``sqlstate`` is "" when the connection broke."""
+
+    def __init__(self, sqlstate: str, text: str) -> None:
+        super().__init__(sqlstate, text)
+        self.sqlstate = sqlstate
+        self.text = text
+
+
+class CopyReader:
+    """Reads COPY statements on one connection, one after the other; nothing else may use the connection meanwhile."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._pgconn = connection.pgconn
+        self._pgconn.nonblocking = 1
+
+    async def pieces(self, query: str, cut_bytes: int) -> AsyncIterator[Piece]:
+        """Pieces of at least ``cut_bytes`` and at most one row more, but for the last one, which may be empty; there is always a
+        last one. Raises CopyFailedError."""
+        await self._start(query)
+        read, consume = self._pgconn.get_copy_data, self._consume
+        rows: list[bytes] = []
+        size = rounds = 0
+        while True:
+            length, row = read(1)
+            if length == 0:
+                consume()
+                rounds += 1
+                if rounds % ROUNDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                length, row = read(1)
+            if length > 0:
+                rows.append(bytes(row))
+                size += length
+                if size >= cut_bytes:
+                    yield Piece(len(rows), b"".join(rows), is_last=False)
+                    rows, size = [], 0
+            elif length == 0:
+                await self._wait_socket(readable=True)
+            else:
+                break
+        await self._finish()
+        yield Piece(len(rows), b"".join(rows), is_last=True)
+
+    async def _start(self, query: str) -> None:
+        self._pgconn.send_query(query.encode())
+        while self._pgconn.flush():
+            await self._wait_socket(readable=False)
+        while self._pgconn.is_busy():
+            await self._wait_socket(readable=True)
+            self._consume()
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_OUT:
+            await self._finish(result)
+            raise CopyFailedError("", "the server did not start COPY")
+
+    async def _finish(self, result: pq.abc.PGresult | None = None) -> None:
+        """Takes the statement's results; raises the error among them."""
+        failed: pq.abc.PGresult | None = None
+        while True:
+            if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+                failed = failed or result
+            while self._pgconn.is_busy():
+                await self._wait_socket(readable=True)
+                self._consume()
+            result = self._pgconn.get_result()
+            if result is None:
+                break
+        if failed is not None:
+            raise copy_failed(failed)
+
+    def _consume(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            raise CopyFailedError("", str(error)) from None
+
+    async def _wait_socket(self, *, readable: bool) -> None:
+        loop, descriptor = asyncio.get_running_loop(), self._pgconn.socket
+        ready = loop.create_future()
+        add, remove = (loop.add_reader, loop.remove_reader) if readable else (loop.add_writer, loop.remove_writer)
+        add(descriptor, _set_ready, ready)
+        try:
+            await ready
+        finally:
+            remove(descriptor)
+
+
+def _set_ready(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def copy_failed(result: pq.abc.PGresult) -> CopyFailedError:
+    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
+    return CopyFailedError(sqlstate, " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""The source: connections, its catalog, what is published and the replication slot."""

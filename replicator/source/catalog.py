@@ -1,0 +1,183 @@
+"""What the source's catalog says of the tables to be copied, as of the snapshot that will copy them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from pgsluice.replicator.snapshot.plan import CopiedTable, Relation
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.tables import SourceTable
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
+
+FILTERS_SINCE = 15
+"""Row filters and column lists of publications came with PostgreSQL 15."""
+
+
+GENERATED_SINCE = 18
+"""Generated columns may be published since; PostgreSQL 15 lists them among a publication's columns and does not send them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelationRow:
+    """A relation that holds rows of the table ``table_oid``: the table itself or one of its partitions.
+
+    ``filenode`` is as of the snapshot; a relation that was rewritten has another. ``size_bytes`` is None when it is gone.
+    ``schema_grant`` and ``select_grant`` are the statements by which the role could read it, the first "" when it may use the
+    schema.
+    """
+
+    table_oid: int
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    filenode: int
+    size_bytes: int | None
+    unreadable_columns: list[str]
+    schema_grant: str
+    select_grant: str
+
+
+_DOING = "reading the catalog"
+
+_TABLES: LiteralString = """
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relreplident::text
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = ANY(%s::oid[])
+"""
+
+_UNDER_ANOTHER: LiteralString = """
+    SELECT c.oid::bigint FROM unnest(%(oids)s::oid[]) AS c (oid)
+     WHERE EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid AND a.relid = ANY(%(oids)s::oid[]))
+"""
+
+_FILTERS: LiteralString = """
+    SELECT c.oid::bigint, coalesce(p.rowfilter, ''), coalesce(p.attnames::text[], '{}')
+      FROM pg_publication_tables p
+      JOIN pg_namespace n ON n.nspname = p.schemaname
+      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+     WHERE p.pubname = %s
+"""
+
+_COLUMNS: LiteralString = """
+    SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
+           format_type(a.atttypid, nullif(a.atttypmod, -1)), a.atttypmod, a.attnotnull,
+           p.position::int,
+           c.relreplident = 'f' OR (c.relreplident = 'd' AND p.position IS NOT NULL)
+               OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{}'))),
+           a.attidentity::text, a.attgenerated::text
+      FROM pg_attribute a
+      JOIN pg_class c ON c.oid = a.attrelid
+      LEFT JOIN (SELECT i.indrelid, n.attnum, n.position
+                   FROM pg_index i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS n (attnum, position)
+                  WHERE i.indisprimary) p ON p.indrelid = a.attrelid AND p.attnum = a.attnum
+      LEFT JOIN pg_index r ON r.indrelid = a.attrelid AND r.indisreplident
+     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+     ORDER BY a.attrelid, a.attnum
+"""
+
+_RELATIONS: LiteralString = """
+    SELECT t.oid::bigint AS table_oid, c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+           c.relfilenode::bigint AS filenode, pg_relation_size(c.oid) AS size_bytes,
+           CASE WHEN pg_relation_size(c.oid) IS NULL THEN '{}'
+                ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
+                            WHERE a.attrelid = c.oid AND (a.attnum > 0 OR a.attname = 'ctid') AND NOT a.attisdropped
+                              AND NOT coalesce(has_column_privilege(a.attrelid, a.attnum, 'SELECT'), true)) END
+               AS unreadable_columns,
+           CASE WHEN has_schema_privilege(n.oid, 'USAGE') THEN ''
+                ELSE format('GRANT USAGE ON SCHEMA %%I TO %%I', n.nspname, current_user) END AS schema_grant,
+           format('GRANT SELECT ON %%I.%%I TO %%I', n.nspname, c.relname, current_user) AS select_grant
+      FROM unnest(%s::oid[]) AS t (oid)
+      JOIN pg_class r ON r.oid = t.oid
+      JOIN LATERAL (SELECT t.oid AS relid WHERE r.relkind <> 'p'
+                    UNION ALL SELECT relid::oid FROM pg_partition_tree(t.oid) WHERE r.relkind = 'p' AND isleaf) m ON true
+      JOIN pg_class c ON c.oid = m.relid
+      JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind <> 'p'
+     ORDER BY t.oid, n.nspname, c.relname
+"""
+
+
+async def fold_partitions(source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
+    """``tables`` without those whose rows are published under another of them."""
+    oids = [table.oid for table in tables]
+    rows = await source.rows("looking up partitions", _UNDER_ANOTHER, {"oids": oids})
+    folded = {oid for (oid,) in rows}
+    return [table for table in tables if table.oid not in folded]
+
+
+async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[CopiedTable]:
+    """The tables with these oids, without those that are gone.
+
+    What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
+    """
+    relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
+    for relation in await source.rows_of(RelationRow, _DOING, _RELATIONS, [list(oids)]):
+        relations[relation.table_oid].append(relation)
+    described = await _tables_and_filters(source, names, oids, major_version)
+    return [_copied_table(table, relations[table.oid], row_filter) for table, row_filter in described]
+
+
+async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
+    """The same tables, as far as messages describe them."""
+    return [table for table, _ in await _tables_and_filters(source, names, oids, major_version)]
+
+
+async def _tables_and_filters(
+    source: Source, names: GroupNames, oids: Sequence[int], major_version: int
+) -> list[tuple[Table, str]]:
+    """Each table with its published columns and its row filter, "" without."""
+    tables = await source.rows(_DOING, _TABLES, [list(oids)])
+    published: dict[int, tuple[str, list[str]]] = {}  # row filter and column names by oid
+    if major_version >= FILTERS_SINCE:
+        rows = await source.rows(_DOING, _FILTERS, [names.publication])
+        published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
+    columns: defaultdict[int, list[Column]] = defaultdict(list)
+    for oid, *facts in await source.rows(_DOING, _COLUMNS, [list(oids)]):
+        columns[oid].append(Column(*facts))
+    described = []
+    for oid, schema, name, identity in tables:
+        plain = [column.name for column in columns[oid] if not column.generated]
+        row_filter, column_names = published.get(oid, ("", plain))
+        sent = set(column_names) if major_version >= GENERATED_SINCE else set(column_names) & set(plain)
+        chosen = tuple(column for column in columns[oid] if column.name in sent)
+        described.append((Table(oid, schema, name, ReplicaIdentity(identity), chosen), row_filter))
+    return described
+
+
+def _copied_table(table: Table, relations: Sequence[RelationRow], row_filter: str) -> CopiedTable:
+    return CopiedTable(
+        table=table,
+        relations=tuple(
+            Relation(relation.oid, relation.schema, relation.name, relation.filenode, relation.size_bytes or 0)
+            for relation in relations
+        ),
+        row_filter=row_filter,
+        obstacle=_obstacle(table, relations),
+    )
+
+
+def _obstacle(table: Table, relations: Sequence[RelationRow]) -> TerminalError | None:
+    """Why the table cannot be copied; None when it can."""
+    for relation in relations:
+        name = f"{relation.schema}.{relation.name}"
+        if relation.kind != "r":
+            return TerminalError(
+                f"{name}, a partition of {table.qualified_name}, is a foreign table", "its rows cannot be copied; detach it"
+            )
+        needed = [*(column.name for column in table.columns), "ctid"]
+        unreadable = [column for column in needed if column in relation.unreadable_columns]
+        if unreadable:
+            also = f"{relation.schema_grant}; " if relation.schema_grant else ""
+            return TerminalError(
+                f"the role may not read {', '.join(unreadable)} of {name}",
+                f"{also}{relation.select_grant}, or SELECT on its columns and ctid, by which pages are told apart",
+            )
+        if relation.schema_grant:
+            return TerminalError(f"the role may not use the schema of {name}", relation.schema_grant)
+    return None

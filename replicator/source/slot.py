@@ -1,0 +1,250 @@
+"""Waiting for a new slot, which itself waits for every transaction that has written and was open when it began.
+
+The server says nothing while it waits. So another connection is asked, again and again, who they are; and after a limit the slot
+is given up. The server drops what it made of it when the statement is cancelled (manual: a slot is ephemeral until it is
+complete), and when it notices that nobody waits for the answer any more.
+
+The group's logical replication slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, LiteralString, TypeVar
+
+from pgsluice.replicator.source.source import Source, SourceFacts
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import SlotTimeoutError, TerminalError, TransientError, UsageError
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.names import GroupNames
+
+LOG_INTERVAL_S = 10.0
+MOST_TOLD = 5
+
+log = telemetry.logger(__name__)
+
+T = TypeVar("T")
+
+# Every transaction that has an id holds a lock on it, which every role may see. What pg_stat_activity says of others is null for
+# a role that may not look into them.
+_OPEN_TRANSACTIONS: LiteralString = """
+    SELECT l.pid, p.gid, coalesce(p.database, a.datname)::text AS database, nullif(a.application_name, '') AS application,
+           extract(epoch FROM clock_timestamp() - coalesce(p.prepared, a.xact_start))::int AS age_s
+      FROM pg_locks l
+      LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+      LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
+     WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+       AND l.pid IS DISTINCT FROM pg_backend_pid()
+     ORDER BY age(l.transactionid) DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction of the source. ``pid`` is None for a prepared one, which has a ``gid``; the rest is None when this role may
+    not know it."""
+
+    pid: int | None
+    gid: str | None
+    database: str | None
+    application: str | None
+    age_s: int | None
+
+    def __str__(self) -> str:
+        who = f"process {self.pid}" if self.gid is None else f"prepared transaction '{self.gid}'"
+        facts = [f"database {self.database}"] if self.database else []
+        facts += [f"application '{self.application}'"] if self.application else []
+        facts += [f"open for {self.age_s} s"] if self.age_s is not None else []
+        return f"{who} ({', '.join(facts) or 'of another role'})"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPatience:
+    """``timeout_s`` bounds the wait; ``source`` is asked meanwhile."""
+
+    source: PostgresSettings
+    timeout_s: float
+
+
+async def wait_for_slot(slot: str, creating: Coroutine[Any, Any, T], patience: SlotPatience) -> T:
+    """What ``creating`` returns. Raises SlotTimeoutError, with the slot gone, when that takes too long."""
+    timeout_s = patience.timeout_s
+    began = time.monotonic()
+    task = asyncio.ensure_future(creating)
+    try:
+        while True:
+            rest_s = timeout_s - (time.monotonic() - began)
+            done, _ = await asyncio.wait({task}, timeout=max(0.0, min(LOG_INTERVAL_S, rest_s)))
+            if done:
+                return task.result()
+            told = await _who_is_open(patience.source)
+            waited_s = round(time.monotonic() - began, 1)
+            if waited_s >= timeout_s:
+                raise _timeout(slot, timeout_s, told)
+            log.warning("the new slot still waits for open transactions", slot=slot, waited_s=waited_s, transactions=told)
+    finally:
+        await cancel({task})
+
+
+def _timeout(slot: str, timeout_s: float, told: str) -> SlotTimeoutError:
+    return SlotTimeoutError(
+        f"replication slot {slot} was not made within {timeout_s:g} s: the source waits for transactions that are open, {told}",
+        "let them end, or end them with pg_terminate_backend or ROLLBACK PREPARED; then start again, with a longer slot-timeout"
+        " where such transactions are usual",
+    )
+
+
+async def _who_is_open(settings: PostgresSettings) -> str:
+    """The oldest open transactions, in words. No query text, which holds values."""
+    try:
+        source = await Source.connect(settings)
+        try:
+            found = await source.rows_of(OpenTransaction, "asking for open transactions", _OPEN_TRANSACTIONS)
+        finally:
+            await source.close()
+    except TransientError as error:
+        return f"which could not be asked for ({error.fact})"
+    more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+    return ", ".join(map(str, found[:MOST_TOLD])) + more if found else "none that can be seen now"
+
+
+PLUGIN = "pgoutput"
+FAILOVER_SINCE = 17
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSlot:
+    """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed_flush: str | None
+    lag_bytes: int | None
+    wal_status: str | None
+    lost: str
+    failover: bool
+
+    @property
+    def confirmed_flush_lsn(self) -> LSN:
+        return parse_lsn(self.confirmed_flush or "0/0")
+
+
+# The row as JSON, because servers of different versions have different columns.
+_SLOT: LiteralString = """
+    SELECT s.slot_name::text AS name, s.plugin::text, s.database::text, s.active_pid,
+           s.confirmed_flush_lsn::text AS confirmed_flush,
+           CASE WHEN NOT pg_is_in_recovery()
+                THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint END AS lag_bytes,
+           s.wal_status,
+           CASE WHEN s.wal_status = 'lost' OR j ->> 'invalidation_reason' IS NOT NULL OR j ->> 'conflicting' = 'true'
+                THEN coalesce(j ->> 'invalidation_reason', 'wal_removed') ELSE '' END AS lost,
+           coalesce((j ->> 'failover')::boolean, false) AS failover
+      FROM pg_replication_slots s, to_jsonb(s) j
+     WHERE s.slot_name = %s
+"""
+
+
+async def find_slot(source: Source, names: GroupNames) -> ReplicationSlot | None:
+    found = await source.rows_of(ReplicationSlot, "looking up the replication slot", _SLOT, [names.slot])
+    return found[0] if found else None
+
+
+def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
+    """Raises TerminalError when the slot cannot serve this group, TransientError while another process reads it."""
+    if slot.plugin != PLUGIN or slot.database != facts.database:
+        raise TerminalError(
+            f"replication slot {slot.name} uses plugin {slot.plugin} in database {slot.database}",
+            "it is not pgsluice's; choose another group name",
+        )
+    if slot.lost:
+        raise TerminalError(
+            f"replication slot {slot.name} is lost ({slot.lost}): the source removed WAL that was not yet replicated",
+            "run 'pgsluice drop' and start again with an empty target; raise max_slot_wal_keep_size",
+        )
+    if slot.active_pid is not None:
+        raise TransientError(
+            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source",
+            "stop the other replicator of this group, or wait until the server notices that it is gone (wal_sender_timeout)",
+        )
+
+
+async def create_slot(
+    source: Source, names: GroupNames, facts: SourceFacts, failover: bool, patience: SlotPatience
+) -> ReplicationSlot:
+    """Waits for the transactions that are open in the source (manual: pg_create_logical_replication_slot). Raises
+    SlotTimeoutError when they stay open for too long. ``failover`` after ``check_failover``."""
+    statement: LiteralString = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+    if failover:
+        statement = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)"
+    await source.notice_our_end()
+    creating = source.rows(f"creating replication slot {names.slot}", statement, [names.slot])
+    await wait_for_slot(names.slot, creating, patience)
+    slot = await find_slot(source, names)
+    if slot is None:
+        raise TerminalError(f"replication slot {names.slot} disappeared while it was made", "start again")
+    return slot
+
+
+async def check_free_slots(source: Source, names: GroupNames) -> None:
+    """For a copy beside the stream: its snapshot comes from a slot of its own, for a moment. Raises TerminalError when there is
+    no room for both, before anything is made."""
+    [(used, most, exists)] = await source.rows(
+        "counting the replication slots",
+        "SELECT count(*), current_setting('max_replication_slots')::int, coalesce(bool_or(slot_name = %s), false)"
+        " FROM pg_replication_slots",
+        [names.slot],
+    )
+    needed = 1 if exists else 2
+    if most - used < needed:
+        raise TerminalError(
+            f"the source has {most} replication slots, of which {used} are used; the group needs {needed} more, one of them"
+            " for a moment",
+            "raise max_replication_slots, or drop a slot that nobody uses",
+        )
+
+
+def check_failover(facts: SourceFacts) -> None:
+    """Raises UsageError when the server is too old for failover slots."""
+    if facts.major_version < FAILOVER_SINCE:
+        raise UsageError(
+            f"failover slots need PostgreSQL {FAILOVER_SINCE}, the source is {facts.major_version}", "set failover to false"
+        )
+
+
+async def warn_of_running_ahead(source: Source) -> None:
+    """A failover slot protects only what its standby has: without this setting we may publish what a promoted standby lacks."""
+    setting: LiteralString = "SELECT current_setting('synchronized_standby_slots', true)"
+    [(standbys,)] = await source.rows("looking at the settings of the source", setting)
+    if not standbys:
+        log.warning(
+            "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream may hold "
+            "transactions that the new primary never had, and the group has to start again",
+            remedy="ALTER SYSTEM SET synchronized_standby_slots = '<the standbys' physical slots>', then reload",
+        )
+
+
+def check_not_in_use(slot: ReplicationSlot) -> None:
+    """Raises TerminalError while a process reads it, for a command that wants it to end."""
+    if slot.active_pid is not None:
+        raise TerminalError(
+            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source", "stop the replicator first"
+        )
+
+
+async def drop_slot(source: Source, names: GroupNames) -> bool:
+    """Whether there was one. Raises TerminalError while it is in use or when it is not ours."""
+    slot = await find_slot(source, names)
+    if slot is None:
+        return False
+    if slot.plugin != PLUGIN:
+        raise TerminalError(f"replication slot {slot.name} uses plugin {slot.plugin}", "it is not pgsluice's; drop it by hand")
+    check_not_in_use(slot)
+    await source.rows(f"dropping replication slot {slot.name}", "SELECT pg_drop_replication_slot(%s)", [slot.name])
+    return True

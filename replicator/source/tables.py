@@ -1,0 +1,201 @@
+"""Which tables of the source a group takes, and whether they can be published without harm.
+
+What the role lacks at the source to publish a group's tables: all of it at once, each as the statement that grants it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.names import TARGET_SCHEMA
+
+_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^".]+)'
+_PATTERN = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
+
+ALL_TABLES = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """``table`` is None for every table of the schema. Names are the catalog's spelling, case included."""
+
+    schema: str
+    table: str | None
+
+    @classmethod
+    def parse(cls, text: str, default_schema: str) -> TablePattern:
+        """``table``, ``schema.table`` or ``schema.*``; a name with a dot stands in double quotes."""
+        match = _PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"tables: {text!r} is not a table", "write 'table', 'schema.table' or 'schema.*', like 'public.orders'"
+            )
+        schema = _unquote(match["schema"]) if match["schema"] else default_schema
+        return cls(schema, None if match["table"] == ALL_TABLES else _unquote(match["table"]))
+
+    def matches(self, schema: str, table: str) -> bool:
+        return self.schema == schema and self.table in (None, table)
+
+
+def _unquote(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A relation of the source. ``root_oid`` is the topmost partitioned table above it (0: it is no partition).
+
+    ``unidentified`` names the table itself or those of its partitions whose updates and deletes would fail once published.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    persistence: str
+    root_oid: int
+    unidentified: list[str]
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be published; None when it can."""
+        kinds = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+        if self.kind not in "rp":
+            return kinds.get(self.kind, "not a table")
+        if self.persistence != "p":
+            return "temporary" if self.persistence == "t" else "unlogged"
+        if self.schema == "information_schema" or self.schema.startswith("pg_"):
+            return "a system table"
+        if self.schema == TARGET_SCHEMA:
+            return f"in schema {TARGET_SCHEMA}, which holds pgsluice's own tables at a target"
+        return None
+
+
+_COLUMNS: LiteralString = """
+    SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+           c.relpersistence::text AS persistence,
+           CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
+           ARRAY(SELECT ln.nspname || '.' || l.relname
+                   FROM pg_class l JOIN pg_namespace ln ON ln.oid = l.relnamespace
+                  WHERE (l.oid = c.oid OR c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
+                    AND l.relkind = 'r' AND l.relreplident <> 'f'
+                    AND NOT EXISTS (SELECT FROM pg_index i
+                                     WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+                                       AND CASE l.relreplident WHEN 'd' THEN i.indisprimary
+                                                               WHEN 'i' THEN i.indisreplident ELSE false END)
+                  ORDER BY 1) AS unidentified
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+"""
+
+_NAMED: LiteralString = """
+     WHERE n.nspname = %(schema)s AND (c.relname = %(table)s OR %(table)s::text IS NULL AND c.relkind IN ('r', 'p'))
+     ORDER BY c.relname
+"""
+
+_DOING = "looking up the tables"
+
+
+async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
+    """The tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
+
+    ``schema.*`` leaves out what cannot be published and partitions whose root is taken. Raises UsageError for a schema or table
+    that does not exist or that is named and cannot be published.
+    """
+    selected: dict[int, SourceTable] = {}
+    for pattern in parse_patterns(patterns, default_schema):
+        for table in await _matching(source, pattern):
+            selected[table.oid] = table
+    return sorted(selected.values(), key=lambda table: (table.schema, table.name))
+
+
+async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
+    """Those that are still there, by name."""
+    query = _COLUMNS + " WHERE c.oid = ANY(%s::oid[]) ORDER BY n.nspname, c.relname"
+    return await source.rows_of(SourceTable, _DOING, query, [list(oids)])
+
+
+def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePattern]:
+    """As ``tables`` is read: none mean every table of ``default_schema``."""
+    return [TablePattern.parse(text, default_schema) for text in patterns] or [TablePattern(default_schema, None)]
+
+
+async def _matching(source: Source, pattern: TablePattern) -> list[SourceTable]:
+    if pattern.schema == TARGET_SCHEMA:
+        raise UsageError(
+            f"tables of schema {TARGET_SCHEMA} cannot be replicated: at a target that schema holds pgsluice's own tables",
+            "remove them from tables, or move what is yours to another schema",
+        )
+    parameters = {"schema": pattern.schema, "table": pattern.table}
+    found = await source.rows_of(SourceTable, _DOING, _COLUMNS + _NAMED, parameters)
+    if not found:
+        exists = await source.rows("looking up the schema", "SELECT FROM pg_namespace WHERE nspname = %s", [pattern.schema])
+        if not exists:
+            raise UsageError(f"schema {pattern.schema!r} does not exist in the source", "check schema and tables (case matters)")
+        if pattern.table is None:
+            raise UsageError(f"schema {pattern.schema!r} has no tables", "create one first, or name the tables to replicate")
+        raise UsageError(f"table '{pattern.schema}.{pattern.table}' does not exist in the source", "check tables (case matters)")
+    if pattern.table is None:
+        oids = {table.oid for table in found}
+        return [table for table in found if table.obstacle is None and table.root_oid not in oids]
+    [table] = found
+    if table.obstacle is not None:
+        raise UsageError(f"{table.qualified_name} is {table.obstacle}", "only permanent, ordinary tables can be replicated")
+    return found
+
+
+def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str]) -> None:
+    """Raises TerminalError when publishing ``operations`` of ``tables`` would make the application's own statements fail: an
+    UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL."""
+    if not {"update", "delete"} & set(operations):
+        return
+    unidentified = [name for table in tables for name in table.unidentified]
+    if unidentified:
+        raise TerminalError(
+            f"without a primary key or replica identity: {', '.join(unidentified)}; once published, UPDATE and DELETE of it fail",
+            f"ALTER TABLE {unidentified[0]} REPLICA IDENTITY FULL, or add a primary key, or set publish to [insert, truncate]",
+        )
+
+
+SHOWN = 20
+
+# PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning role has.
+# Nobody should be made a member of a superuser; its tables change hands instead.
+_LACKING: LiteralString = """
+    WITH wanted AS (SELECT c.relname, c.relowner, n.nspname, n.oid AS schema_oid,
+                           pg_has_role(c.relowner, 'USAGE') AS is_owner, r.rolname, r.rolsuper
+                      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+                     WHERE c.oid = ANY(%(oids)s::oid[]))
+    SELECT format('GRANT CREATE ON DATABASE %%I TO %%I', current_database(), current_user) AS statement, 1 AS step
+     WHERE %(creates)s AND NOT has_database_privilege(current_database(), 'CREATE')
+    UNION
+    SELECT format('GRANT USAGE ON SCHEMA %%I TO %%I', nspname, current_user), 2
+      FROM wanted WHERE NOT has_schema_privilege(schema_oid, 'USAGE')
+    UNION
+    SELECT CASE WHEN rolsuper THEN format('ALTER TABLE %%I.%%I OWNER TO %%I', nspname, relname, current_user)
+                ELSE format('GRANT %%I TO %%I', rolname, current_user) END, 3
+      FROM wanted WHERE NOT is_owner
+     ORDER BY step, statement
+"""
+
+
+async def check_publisher(source: Source, tables: Collection[SourceTable], *, creates: bool) -> None:
+    """To be called before a publication takes ``tables`` in; ``creates``: it is made for that. Raises TerminalError."""
+    parameters = {"oids": [table.oid for table in tables], "creates": creates}
+    rows = await source.rows("checking the role's privileges", _LACKING, parameters)
+    if not rows:
+        return
+    statements = [statement for statement, _ in rows]
+    more = f"; and {len(statements) - SHOWN} more like these" if len(statements) > SHOWN else ""
+    raise TerminalError(
+        f"the role may not publish the group's tables: it lacks {len(statements)} of the privileges that this takes",
+        f"let an administrator run: {'; '.join(statements[:SHOWN])}{more}",
+    )

@@ -1,0 +1,191 @@
+"""The group's small durable facts, in a JetStream key-value bucket.
+
+Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``published_tables``), ``publication`` (what was made
+of it, ``replicator.membership.membership``), ``replicator`` (its progress), ``halt`` (why it must not go on, module ``halt``),
+``snapshot`` and ``table.<oid>`` (the copy of the tables, ``ledger``), ``worker.<name>`` (what a worker reports of itself),
+``position.<name>`` (the position of a sink that has no better place for it), ``lease.<name>`` (who runs that worker). Values are
+JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
+
+Everything is read through the leader of the stream behind the bucket, so whatever was acknowledged to anybody before is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.js.api import KeyValueConfig, StorageType
+from nats.js.kv import KeyValue
+
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, payload_error
+from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.wire.names import GroupNames
+
+GROUP_KEY = "group"
+REPLICATOR_KEY = "replicator"
+PUBLICATION_KEY = "publication"
+LEASE_DURATION_S = 10.0
+"""A worker's lease that was not renewed for so long is free."""
+WORKER_PREFIX = "worker."
+
+_MEANINGFUL = (
+    nats.js.errors.NotFoundError,
+    nats.js.errors.KeyNotFoundError,
+    nats.js.errors.KeyWrongLastSequenceError,
+)
+
+T = TypeVar("T")
+
+
+def worker_key(worker: str) -> str:
+    return WORKER_PREFIX + worker
+
+
+def position_key(worker: str) -> str:
+    return f"position.{worker}"
+
+
+def lease_key(worker: str) -> str:
+    return f"lease.{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key's value and the revision that ``update`` must name to replace it."""
+
+    value: dict[str, Any]
+    revision: int
+
+
+class StateBucket:
+    """Every method raises TransientError when NATS does not answer; all but ``ensure`` and ``exists`` need the bucket."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        self._client = client
+        self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
+        self.name = names.bucket
+        self._bucket: KeyValue | None = None
+
+    async def exists(self) -> bool:
+        try:
+            await self._answer(self._jetstream.key_value(self.name))
+        except nats.js.errors.NotFoundError:
+            return False
+        self._bucket = self._read_through_leader()
+        return True
+
+    async def ensure(self, settings: StreamSettings) -> None:
+        """Creates the bucket when there is none."""
+        if not await self.exists():
+            config = KeyValueConfig(self.name, history=1, storage=StorageType.FILE, replicas=settings.replicas, direct=False)
+            await self._answer(self._jetstream.create_key_value(config))
+            self._bucket = self._read_through_leader()
+
+    async def get(self, key: str) -> Entry | None:
+        try:
+            entry = await self._answer((await self._opened()).get(key))
+        except nats.js.errors.KeyNotFoundError:
+            return None
+        if entry.revision is None or entry.value is None:
+            return None
+        return Entry(orjson.loads(entry.value), entry.revision)
+
+    async def age_s(self, key: str) -> float | None:
+        """Seconds since the key was written, by the broker's clock alone; None when it is not there."""
+        stream = f"KV_{self.name}"
+        information = await self._request(f"INFO.{stream}", {})
+        found = await self._request(f"MSG.GET.{stream}", {"last_by_subj": f"$KV.{self.name}.{key}"})
+        if "ts" not in information or "message" not in found:
+            return None
+        return (broker_time(information["ts"]) - broker_time(found["message"]["time"])).total_seconds()
+
+    async def put(self, key: str, value: dict[str, Any]) -> int:
+        """Writes whatever is there before; returns the new revision."""
+        return await self._answer((await self._opened()).put(key, orjson.dumps(value)))
+
+    async def create(self, key: str, value: dict[str, Any]) -> int | None:
+        """The new revision; None when the key exists."""
+        try:
+            return await self._answer((await self._opened()).create(key, orjson.dumps(value)))
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+        except nats.js.errors.KeyNotFoundError:  # refused, and not there to be read either
+            raise TransientError(f"key {key} of the state bucket {self.name} is being written", "it is tried again") from None
+
+    async def update(self, key: str, value: dict[str, Any], revision: int) -> int | None:
+        """The new revision; None when the key's revision is no longer ``revision``."""
+        try:
+            return await self._answer((await self._opened()).update(key, orjson.dumps(value), last=revision))
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+
+    async def delete(self, key: str) -> None:
+        await self._answer((await self._opened()).delete(key))
+
+    async def keys(self) -> list[str]:
+        """Every key there is, also while keys are being written; a key that was deleted may be among them.
+
+        Asked of the stream behind the bucket: the client's own listing misses a key that is replaced while it is listed.
+        """
+        await self._opened()
+        prefix = f"$KV.{self.name}."
+        information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}", subjects_filter=prefix + ">"))
+        return sorted(subject.removeprefix(prefix) for subject in information.state.subjects or {})
+
+    async def newest_revision(self) -> int:
+        """The highest that any key has, or had."""
+        await self._opened()
+        information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}"))
+        return int(information.state.last_seq)
+
+    async def destroy(self) -> None:
+        """Removes the bucket and everything in it; nothing happens when there is none."""
+        if await self.exists():
+            await self._answer(self._jetstream.delete_key_value(self.name))
+            self._bucket = None
+
+    def _read_through_leader(self) -> KeyValue:
+        """nats-py would ask any replica, however far behind, where the stream allows it, as those of earlier versions do."""
+        return KeyValue(self.name, f"KV_{self.name}", f"$KV.{self.name}.", self._jetstream, direct=False)
+
+    async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        asking = self._client.request(STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        content: dict[str, Any] = orjson.loads((await self._answer(asking)).data)
+        return content
+
+    async def _opened(self) -> KeyValue:
+        if self._bucket is None and not await self.exists():
+            raise TerminalError(
+                f"the state bucket {self.name} does not exist", "start the group's replicator first; it creates the bucket"
+            )
+        assert self._bucket is not None
+        return self._bucket
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except _MEANINGFUL:
+            raise
+        except nats.errors.MaxPayloadError:
+            raise payload_error(f"a record of the state bucket {self.name}") from None
+        except CLIENT_ERRORS as error:
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: Exception) -> PgsluiceError:
+        description = getattr(error, "description", None) or str(error)
+        code = getattr(error, "err_code", None)
+        about = f" (error {code})" if code else f" ({type(error).__name__})"
+        if is_passing(error):
+            return TransientError(f"the state bucket {self.name} does not answer{about}", "check that NATS runs and has a leader")
+        return TerminalError(
+            f"JetStream refuses the state bucket {self.name}: {description}{about}",
+            "check the account's JetStream limits and permissions",
+        )

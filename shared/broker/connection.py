@@ -1,0 +1,257 @@
+"""Who answers at an address where no NATS server greeted us.
+
+A NATS server speaks first (``INFO {…}``). PostgreSQL and web servers wait for their clients, so a URL that names one of them by
+mistake looks like a server that hangs; asked in their own language they tell who they are.
+
+A connection to NATS: made with patience, refused with a sentence, and kept by itself from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.stream_error import is_passing
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+
+PATIENCE_S = 2.0
+NATS_PORT = 4222
+
+_POSTGRES_SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"  # answered with one letter, before any authentication
+_HTTP_REQUEST = b"HEAD / HTTP/1.0\r\n\r\n"
+
+
+async def other_server(url: str) -> str:
+    """What listens at ``url`` in place of NATS; "" when that is not known, or nobody does."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if parts.hostname is None or parts.scheme.startswith("ws"):
+        return ""
+    host, port = parts.hostname, parts.port or NATS_PORT
+    if await _answer(host, port, _POSTGRES_SSL_REQUEST) in (b"S", b"N"):
+        return "a PostgreSQL server"
+    return "a web server" if (await _answer(host, port, _HTTP_REQUEST)).startswith(b"HTTP/") else ""
+
+
+async def _answer(host: str, port: int, request: bytes) -> bytes:
+    """The first bytes of what comes back; empty without an answer."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(request)
+                return await reader.read(16)
+            finally:
+                writer.close()
+    return b""
+
+
+MINIMUM_SERVER_VERSION = (2, 11)
+MINIMUM_PAYLOAD_BYTES = 64 * 1024
+"""A message holds some KiB of headers (``replicator.publisher``), and small ones cost more than what is in them."""
+CONNECT_DEADLINE_S = 10.0
+SILENCE_S = 1.0  # of a first connection; then the log says what it waits for
+WAIT_LOG_INTERVAL_S = 10.0
+MOST_FAILURES = 20  # of the first connect, remembered to tell what went wrong
+DISCONNECT_DEADLINE_S = 3.0
+RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
+PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
+REQUEST_TIMEOUT_S = 5.0
+
+log = telemetry.logger(__name__)
+
+
+async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
+    """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
+
+    Raises TransientError when no server answers within ``deadline_s``, TerminalError when the server refuses the
+    credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
+    cannot be read, or when it is another kind of server.
+    """
+    client = Client()
+    failures: list[Exception] = []
+    refused = asyncio.Event()
+
+    async def remember(error: Exception) -> None:
+        failures.append(error)
+        del failures[:-MOST_FAILURES]
+        if _is_refusal(error):
+            refused.set()
+
+    options = _connect_options(settings, name) | {"error_cb": remember}
+    connecting = asyncio.ensure_future(client.connect(**options))
+    waiting = asyncio.ensure_future(refused.wait())
+    try:
+        await _wait_for_first([connecting, waiting], settings, failures, deadline_s)
+    finally:
+        waiting.cancel()
+        if not connecting.done():
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            await disconnect(client)
+    if connecting.cancelled():
+        raise _connect_error(settings, failures)
+    try:
+        connecting.result()
+    except (OSError, ssl.SSLError, nats.errors.Error, ValueError) as error:
+        raise _connect_error(settings, [error]) from None
+    try:
+        await _check_server(client, deadline_s)
+    except PgsluiceError:
+        await disconnect(client)
+        raise
+    return client
+
+
+async def _wait_for_first(
+    tasks: Sequence[asyncio.Future[Any]], settings: NatsSettings, failures: Sequence[Exception], deadline_s: float
+) -> None:
+    """Returns when one of ``tasks`` is done, or after ``deadline_s``; tells meanwhile what is waited for."""
+    end, patience_s = time.monotonic() + deadline_s, SILENCE_S
+    while (left_s := end - time.monotonic()) > 0:
+        ended, _ = await asyncio.wait(tasks, timeout=min(patience_s, left_s), return_when=asyncio.FIRST_COMPLETED)
+        if ended:
+            return
+        if left_s <= patience_s:
+            break
+        log.info("connecting to NATS", servers=_host_list(settings), reason=_reason(failures[-1] if failures else None))
+        if patience_s == SILENCE_S:
+            await _check_greeting(settings, failures)
+        patience_s = WAIT_LOG_INTERVAL_S
+
+
+async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception]) -> None:
+    """Raises UsageError when another kind of server was named. Asks none that refused to be connected to."""
+    if any(isinstance(failure, OSError) and not isinstance(failure, TimeoutError) for failure in failures):
+        return
+    for url in settings.url.split(","):
+        if kind := await other_server(url.strip()):
+            raise UsageError(
+                f"{_without_identity(url)} does not speak NATS, but is {kind}",
+                "correct nats-url, for example nats://localhost:4222",
+            )
+
+
+async def disconnect(client: Client) -> None:
+    """Closes the connection, whether the server is there or gone. Whoever needs an answer has awaited it before."""
+    with contextlib.suppress(RuntimeError, OSError, TimeoutError):  # a dead transport refuses what the client still had to write
+        await asyncio.wait_for(client.close(), DISCONNECT_DEADLINE_S)
+
+
+def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "servers": [url.strip() for url in settings.url.split(",")],
+        "name": name,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": RECONNECT_PAUSE_S,
+        "ping_interval": PING_INTERVAL_S,
+        "pending_size": 64 * 1024 * 1024,
+    }
+    if settings.user:
+        options |= {"user": settings.user, "password": settings.password}
+    if settings.token:
+        options["token"] = settings.token
+    if settings.credentials_file:
+        options["user_credentials"] = settings.credentials_file
+    if settings.tls_ca or settings.tls_cert:
+        options["tls"] = _tls_context(settings)
+    return options
+
+
+def _tls_context(settings: NatsSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca or None)
+        if settings.tls_cert:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"the NATS TLS files cannot be used ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key"
+        ) from None
+    return context
+
+
+def _host_list(settings: NatsSettings) -> str:
+    return ", ".join(map(_without_identity, settings.url.split(",")))
+
+
+def _without_identity(url: str) -> str:
+    """The server without any user, password or token in its URL."""
+    return url.strip().rpartition("@")[2].rpartition("//")[2]
+
+
+def _reason(error: Exception | None) -> str:
+    """What ``error`` says, in a few words."""
+    if error is None or isinstance(error, TimeoutError | nats.errors.TimeoutError):
+        return "no answer"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return textwrap.shorten(text.removeprefix("nats: "), 120, placeholder=" …") or type(error).__name__
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server does not want us, or we do not trust it: trying again gives the same answer."""
+    text = str(error).lower()
+    return isinstance(error, ssl.SSLError) or any(word in text for word in ("authorization", "authentication", "permissions"))
+
+
+def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> PgsluiceError:
+    """Of several failures, a refusal says most: the connections that the server closes after it fail in other ways."""
+    where = _host_list(settings)
+    error = next(filter(_is_refusal, failures), failures[-1] if failures else None)
+    text = str(error).lower() if error else ""
+    if error is not None and _is_refusal(error) and not isinstance(error, ssl.SSLError):
+        return TerminalError(
+            f"NATS at {where} refuses the credentials", "check nats-user, nats-password, nats-token or nats-credentials"
+        )
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return UsageError(f"the NATS credentials cannot be read ({error})", "check nats-credentials")
+    if isinstance(error, ssl.SSLError) or "tls" in text or "certificate" in text:
+        return TerminalError(f"TLS with NATS at {where} failed ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key")
+    return TransientError(
+        f"NATS at {where} does not answer ({_reason(error)})",
+        "check nats-url and that the server runs, for example nats://127.0.0.1:4222",
+    )
+
+
+async def _check_server(client: Client, deadline_s: float) -> None:
+    version = client.connected_server_version
+    if (version.major, version.minor) < MINIMUM_SERVER_VERSION:
+        raise TerminalError(
+            f"NATS server {version.major}.{version.minor}.{version.patch} is too old",
+            "batched direct get needs NATS server 2.11 or later; upgrade it",
+        )
+    if client.max_payload < MINIMUM_PAYLOAD_BYTES:
+        raise TerminalError(
+            f"the NATS server takes messages of {client.max_payload} bytes at most (max_payload)",
+            f"set max_payload to {MINIMUM_PAYLOAD_BYTES} or more in its configuration; its default is 1MB",
+        )
+    end = time.monotonic() + deadline_s
+    while await _lacks_leader(client):
+        if time.monotonic() > end:
+            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader")
+        await asyncio.sleep(RECONNECT_PAUSE_S)
+
+
+async def _lacks_leader(client: Client) -> bool:
+    """Raises TerminalError when there is no JetStream at all."""
+    try:
+        await client.jetstream(timeout=REQUEST_TIMEOUT_S).account_info()
+        return False
+    except (nats.errors.Error, OSError) as error:
+        if is_passing(error) and not isinstance(error, nats.errors.NoRespondersError):
+            return True
+        raise TerminalError(
+            "the NATS server has no JetStream for this account",
+            "start nats-server with -js and a store directory, or enable JetStream for the account",
+        ) from None

@@ -1,0 +1,57 @@
+"""Why a group's replicator must not go on, under ``halt`` in the state bucket, until a person acts.
+
+A replicator that found another history at its source writes it before it ends. Later starts end the same way: what was found can
+disappear by itself (a source that went back grows past the place where it was), and the rows in between would be missing in
+silence. ``pgsluice drop`` removes it with the group, ``pgsluice forget --halt`` alone, for a person who removed the cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.errors import HistoryError
+
+HALT_KEY = "halt"
+
+_LIFT = "or, when the right server or a restored broker is there again, run 'pgsluice forget --halt' and start it"
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """``since`` is when it was found, RFC 3339."""
+
+    fact: str
+    remedy: str
+    since: str
+
+    def error(self) -> HistoryError:
+        return HistoryError(f"{self.fact} (found at {self.since})", f"{self.remedy}; {_LIFT}")
+
+
+async def read_halt(bucket: StateBucket) -> Halt | None:
+    """None when the group may run."""
+    entry = await bucket.get(HALT_KEY)
+    return None if entry is None else Halt(entry.value["fact"], entry.value["remedy"], entry.value["since"])
+
+
+async def check_halt(bucket: StateBucket) -> None:
+    """Raises HistoryError when the group must not run."""
+    halt = await read_halt(bucket)
+    if halt is not None:
+        raise halt.error()
+
+
+async def note_halt(bucket: StateBucket, error: HistoryError) -> None:
+    """Keeps the reason that is there already. Raises TransientError when NATS does not answer."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    await bucket.create(HALT_KEY, {"fact": error.fact, "remedy": error.remedy, "since": since})
+
+
+async def lift_halt(bucket: StateBucket) -> bool:
+    """Whether there was one."""
+    if await bucket.get(HALT_KEY) is None:
+        return False
+    await bucket.delete(HALT_KEY)
+    return True

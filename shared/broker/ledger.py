@@ -1,0 +1,190 @@
+"""What is known of the copy of each table, in the group's state bucket: written by the replicator, read by workers and people.
+
+Keys: ``snapshot`` (the newest copy as a whole), ``table.<oid>`` (one table, under the oid that its rows are published under).
+
+Order of writes, on which workers rely:
+
+1. ``snapshot`` with state RUNNING and every table to be copied as INIT, before the first change of the group is published;
+2. a table as DATA_SYNC without snapshot and LSN, before the snapshot is exported that will copy it;
+3. the same with snapshot and LSN, before its begin message is published;
+4. FINISHED_COPY after JetStream acknowledged every range; ERRORED at any time after 1;
+5. ``snapshot`` with state FINISHED after every table is FINISHED_COPY, ERRORED or LEFT.
+
+A copy that was interrupted goes on with 2 for the tables that are not finished; their ``attempt`` grows, and what was published
+of them under the earlier snapshot no longer counts.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
+
+SNAPSHOT_KEY = "snapshot"
+TABLE_PREFIX = "table."
+
+
+class CopyMode(enum.StrEnum):
+    COPY = "copy"
+    COPY_AND_STREAM = "copy-and-stream"
+
+
+class CopyState(enum.StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Phase(enum.StrEnum):
+    """Where a table is. The replicator writes all but CATCHUP and READY, which follow from a worker's position: a worker that
+    has applied the copy is catching up until it has passed the table's LSN in the change stream. A table that LEFT the group
+    keeps what its copy holds, for workers that have not applied all of it, and is copied anew when it returns."""
+
+    INIT = "init"
+    DATA_SYNC = "data_sync"
+    FINISHED_COPY = "finished_copy"
+    CATCHUP = "catchup"
+    READY = "ready"
+    ERRORED = "errored"
+    LEFT = "left"
+
+    @property
+    def is_waiting_for_copy(self) -> bool:
+        """No change of any table may be applied while one table is in such a phase."""
+        return self in (Phase.INIT, Phase.DATA_SYNC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """``id`` and ``lsn`` are those of the newest snapshot, "" before the first was exported. ``last_sequence`` is where the
+    snapshot stream ended when the copy finished, 0 before. The last three fields identify source and snapshot stream."""
+
+    id: str
+    lsn: str
+    state: CopyState
+    mode: CopyMode
+    started_at: str
+    finished_at: str
+    last_sequence: int
+    system_id: str
+    database: str
+    stream_created: str
+
+    @classmethod
+    def decode(cls, value: dict[str, Any]) -> Self:
+        """Fields that this version does not know are passed over."""
+        return cls(**_known(cls, value) | {"state": CopyState(value["state"]), "mode": CopyMode(value["mode"])})
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """``snapshot`` and ``lsn`` are "" until both are known. The copy holds exactly the transactions whose commit LSN is below
+    ``lsn``. ``attempt`` counts from 1; the newest began at ``began_at``. ``bytes`` are those of COPY text, ``bytes_total`` those
+    of the table's pages."""
+
+    oid: int
+    schema: str
+    table: str
+    phase: Phase
+    since: str
+    snapshot: str = ""
+    lsn: str = ""
+    attempt: int = 1
+    began_at: str = ""
+    rows: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    ranges_done: int = 0
+    ranges: int = 0
+    error: str = ""
+    remedy: str = ""
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def holds(self, commit_lsn: LSN) -> bool:
+        """Whether the copy contains the changes of the transaction with that commit LSN."""
+        return bool(self.lsn) and commit_lsn < parse_lsn(self.lsn)
+
+    def enter(self, phase: Phase, **changes: Any) -> TableRecord:
+        """The same table in ``phase`` from now on."""
+        return replace(self, phase=phase, since=now(), **changes)
+
+    @classmethod
+    def decode(cls, value: dict[str, Any]) -> Self:
+        """Fields that this version does not know are passed over."""
+        return cls(**_known(cls, value) | {"phase": Phase(value["phase"])})
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContent:
+    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so are their ``revisions``.
+    All that was written up to ``revision`` is in it."""
+
+    snapshot: SnapshotRecord | None
+    tables: dict[int, TableRecord]
+    revisions: dict[int, int] = field(default_factory=dict, compare=False)
+    revision: int = field(default=0, compare=False)
+
+    @property
+    def waiting_tables(self) -> list[TableRecord]:
+        """Tables whose copy is not finished and not given up."""
+        return [table for table in self.tables.values() if table.phase.is_waiting_for_copy]
+
+
+class Ledger:
+    """The ledger in a bucket. Methods raise as StateBucket's do."""
+
+    def __init__(self, bucket: StateBucket) -> None:
+        self._bucket = bucket
+
+    async def load(self) -> LedgerContent:
+        """Raises TerminalError when a record is not of this version's form."""
+        snapshot, tables, revisions = None, {}, {}
+        revision = await self._bucket.newest_revision()
+        for key in await self._bucket.keys():
+            if key != SNAPSHOT_KEY and not key.startswith(TABLE_PREFIX):
+                continue
+            entry = await self._bucket.get(key)
+            if entry is None:
+                continue
+            try:
+                if key == SNAPSHOT_KEY:
+                    snapshot = SnapshotRecord.decode(entry.value)
+                else:
+                    table = TableRecord.decode(entry.value)
+                    tables[table.oid] = table
+                    revisions[table.oid] = entry.revision
+            except (KeyError, TypeError, ValueError) as error:
+                raise TerminalError(
+                    f"record {key} of the state bucket {self._bucket.name} is malformed ({type(error).__name__})",
+                    "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again",
+                ) from None
+        return LedgerContent(snapshot, tables, revisions, revision)
+
+    async def load_snapshot(self) -> SnapshotRecord | None:
+        entry = await self._bucket.get(SNAPSHOT_KEY)
+        return None if entry is None else SnapshotRecord.decode(entry.value)
+
+    async def store_snapshot(self, record: SnapshotRecord) -> None:
+        await self._bucket.put(SNAPSHOT_KEY, asdict(record))
+
+    async def store_table(self, record: TableRecord) -> int:
+        """The revision of the record."""
+        return await self._bucket.put(f"{TABLE_PREFIX}{record.oid}", asdict(record))
+
+    async def remove_table(self, oid: int) -> None:
+        await self._bucket.delete(f"{TABLE_PREFIX}{oid}")
+
+
+def _known(record: type, value: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: value[field.name] for field in fields(record) if field.name in value}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,86 @@
+"""What the errors of JetStream, and of its client, mean for us: which of them pass by themselves.
+
+A cluster of NATS servers is without a leader for some seconds now and then, and without a quorum for as long as people need.
+Neither is anybody's mistake, whatever name the client has for it. This is the one place that knows the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+
+# JetStream's error codes (nats-server, server/errors.json)
+STREAM_NOT_FOUND = 10059
+NO_MESSAGE_FOUND = 10037
+MESSAGE_NOT_FOUND = 10043
+WRONG_LAST_SEQUENCE = frozenset({10071, 10070, 10164})
+STREAM_FULL = frozenset({10077, 10047, 10023, 10122})
+_NO_ROOM = frozenset({10047, 10023})
+_TOO_LARGE = _NO_ROOM | {10002, 10122}  # for what the account may have, for what one stream may have
+_SUBJECTS_OVERLAP = 10065
+_NO_PEERS = 10005
+_DUPLICATE_IN_PROCESS = 10158  # the first copy of the message is still being stored: its acknowledgement is late, not lost
+_NOT_HERE = frozenset({10076, 10039, 10035})  # JetStream is off: for the server, for the account
+
+_UNAVAILABLE_STATUS = frozenset({500, 503})
+
+CLIENT_ERRORS = (nats.errors.Error, OSError)
+"""Everything that a call of nats-py raises on its own: without an answer, or for an answer that is an error."""
+
+_MISTAKES = (
+    nats.errors.MaxPayloadError,
+    nats.errors.BadSubjectError,
+    nats.errors.BadHeaderError,
+    nats.js.errors.InvalidKeyError,
+    nats.js.errors.InvalidBucketNameError,
+)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same call may succeed later, after nats-py raised ``error``: nobody answered, or whoever did has no leader."""
+    if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
+        return error.err_code not in _NOT_HERE
+    if isinstance(error, nats.js.errors.APIError):
+        return is_passing_answer({"code": error.code, "err_code": error.err_code, "description": error.description})
+    return isinstance(error, CLIENT_ERRORS) and not isinstance(error, _MISTAKES)
+
+
+def is_passing_answer(error: Mapping[str, Any]) -> bool:
+    """The same for the error object of an answer of JetStream's API. A stream that is full is none that passes by itself."""
+    code = error.get("err_code")
+    if code in _NO_ROOM or code in _NOT_HERE:
+        return False
+    if code == _NO_PEERS:
+        return "offline" in str(error.get("description"))
+    return code == _DUPLICATE_IN_PROCESS or error.get("code") in _UNAVAILABLE_STATUS
+
+
+def is_too_large(error: Mapping[str, Any]) -> bool:
+    """Whether that object refuses a stream for its size."""
+    code = error.get("err_code")
+    return code in _TOO_LARGE or (code == _NO_PEERS and "storage" in str(error.get("description")))
+
+
+def payload_error(what: str) -> PgsluiceError:
+    """What the operator reads when ``what`` does not fit into one message."""
+    return TerminalError(
+        f"{what} is larger than the NATS server's max_payload", "raise max_payload in its configuration; its default is 1MB"
+    )
+
+
+def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
+    """What the operator reads when JetStream refuses an operation on ``stream``."""
+    code, text = error.get("err_code"), error.get("description", "")
+    if code == _SUBJECTS_OVERLAP:
+        return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")
+    if is_passing_answer(error):
+        return TransientError(f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again")
+    return TerminalError(
+        f"JetStream refuses stream {stream}: {text} (error {code})",
+        "check stream-max-bytes, stream-replicas and the account's JetStream limits",
+    )

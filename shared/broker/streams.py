@@ -1,0 +1,343 @@
+"""How large a stream is made whose size nobody chose.
+
+JetStream reserves a stream's ``max_bytes`` when it is made. It tells an account what it has reserved, but not what its servers
+have left; only that a stream is too large. So a new stream is tried in falling sizes. What is accepted was free, and the stream
+keeps a share of it: streams that are made later find room too, however small the broker is.
+
+JetStream, as far as the program uses it: the two streams of one group.
+
+The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
+server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
+
+A direct get is answered by any replica of the stream, however far behind its leader it is, and by nobody while there is no
+leader. What it shows is right, for a message never changes; that it shows nothing, or what it calls the last message, proves
+nothing. So ``peek…`` asks whoever is near, for callers who ask again, and everything else asks the leader where it matters.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker import streams as stream_size
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.stream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_too_large, stream_error
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.names import GroupNames
+
+MOST = 10 * 1024**3
+LEAST = 256 * 1024**2
+SHARE = 8
+
+
+def trial_sizes() -> Iterator[int]:
+    """The sizes to try, the largest first."""
+    size = SHARE * MOST
+    while size > LEAST:
+        yield size
+        size //= 2
+    yield LEAST
+
+
+def share_of(accepted: int) -> int:
+    """What a stream keeps that JetStream took with ``accepted`` bytes."""
+    return max(LEAST, min(MOST, accepted // SHARE))
+
+
+DUPLICATE_WINDOW_S = 120.0
+
+_END_OF_BATCH = "204"
+_NOT_FOUND = "404"
+_DIRECT_GET = "$JS.API.DIRECT.GET."
+STREAM_MANAGEMENT = "$JS.API.STREAM."
+_CREATED_METADATA = "pgsluice.created"
+_TRIAL_METADATA = "pgsluice.trial"
+_MAKER = uuid.uuid4().hex[:8]
+"""This process, in the identity of each stream that it makes."""
+
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """``created`` is the stream's identity: when it was made, and a random part, as ``ensure`` wrote it into the metadata.
+    The server's own creation time is none: after an update of the configuration and a restart, it is the time of the update.
+
+    ``first_sequence`` is one past ``last_sequence`` when the stream is empty. Sizes are bytes.
+    """
+
+    created: str
+    first_sequence: int
+    last_sequence: int
+    messages: int
+    bytes: int
+    max_bytes: int
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether this process made the stream."""
+        return self.created.endswith(f" {_MAKER}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message as JetStream holds it, with the publisher's headers and without JetStream's own."""
+
+    sequence: int
+    headers: Mapping[str, str]
+    data: bytes = field(repr=False)  # row values
+    stored_at: datetime
+
+
+class Stream:
+    """One stream. Every method raises TransientError when JetStream does not answer in time."""
+
+    def __init__(self, client: Client, name: str, subjects: str) -> None:
+        self._client = client
+        self.name = name
+        self._subjects = subjects
+
+    async def ensure(self, settings: StreamSettings) -> StreamState:
+        """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages.
+        Where ``settings`` leave the size open, a new stream gets one that fits (``stream_size``), an existing one keeps its own.
+        """
+        answer = await self._request(f"INFO.{self.name}", {})
+        if answer.get("error", {}).get("err_code") == STREAM_NOT_FOUND:
+            answer = await self._create(settings)
+        if "error" in answer:
+            raise stream_error(self.name, answer["error"])
+        metadata = _own_metadata(answer)
+        is_trial = bool(metadata.pop(_TRIAL_METADATA, ""))
+        own_size: int = answer["config"]["max_bytes"]
+        size = settings.max_bytes or (stream_size.share_of(own_size) if is_trial else own_size)
+        configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+        if is_trial or not configuration.items() <= answer["config"].items():
+            answer = await self._request(f"UPDATE.{self.name}", configuration | {"metadata": metadata})
+        if "error" in answer:
+            raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
+        if is_trial:
+            log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
+        return _stream_state(answer)
+
+    async def _create(self, settings: StreamSettings) -> dict[str, Any]:
+        """JetStream's answer. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
+        metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
+        if not settings.max_bytes:
+            metadata[_TRIAL_METADATA] = "true"
+        for size in [settings.max_bytes] if settings.max_bytes else stream_size.trial_sizes():
+            configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+            answer = await self._request(f"CREATE.{self.name}", configuration | {"metadata": metadata})
+            if not is_too_large(answer.get("error", {})):
+                return answer
+        raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
+
+    async def state(self) -> StreamState | None:
+        """None when there is no such stream."""
+        answer = await self._request(f"INFO.{self.name}", {})
+        if "error" in answer:
+            if answer["error"].get("err_code") == STREAM_NOT_FOUND:
+                return None
+            raise stream_error(self.name, answer["error"])
+        return _stream_state(answer)
+
+    async def peek(self, sequence: int) -> StoredMessage | None:
+        """The message with that sequence; None when the server that was asked does not show it, whatever the stream holds."""
+        return await self._direct_get({"seq": sequence})
+
+    async def message(self, sequence: int) -> StoredMessage | None:
+        """The message with that sequence; None when the stream does not hold it."""
+        return await self.peek(sequence) or await self._leader_get({"seq": sequence})
+
+    async def last_message_on(self, subject: str) -> StoredMessage | None:
+        """The newest message on ``subject``; None when the stream holds none."""
+        return await self._leader_get({"last_by_subj": subject})
+
+    async def next_message_on(self, subject: str, first_sequence: int) -> StoredMessage | None:
+        """The first message on ``subject`` with a sequence of at least ``first_sequence``; None when the stream holds none."""
+        return await self._leader_get({"seq": first_sequence, "next_by_subj": subject})
+
+    async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
+        """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``; from whoever is near.
+
+        The answer ends early at ``max_bytes`` (but holds one message at least) or at the end of what the answering server
+        has; the caller asks again. A gap inside shows in the sequences.
+        """
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
+        try:
+            request = orjson.dumps({"seq": first_sequence, "batch": count, "max_bytes": max_bytes})
+            await self._client.publish(_DIRECT_GET + self.name, request, reply=inbox)
+            messages: list[StoredMessage] = []
+            while True:
+                answer = await subscription.next_msg(timeout=REQUEST_TIMEOUT_S)
+                headers = answer.headers or {}
+                status = headers.get("Status")
+                if status in (_END_OF_BATCH, _NOT_FOUND):
+                    return messages
+                if status is not None:
+                    raise self._unavailable(f"status {status} {headers.get('Description', '')}")
+                messages.append(_stored(headers, answer.data))
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
+
+    async def purge_up_to(self, sequence: int) -> None:
+        """Removes every message up to and including ``sequence``."""
+        answer = await self._request(f"PURGE.{self.name}", {"seq": sequence + 1})
+        if "error" in answer:
+            raise stream_error(self.name, answer["error"])
+
+    async def delete_message(self, sequence: int) -> None:
+        """Removes one message; nothing happens when it is gone."""
+        answer = await self._request(f"MSG.DELETE.{self.name}", {"seq": sequence})
+        if "error" in answer and answer["error"].get("err_code") != MESSAGE_NOT_FOUND:
+            raise stream_error(self.name, answer["error"])
+
+    async def configuration_of(self, name: str) -> dict[str, Any]:
+        """JetStream's configuration of the stream ``name``."""
+        answer = await self._request(f"INFO.{name}", {})
+        if "error" in answer:
+            raise stream_error(name, answer["error"])
+        configuration: dict[str, Any] = answer["config"]
+        return configuration
+
+    async def delete(self) -> None:
+        """Removes the stream and all its messages; nothing happens when there is none."""
+        answer = await self._request(f"DELETE.{self.name}", {})
+        if "error" in answer and answer["error"].get("err_code") != STREAM_NOT_FOUND:
+            raise stream_error(self.name, answer["error"])
+
+    async def _direct_get(self, request: dict[str, Any]) -> StoredMessage | None:
+        try:
+            answer = await self._client.request(_DIRECT_GET + self.name, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        except nats.errors.NoRespondersError:
+            return None  # no stream, or no leader
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        headers = answer.headers or {}
+        if headers.get("Status") == _NOT_FOUND:
+            return None
+        if "Status" in headers:
+            raise self._unavailable(f"status {headers['Status']} {headers.get('Description', '')}")
+        return _stored(headers, answer.data)
+
+    async def _leader_get(self, request: dict[str, Any]) -> StoredMessage | None:
+        """From the stream's leader: what was acknowledged before is found. None when there is no such message, or no stream."""
+        answer = await self._request(f"MSG.GET.{self.name}", request)
+        if "error" not in answer:
+            return _stored_at_leader(answer["message"])
+        if answer["error"].get("err_code") in (NO_MESSAGE_FOUND, STREAM_NOT_FOUND):
+            return None
+        raise stream_error(self.name, answer["error"])
+
+    async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(STREAM_MANAGEMENT + operation, orjson.dumps(request), timeout=REQUEST_TIMEOUT_S)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise self._unavailable(type(error).__name__) from None
+        content: dict[str, Any] = orjson.loads(answer.data)
+        return content
+
+    def _unavailable(self, reason: str) -> TransientError:
+        return TransientError(f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader")
+
+
+class ChangeStream(Stream):
+    """The group's changes in commit order, all on one subject."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        super().__init__(client, names.changes_stream, names.changes_subject)
+        self.subject = names.changes_subject
+
+    async def last_message(self) -> StoredMessage | None:
+        """The newest message; None when the stream is empty."""
+        return await self.last_message_on(self.subject)
+
+    async def peek_last(self) -> StoredMessage | None:
+        """The newest message that the server that was asked shows; the stream may hold newer ones."""
+        return await self._direct_get({"last_by_subj": self.subject})
+
+
+class SnapshotStream(Stream):
+    """Copied rows, one subject for each page range (``shared.wire.snapshot_message``)."""
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        super().__init__(client, names.snapshot_stream, names.snapshot_subjects)
+        self._begin_subjects = names.snapshot_begin_subject("*", "*")
+
+    async def next_begin(self, first_sequence: int) -> StoredMessage | None:
+        """The first message from ``first_sequence`` on that begins a table; None without one."""
+        return await self.next_message_on(self._begin_subjects, first_sequence)
+
+
+def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
+    """File storage, S2, direct get, nothing discarded and nothing expired; a full stream refuses new messages."""
+    configuration: dict[str, Any] = {
+        "name": name,
+        "subjects": subjects,
+        "retention": RetentionPolicy.LIMITS.value,
+        "storage": StorageType.FILE.value,
+        "discard": DiscardPolicy.NEW.value,
+        "compression": "s2",
+        "allow_direct": True,
+        "max_bytes": settings.max_bytes,
+        "max_msgs": -1,
+        "max_age": 0,
+        "num_replicas": settings.replicas,
+        "duplicate_window": int(DUPLICATE_WINDOW_S * 1e9),
+    }
+    if settings.placement_tags:
+        configuration["placement"] = {"tags": list(settings.placement_tags)}
+    return configuration
+
+
+def _stream_state(answer: Mapping[str, Any]) -> StreamState:
+    state = answer["state"]
+    return StreamState(
+        created=_own_metadata(answer).get(_CREATED_METADATA, answer["created"]),
+        first_sequence=state["first_seq"] if state["messages"] else state["last_seq"] + 1,
+        last_sequence=state["last_seq"],
+        messages=state["messages"],
+        bytes=state["bytes"],
+        max_bytes=answer["config"]["max_bytes"],
+    )
+
+
+def _own_metadata(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The stream's metadata without what the server adds to it."""
+    metadata = answer["config"].get("metadata") or {}
+    return {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
+
+
+def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
+    return StoredMessage(int(headers["Nats-Sequence"]), headers, data, broker_time(headers["Nats-Time-Stamp"]))
+
+
+def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
+    """From the leader's answer: a JSON object with headers and data in base 64."""
+    lines = base64.b64decode(message.get("hdrs", "")).decode().split("\r\n")[1:]
+    headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+    headers |= {"Nats-Subject": message["subject"], "Nats-Sequence": str(message["seq"])}
+    return StoredMessage(message["seq"], headers, base64.b64decode(message.get("data", "")), broker_time(message["time"]))
+
+
+def broker_time(stamp: str) -> datetime:
+    """A time that the server wrote, in UTC; it has nanoseconds."""
+    seconds, _, fraction = stamp.rstrip("Z").partition(".")
+    return datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))

@@ -1,0 +1,1 @@
+"""What every process of ours does alike: it starts, is told to stop, tries again, and names a defect."""

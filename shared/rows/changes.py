@@ -1,0 +1,126 @@
+"""Decoded changes, columnar: what rules transform and sinks write.
+
+One stream message decodes to ``MessageChanges``: its transactions, and its changes as parts in order. A part is either a
+``TableChanges`` (all rows of one table version between two barriers, as columns) or a ``Truncation`` (a barrier for the
+tables it names). Within one message the rows of different tables are apart; ``change_indexes`` gives back the order. Routing
+can send one change to several tables: then it is in a part of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.table import Table, Value
+
+INSERT = ord("I")
+UPDATE = ord("U")
+DELETE = ord("D")
+
+NO_OLD_ROW = 0
+OLD_KEY = ord("K")
+OLD_ROW = ord("O")
+
+
+@dataclass(slots=True)
+class TableChanges:
+    """Rows of one table, one list per column (``new`` may be ``PlainRows``, which makes them when asked).
+
+    ``operations[r]`` is INSERT, UPDATE or DELETE. ``change_indexes[r]`` counts the changes of the message from 0 in commit
+    order. ``new[c][r]`` is the new row's value (None throughout for a DELETE, to be ignored). ``old`` is None when no row has
+    an old image; else ``old[c][r]`` is the old row's value and ``old_kinds[r]`` says what it is: NO_OLD_ROW (ignore it),
+    OLD_KEY (only columns with ``identity_key`` mean something, the others are None) or OLD_ROW (every column was sent).
+    """
+
+    table: Table
+    operations: bytearray = field(default_factory=bytearray)
+    change_indexes: list[int] = field(default_factory=list)
+    new: Sequence[Sequence[Value]] = field(default_factory=list)
+    old: Sequence[Sequence[Value]] | None = None
+    old_kinds: bytearray | None = None
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def select(self, rows: Sequence[int]) -> TableChanges:
+        """The same table with only these rows, in the order given."""
+
+        def chosen(columns: Sequence[Sequence[Value]]) -> list[list[Value]]:
+            return [[column[row] for row in rows] for column in columns]
+
+        return TableChanges(
+            self.table,
+            bytearray(self.operations[row] for row in rows),
+            [self.change_indexes[row] for row in rows],
+            chosen(self.new),
+            None if self.old is None else chosen(self.old),
+            None if self.old_kinds is None else bytearray(self.old_kinds[row] for row in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """One TRUNCATE of one or more tables."""
+
+    tables: tuple[Table, ...]
+    change_index: int
+    cascade: bool
+    restart_identity: bool
+
+
+class Transaction(NamedTuple):
+    """The part of one source transaction that lies in a message.
+
+    Its changes are those with ``first_change <= change_index < end_change``; the first of them has the ordinal
+    ``first_ordinal``. ``begins`` and ``commits`` tell whether the transaction's first change and its Commit are in this
+    message. ``committed_at`` is microseconds since 2000-01-01 UTC, as the server sent it.
+    """
+
+    commit_lsn: int
+    xid: int
+    committed_at: int
+    first_change: int
+    end_change: int
+    first_ordinal: int
+    begins: bool
+    commits: bool
+
+    def position(self, change_index: int) -> Position:
+        return Position(self.commit_lsn, self.first_ordinal + change_index - self.first_change)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class MessageChanges:
+    """One decoded stream message. ``sequence`` is that of its last chunk, ``first_sequence`` that of its first."""
+
+    first_sequence: int
+    sequence: int
+    transactions: list[Transaction]
+    parts: list[TableChanges | Truncation]
+    change_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of ``table.columns``.
+
+    ``restarts``: the table is copied anew; whatever was copied of it before does not count. Such a message has no rows and
+    is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
+    counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
+    from 0; None when all rows of the message are here.
+    """
+
+    sequence: int
+    table: Table
+    snapshot: str
+    rows: int
+    data: memoryview = field(repr=False)
+    restarts: bool
+    more_follow: bool = False
+    numbers: tuple[int, ...] | None = None
+
+    def row_number(self, row: int) -> int:
+        """What the message's row is that is here at ``row``."""
+        return row if self.numbers is None else self.numbers[row]

@@ -1,0 +1,264 @@
+"""What ``shared.rows.columns`` collects while it reads a message: rows by table, parts in order, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.pgoutput.decoder import NEW_ROW
+from pgsluice.shared.pgoutput.messages import Relation, RelationColumn, Truncate
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    UPDATE,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
+from pgsluice.shared.rows.plain_rows import PlainRows
+from pgsluice.shared.rows.row_images import PADDING, read_run
+from pgsluice.shared.wire.table import Table, Value
+
+FEWEST_PLAIN_ROWS = 100  # below that, reading rows one by one is no slower than a hundred steps of NumPy
+
+_HEAD = Struct(">BIBH")
+
+_OLD_KINDS = {
+    (INSERT, NEW_ROW): NO_OLD_ROW,
+    (UPDATE, NEW_ROW): NO_OLD_ROW,
+    (UPDATE, OLD_KEY): OLD_KEY,
+    (UPDATE, OLD_ROW): OLD_ROW,
+    (DELETE, OLD_KEY): OLD_KEY,
+    (DELETE, OLD_ROW): OLD_ROW,
+}
+"""The old image of a row, by its operation and the first image in its frame."""
+
+
+Deferral = tuple[Callable[[bytes], None], Callable[[int], None], Callable[[int], None]]
+"""Where a frame goes, its length, and the index of its change: appending methods."""
+
+
+class TableRows:
+    """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
+
+    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays behind while no row has an old
+    image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the reader may
+    ``defer`` frames while all of them have one shape; nothing is in ``new`` then. Once one frame is deferred, others of its shape
+    may also go where ``deferrals`` says.
+    """
+
+    __slots__ = (
+        "_change_indexes",
+        "_deferrals",
+        "_deferred",
+        "_deferred_lengths",
+        "_deferred_shape",
+        "_old_kinds",
+        "_operations",
+        "_table",
+        "new",
+        "new_image",
+        "old",
+        "width",
+    )
+
+    def __init__(self, table: Table, deferrals: dict[bytes, Deferral]) -> None:
+        self._table = table
+        self._operations = bytearray()
+        self._change_indexes: list[int] = []
+        self._old_kinds = bytearray()
+        self._deferrals = deferrals
+        self._deferred_shape: RowShape | None = None
+        self._deferred: list[bytes] = []
+        self._deferred_lengths: list[int] = []
+        self.width = len(table.columns)
+        self.new_image = Struct(">BH").pack(NEW_ROW, self.width)
+        self.new: list[Value] = []
+        self.old: list[Value] = []
+
+    def align_old(self) -> None:
+        missing = len(self._operations) - len(self._old_kinds)
+        self._old_kinds += bytes(missing)
+        self.old += [None] * (missing * self.width)
+
+    def defers(self, shape: RowShape) -> bool:
+        """Whether frames of the shape may be deferred: there are no others."""
+        return self._deferred_shape is shape or not self._change_indexes
+
+    def defer(self, shape: RowShape, frames: bytes, lengths: list[int], first_change: int) -> None:
+        """Keeps one run of frames."""
+        if self._deferred_shape is None:
+            self._deferred_shape = shape
+            keep = self._deferred.append, self._deferred_lengths.append, self._change_indexes.append
+            self._deferrals[shape.head] = keep
+        self._deferred.append(frames)
+        self._deferred_lengths += lengths
+        self._change_indexes += range(first_change, first_change + len(lengths))
+
+    def read_deferred(self) -> None:
+        """Reads what was deferred, if anything, into ``new``."""
+        shape, self._deferred_shape = self._deferred_shape, None
+        if shape is not None:
+            del self._deferrals[shape.head]
+            self._operations += shape.operation * len(self._change_indexes)
+            for frames in self._deferred:
+                read_run(frames + PADDING, 0, shape.head, self.width, self.new)
+            self._deferred, self._deferred_lengths = [], []
+
+    def add(self, shape: RowShape, first_change: int, count: int) -> None:
+        """Counts ``count`` rows whose values were appended."""
+        self._operations += shape.operation * count
+        self._change_indexes += range(first_change, first_change + count)
+        if shape.old_kind != NO_OLD_ROW:
+            self._old_kinds += bytes((shape.old_kind,)) * count
+
+    def changes(self) -> TableChanges:
+        new = self._plain_rows() or self._columns()
+        has_old = bool(self._old_kinds)
+        if has_old:
+            self.align_old()
+        return TableChanges(
+            table=self._table,
+            operations=self._operations,
+            change_indexes=self._change_indexes,
+            new=new,
+            old=[self.old[column :: self.width] for column in range(self.width)] if has_old else None,
+            old_kinds=self._old_kinds if has_old else None,
+        )
+
+    def _plain_rows(self) -> PlainRows | None:
+        """None when only few rows were deferred, or one of them is not plain."""
+        shape = self._deferred_shape
+        if shape is None or len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
+            return None
+        from pgsluice.shared.rows.plain_frames import plain_rows  # replicators read no rows, and need no NumPy
+
+        rows = plain_rows(b"".join(self._deferred), self._deferred_lengths, self.width)
+        if rows is not None:
+            self._operations += shape.operation * len(self._change_indexes)
+        return rows
+
+    def _columns(self) -> list[list[Value]]:
+        self.read_deferred()
+        return [self.new[column :: self.width] for column in range(self.width)]
+
+
+class RowShape(NamedTuple):
+    """What the frames have in common that begin with ``head``: operation, table, first image and column count.
+
+    ``old_kind`` is the kind of their old image.
+    """
+
+    head: bytes
+    rows: TableRows
+    operation: bytes
+    old_kind: int
+
+
+class Parts:
+    """The parts of a message, in order. ``shapes`` are the row shapes seen since the last barrier, by their heads; ``deferrals``
+    those of them whose frames need not be read yet."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self._described = {table.oid: table for table in tables}
+        self._related: dict[int, Table] = {}
+        self._ended: list[TableChanges | Truncation] = []
+        self._rows: dict[int, TableRows] = {}
+        self.shapes: dict[bytes, RowShape] = {}
+        self.deferrals: dict[bytes, Deferral] = {}
+
+    def relate(self, relation: Relation) -> None:
+        """Raises WireError when the descriptor says something else of the table than its Relation message."""
+        table = self._described.get(relation.oid)
+        if table is None or _relation_of(table) != relation:
+            raise WireError(
+                f"a message's descriptor does not agree with its Relation message of {relation.schema}.{relation.name}"
+            )
+        self._related[relation.oid] = table
+
+    def shape(self, head: bytes) -> RowShape:
+        """The shape of a row frame's first eight bytes; raises WireError when no row of a known table begins like that."""
+        operation, oid, image, count = _HEAD.unpack(head)
+        old_kind = _OLD_KINDS.get((operation, image))
+        if old_kind is None:
+            raise WireError(f"a row of operation '{chr(operation)}' begins with an image of unknown kind 0x{image:02x}")
+        table = self._table(oid)
+        if count != len(table.columns):
+            raise WireError(f"a row of {table.qualified_name} has {count} columns, its Relation message {len(table.columns)}")
+        rows = self._rows.get(oid)
+        if rows is None:
+            rows = self._rows[oid] = TableRows(table, self.deferrals)
+        shape = self.shapes[head] = RowShape(head, rows, head[:1], old_kind)
+        return shape
+
+    def truncate(self, truncate: Truncate, change_index: int) -> None:
+        """A barrier: what rows follow begin new parts."""
+        self._end_rows()
+        tables = tuple([self._table(oid) for oid in truncate.relation_oids])
+        self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
+
+    def end(self) -> list[TableChanges | Truncation]:
+        self._end_rows()
+        return self._ended
+
+    def _end_rows(self) -> None:
+        self._ended += [rows.changes() for rows in self._rows.values()]
+        self._rows.clear()
+        self.shapes.clear()
+        self.deferrals.clear()
+
+    def _table(self, oid: int) -> Table:
+        table = self._related.get(oid)
+        if table is None:
+            raise WireError(f"a change of relation {oid} comes before its Relation message")
+        return table
+
+
+def _relation_of(table: Table) -> Relation:
+    columns = tuple([RelationColumn(c.identity_key, c.name, c.type_oid, c.typmod) for c in table.columns])
+    return Relation(table.oid, table.schema, table.name, table.replica_identity, columns)
+
+
+class Transactions:
+    """The transactions of a message, in order; ``first_ordinal`` is that of the message's first change."""
+
+    def __init__(self, first_ordinal: int) -> None:
+        self._next_first_ordinal = first_ordinal
+        self._ended: list[Transaction] = []
+        self.is_open = False
+        self._commit_lsn = self._committed_at = self._xid = self._first_change = 0
+
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise WireError("a change stands outside a transaction")
+
+    def begin(self, commit_lsn: int, committed_at: int, xid: int, change_index: int) -> None:
+        if self.is_open:
+            raise WireError("a transaction begins inside another one")
+        self.is_open = True
+        self._commit_lsn, self._committed_at, self._xid, self._first_change = commit_lsn, committed_at, xid, change_index
+
+    def commit(self, commit_lsn: int, change_index: int) -> None:
+        if not self.is_open or self._commit_lsn != commit_lsn:
+            raise WireError("a transaction is committed that did not begin")
+        self._end(change_index, commits=True)
+
+    def end(self, change_count: int) -> list[Transaction]:
+        if self.is_open:
+            self._end(change_count, commits=False)
+        return self._ended
+
+    def _end(self, end_change: int, *, commits: bool) -> None:
+        first_ordinal, self._next_first_ordinal = self._next_first_ordinal, 1
+        self.is_open = False
+        begins = first_ordinal == 1
+        self._ended.append(
+            Transaction(
+                self._commit_lsn, self._xid, self._committed_at, self._first_change, end_change, first_ordinal, begins, commits
+            )
+        )

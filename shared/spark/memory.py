@@ -1,0 +1,58 @@
+"""Spark settings in our configuration: their names (two short ones, and every name of Spark's own), and what a cluster needs so
+that tasks can be trusted with what they are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pgsluice.shared.errors import UsageError
+
+_LOCAL_MASTER = re.compile(r"local(?:\[\s*(?:\*|[0-9]+)\s*(?:,\s*[0-9]+\s*)?\])?")
+_AUTHENTICATION = "spark.authenticate"
+_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+
+_SHORT_NAMES = {
+    "master": ("spark.master",),
+    "memory": ("spark.driver.memory", "spark.executor.memory"),
+}
+
+
+def full_names(pairs: Mapping[str, str]) -> dict[str, str]:
+    """``pairs`` under Spark's own names; raises ValueError for a name that is neither short nor Spark's, or given twice.
+
+    ``memory`` is the driver's and each executor's heap; where the tasks run in the driver (``local[n]``) only the former
+    exists.
+    """
+    full: dict[str, str] = {}
+    for name, value in pairs.items():
+        if name not in _SHORT_NAMES and not name.startswith("spark."):
+            raise ValueError(f"holds the unknown setting '{name}' (known: master, memory and every spark.* name)")
+        for full_name in _SHORT_NAMES.get(name, (name,)):
+            if full_name in full:
+                raise ValueError(f"holds {full_name} twice, once under a short name")
+            full[full_name] = value
+    return full
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in processes that the driver's own JVM starts. ``local-cluster`` is a cluster."""
+    return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
+def check_cluster(settings: Mapping[str, str]) -> None:
+    """Raises UsageError when tasks run elsewhere and Spark's connections are not both authenticated and encrypted: they carry
+    rows and passwords, and give both to whoever asks. For a local master our own defaults provide."""
+    master = settings.get("spark.master", "local")
+    is_trusted = _is_on(settings, _AUTHENTICATION) and any(_is_on(settings, name) for name in _ENCRYPTION)
+    if is_local(master) or is_trusted:
+        return
+    secret = "" if master.startswith(("yarn", "k8s")) else " and spark.authenticate.secret, the cluster's own"
+    raise UsageError(
+        f"spark.master {master} runs tasks over the network without {_AUTHENTICATION} and {' or '.join(_ENCRYPTION)}",
+        f"passwords and rows would be open to the network: set {_AUTHENTICATION}: true{secret}, and {_ENCRYPTION[0]}: true",
+    )
+
+
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "").strip().lower() == "true"

@@ -1,0 +1,327 @@
+"""Starting Spark, quietly and for a small machine, and stopping it.
+
+Everything the JVM and its Python workers print goes to our log: standard output belongs to the stdout sink, and standard error
+is one log. Settings of the user's configuration (``spark:``) win over the defaults here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.spark import class_archive
+from pgsluice.shared.spark.memory import is_local
+from pgsluice.shared.spark.private_directory import PrivateDirectory, make_private_directory
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  for Spark's offset log: in memory, where the system has such a place
+_DIRECTORY_PREFIX = "pgsluice-spark-"
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_PYTHON = Path(__file__).with_name("spark_python.sh")
+
+_INEVITABLE = ("WARNING: Using incubator modules",)
+"""Lines the JVM prints at every start whatever its settings."""
+
+DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Every user of the machine may connect to the ports of Spark, which give away what tasks are given. With a local master
+    # Spark makes the secret itself.
+    "spark.authenticate": "true",
+    # One micro-batch is one small plan without shuffles: planning it again and compiling code for it cost more than they give.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    # An Arrow batch holds whole message bodies: bound it in bytes, not only in rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+    "spark.sql.streaming.pollingDelay": "1ms",
+    # The offset log is scratch: written without checksums and without a chmod process per file, it costs 25 ms a batch, not 70.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.task.maxFailures": "4",
+    "spark.eventLog.enabled": "false",
+    "spark.cleaner.periodicGC.interval": "10min",
+    "spark.locality.wait": "0s",
+}
+
+_MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress", "spark.authenticate"}
+"""Defaults for a local master only: executors on other machines must reach the driver, and their cluster has a secret of its own
+(``shared.config`` has checked that it is used)."""
+
+JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
+
+_AT_LAUNCH = (
+    "spark.driver.memory",
+    "spark.driver.extraClassPath",
+    "spark.jars",
+    "spark.jars.packages",
+)
+"""What the JVM must know before it starts. The rest is set later, so that no other setting is in the process list."""
+
+JAVA_OPTIONS = (
+    f'"-Dlog4j2.configurationFile=file:{_LOG_CONFIGURATION}"',
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Xss4m",
+)
+
+_IN_PROCESS_MASTER = re.compile(r"local(\[[^\]]*\])?")
+
+_SAME_IMAGE = "; give every executor the same image as the driver's, or pgsluice installed at the same path"
+_OBSTACLES = (
+    (re.compile(r'Cannot run program "([^"]+)"'), "an executor has no program {}" + _SAME_IMAGE),
+    (re.compile(r"No module named '([^']+)'"), "an executor has no Python module {}" + _SAME_IMAGE),
+)
+
+_OWN_PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
+"""How the JVM is started: its output is ours, and signals to our process group (Ctrl-C, ``kill -- -PGID``) do not reach it."""
+
+log = telemetry.logger(__name__)
+
+
+def configuration(settings: Mapping[str, str]) -> dict[str, str]:
+    """Spark's configuration: the defaults, overridden by ``settings`` (``master``, ``memory``, or any ``spark.*`` key)."""
+    given = {{"master": "spark.master", "memory": "spark.driver.memory"}.get(key, key): value for key, value in settings.items()}
+    merged = DEFAULTS | given
+    if not is_local(merged["spark.master"]):
+        for key in _MASTER_DEPENDENT - given.keys():
+            del merged[key]
+    options = merged.get(JAVA_OPTIONS_KEY, "")
+    merged[JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
+    return merged
+
+
+_DEATH_S = 0.5
+"""How long after its connections broke a killed process may still look alive."""
+
+
+class Spark:
+    """One Spark session with its JVM and its private directories. ``close`` ends them all. When this process dies, so does the
+    JVM; the next one takes the directories away. Nothing else ends the JVM but SIGKILL: a signal that asks all of our processes
+    to stop must leave it to us, who have a batch to finish."""
+
+    def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
+        """``daemon_module`` is what Spark runs to fork Python workers from."""
+        self._application = application
+        self._configuration = configuration({"spark.python.daemon.module": daemon_module} | dict(settings))
+        self._scratch: PrivateDirectory | None = None
+        self._temporary: PrivateDirectory | None = None
+        self._gateway: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
+        self.context: SparkContext
+        self.session: SparkSession
+        """Only with ``start_session``: SQL costs half as much again as all the rest."""
+
+    def start_session(self) -> None:
+        """``start``, and SQL."""
+        self.start()
+        try:
+            self.session = SparkSession(self.context)
+        except (Py4JError, OSError) as error:
+            raise _start_error(error) from None
+
+    def start(self) -> None:
+        """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
+        temporary = Path(tempfile.gettempdir())
+        scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
+        self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
+        self._temporary = make_private_directory(temporary, _DIRECTORY_PREFIX)
+        launch = SparkConf(loadDefaults=False)
+        for key in _AT_LAUNCH:
+            if key in self._configuration:
+                launch.set(key, self._configuration[key])
+        # Not the scratch: the JVM unpacks libraries there, which the system may forbid to run from shared memory.
+        launch.set(JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[JAVA_OPTIONS_KEY]}')
+        self._choose_python()
+        try:
+            gateway = launch_gateway(launch, dict(_OWN_PROCESS))
+        except (PySparkException, Py4JError, OSError) as error:
+            raise _start_error(error) from None
+        self._gateway, self._process = gateway, gateway.proc
+        assert self._process.stdout is not None
+        threading.Thread(target=self._log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
+        try:
+            _ignore_stop_signals(gateway.jvm)
+            self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
+        except (Py4JError, OSError) as error:
+            raise _start_error(error) from None
+        # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
+        self.context._accumulatorServer.handle_error = _log_broken_connection
+
+    def _session_configuration(self, jvm: Any) -> SparkConf:
+        assert self._scratch is not None
+        conf = SparkConf(loadDefaults=False, _jvm=jvm).setAppName(self._application)
+        conf.set("spark.local.dir", str(self._scratch.path))
+        conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
+        for key, value in self._configuration.items():
+            conf.set(key, value)
+        return conf
+
+    def warm_up(self) -> None:
+        """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
+        self.session.range(1).mapInArrow(_nothing, "id bigint").collect()
+
+    def expect_end(self) -> None:
+        """``close`` will follow. What Spark and its Python processes print of ends that are meant is of no interest."""
+        self._is_ending = True
+
+    def _log_lines(self, output: IO[bytes]) -> None:
+        for line in output:
+            text = line.decode("utf-8", "replace").rstrip()
+            if text and not text.startswith(_INEVITABLE):
+                (log.debug if self._is_ending else log.info)("spark says", line=text)
+
+    def _choose_python(self) -> None:
+        """SparkContext takes it from the environment only. What the user chose stays."""
+        if os.environ.get("PYSPARK_PYTHON", str(_PYTHON)) != str(_PYTHON):
+            return
+        is_ours = is_local(self._configuration["spark.master"]) and os.access(_PYTHON, os.X_OK)
+        os.environ["PGSLUICE_PYTHON"] = sys.executable
+        os.environ["PGSLUICE_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_ours else sys.executable
+
+    @property
+    def executors(self) -> int:
+        """How many processes run tasks now: one with a local master, none while a cluster has no cores for us."""
+        if _IN_PROCESS_MASTER.fullmatch(str(self.context.master)):
+            return 1
+        try:
+            return int(self.context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is among them
+        except (Py4JError, OSError, AttributeError):
+            return 0  # the JVM is gone, and its executors with it
+
+    def cancel_jobs(self) -> None:
+        """Ends the jobs that run, or wait for executors; their callers get errors. Nothing happens before Spark started."""
+        if not hasattr(self, "context"):
+            return
+        try:
+            self.context.cancelAllJobs()
+        except (Py4JError, OSError) as error:
+            if not self.has_died:
+                log.warning("Spark's jobs could not be cancelled", reason=failure_reason(error))
+
+    @contextlib.contextmanager
+    def while_it_lives(self) -> Iterator[None]:
+        """What fails inside because the JVM was killed, by somebody or for its memory, is raised as TransientError."""
+        try:
+            yield
+        except PgsluiceError:
+            raise
+        except Exception as error:  # PySpark meets a dead JVM with exceptions of any kind
+            if not self.has_died:
+                raise
+            raise TransientError(
+                f"Spark's JVM ended ({failure_reason(error) or type(error).__name__})",
+                "nothing is lost; start again, with more memory if the system had none left (spark: {memory: …})",
+            ) from None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the JVM is gone though nobody closed it."""
+        if self._process is None:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DEATH_S)
+        return self._process.returncode is not None
+
+    @property
+    def process_id(self) -> int | None:
+        """The JVM's; None before it started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return int(self.context.defaultParallelism)
+
+    def checkpoint_directory(self) -> str:
+        """A fresh directory for a streaming query's own bookkeeping, which nothing relies on after a restart."""
+        assert self._scratch is not None
+        return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch.path)
+
+    def close(self, patience_s: float = 10.0) -> int | None:
+        """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
+        exit_code = None
+        try:
+            if hasattr(self, "session"):
+                self.session.stop()
+            elif hasattr(self, "context"):
+                self.context.stop()
+        except (Py4JError, OSError) as error:
+            log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)
+        if self._process is not None:
+            self._gateway.shutdown()  # or Python objects that go later would still speak to the JVM of those that they stand for
+            assert self._process.stdin is not None
+            self._process.stdin.close()  # the JVM ends when its standard input does
+            # Or another Spark of this process would look for the old JVM, and for a context that could not be told to stop.
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+            try:
+                exit_code = self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for directory in (self._scratch, self._temporary):
+            if directory is not None:
+                directory.close()
+        return exit_code
+
+
+def failure_reason(error: Exception) -> str:
+    """What went wrong in a Spark job, without the Java stack trace around it."""
+    text = str(error).strip()
+    for pattern, sentence in _OBSTACLES:
+        if found := pattern.search(text):
+            return sentence.format(found[1])
+    return text.partition("\n")[0]
+
+
+def _ignore_stop_signals(jvm: Any) -> None:
+    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
+    PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
+    of a query end by it."""
+    for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
+
+
+def _log_broken_connection(*_: object) -> None:
+    log.debug("a connection of the JVM broke")
+
+
+def _start_error(error: Exception) -> TransientError:
+    return TransientError(
+        f"Spark did not start ({type(error).__name__})",
+        "see the lines of Spark in the log; check the settings under 'spark', then start again",
+    )
+
+
+def _nothing(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches

@@ -1,0 +1,134 @@
+"""A dead letter: one change that a worker could not apply, with everything that is needed to apply it later.
+
+    subject
+      pgsluice.<group>.dead.<worker>            letters that wait for a person
+      pgsluice.<group>.dead.<worker>.replay     letters that the worker is asked to apply
+    NATS headers
+      Nats-Msg-Id              <worker>/<position>/<attempts>, with /replay and, for a chunk, /<i> behind it
+      Pgsluice-Format          pgoutput/1
+      Pgsluice-Position        position of the change
+      Pgsluice-Dead-Letter     what else is known of it, as JSON in ASCII
+      Pgsluice-Chunk           i/n, only when the body did not fit one NATS message
+    body
+      as in ``shared.wire.message``: descriptor, Relation, Begin, the change as the source sent it, Commit
+
+A copied row has no position in commit order. Its letter holds the Insert that it would be, and its position is
+``copied_position``, which comes before those of all changes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from struct import Struct
+from typing import Any
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, FORMAT_PGOUTPUT, ID_HEADER, Chunk
+from pgsluice.shared.wire.position import Position
+
+POSITION_HEADER = "Pgsluice-Position"
+LETTER_HEADER = "Pgsluice-Dead-Letter"
+
+_U32 = Struct(">I")
+_ROWS_PER_MESSAGE = 1 << 32
+
+
+def copied_position(sequence: int, row: int) -> Position:
+    """Of the row that ``row`` counts from 0 in the message ``sequence`` of the snapshot stream."""
+    return Position(LSN(0), sequence * _ROWS_PER_MESSAGE + row + 1)
+
+
+def now() -> str:
+    """The time of a letter, as RFC 3339."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """``sequence`` is the message that the change came in: of the snapshot stream when a ``snapshot`` is named, else of the
+    change stream. ``attempts`` counts how often the change was refused. ``reason`` and ``table`` (qualified) are for people."""
+
+    worker: str
+    position: Position
+    table: str
+    reason: str
+    time: str
+    sequence: int
+    snapshot: str
+    attempts: int
+    body: bytes = field(repr=False)  # row values
+
+    @property
+    def is_copied(self) -> bool:
+        return bool(self.snapshot)
+
+    def refused_again(self, reason: str) -> DeadLetter:
+        return replace(self, reason=reason, time=now(), attempts=self.attempts + 1)
+
+    def messages(self, max_payload: int, place: str = "") -> list[tuple[dict[str, str], bytes]]:
+        """Headers and data of the NATS messages that hold it, in order. ``place`` tells the ids of a letter in one place of
+        the stream from those of the same letter in another."""
+        count = max(1, -(-len(self.body) // max_payload))
+        headers = {
+            ID_HEADER: f"{self.worker}/{self.position}/{self.attempts}{place}",
+            FORMAT_HEADER: FORMAT_PGOUTPUT,
+            POSITION_HEADER: str(self.position),
+            LETTER_HEADER: json.dumps(self._facts()),
+        }
+        if count == 1:
+            return [(headers, self.body)]
+        chunks = [self.body[start : start + max_payload] for start in range(0, len(self.body), max_payload)]
+        return [
+            (headers | {ID_HEADER: f"{headers[ID_HEADER]}/{i}", CHUNK_HEADER: str(Chunk(i, count))}, chunk)
+            for i, chunk in enumerate(chunks, 1)
+        ]
+
+    @classmethod
+    def of_messages(cls, headers: Mapping[str, str], bodies: Sequence[bytes]) -> DeadLetter:
+        """The inverse of ``messages``, from the headers of any of them and the data of all. Raises WireError."""
+        try:
+            return cls(
+                position=Position.parse(headers[POSITION_HEADER]), **json.loads(headers[LETTER_HEADER]), body=b"".join(bodies)
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a message of the dead-letter stream is malformed ({type(error).__name__})") from None
+
+    def encode(self) -> bytes:
+        """For the way from a task to the driver."""
+        facts = orjson.dumps(self._facts() | {"position": str(self.position)})
+        return _U32.pack(len(facts)) + facts + self.body
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> DeadLetter:
+        try:
+            end = _U32.size + _U32.unpack_from(encoded)[0]
+            facts: dict[str, Any] = orjson.loads(encoded[_U32.size : end])
+            return cls(position=Position.parse(facts.pop("position")), **facts, body=encoded[end:])
+        except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a dead letter is malformed ({type(error).__name__})") from None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "worker": self.worker,
+            "table": self.table,
+            "reason": self.reason,
+            "time": self.time,
+            "sequence": self.sequence,
+            "snapshot": self.snapshot,
+            "attempts": self.attempts,
+        }
+
+
+def chunk_of(headers: Mapping[str, str]) -> Chunk:
+    """Which part of a letter's body the message holds."""
+    try:
+        return Chunk.parse(headers.get(CHUNK_HEADER, "1/1"))
+    except ValueError as error:
+        raise WireError(f"a message of the dead-letter stream has a malformed header ({error})") from None

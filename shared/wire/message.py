@@ -1,0 +1,191 @@
+"""The wire between replicator and worker: one JetStream message holds a run of changes in commit order.
+
+    NATS headers
+      Nats-Msg-Id                     <system id>/<slot>/<first position>-<last position>
+      Nats-Expected-Last-Sequence     sequence of the message before it
+      Pgsluice-Format                 pgoutput/1
+      Pgsluice-First, Pgsluice-Last   positions of the first and last change in it
+      Pgsluice-Flushed                end LSN of the last commit complete at its end
+      Pgsluice-Settled                newest stream sequence at whose end no transaction was open
+      Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one
+      Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
+      Pgsluice-After                  the anchor of the message before it; that of no change in the first message
+      Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
+    body
+      u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
+
+The frames begin with the Type and Relation messages the others need and a Begin message (repeated when a transaction
+continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks, published
+one after the other; the body is their concatenation.
+
+``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
+there, whatever became of sequences and LSNs. Streams of earlier versions have neither header.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+from pgsluice.shared.wire.position import Anchor, Position
+from pgsluice.shared.wire.table import Table
+
+FORMAT_PGOUTPUT = "pgoutput/1"
+
+ID_HEADER = "Nats-Msg-Id"
+EXPECTED_LAST_SEQUENCE_HEADER = "Nats-Expected-Last-Sequence"
+FORMAT_HEADER = "Pgsluice-Format"
+FIRST_HEADER = "Pgsluice-First"
+LAST_HEADER = "Pgsluice-Last"
+FLUSHED_HEADER = "Pgsluice-Flushed"
+SETTLED_HEADER = "Pgsluice-Settled"
+BYTES_HEADER = "Pgsluice-Bytes"
+ANCHOR_HEADER = "Pgsluice-Anchor"
+AFTER_HEADER = "Pgsluice-After"
+CHUNK_HEADER = "Pgsluice-Chunk"
+
+_U32 = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The ``index``-th (from 1) of ``count`` pieces of one body."""
+
+    index: int
+    count: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.count
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Chunk:
+        """Raises ValueError when ``text`` is not ``i/n`` with 1 <= i <= n."""
+        index, _, count = text.partition("/")
+        chunk = cls(int(index), int(count))
+        if not 1 <= chunk.index <= chunk.count:
+            raise ValueError(f"chunk {text}")
+        return chunk
+
+
+WHOLE = Chunk(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHeaders:
+    """The headers of a change message without the two that only the publisher uses (id and expected sequence).
+
+    ``anchor`` and ``after`` are None in messages of a version that did not write them.
+    """
+
+    first: Position
+    last: Position
+    flushed: LSN
+    settled: int
+    total_bytes: int
+    chunk: Chunk = WHOLE
+    anchor: Anchor | None = None
+    after: Anchor | None = None
+
+    def encode(self) -> dict[str, str]:
+        headers = {
+            FORMAT_HEADER: FORMAT_PGOUTPUT,
+            FIRST_HEADER: str(self.first),
+            LAST_HEADER: str(self.last),
+            FLUSHED_HEADER: format_lsn(self.flushed),
+            SETTLED_HEADER: str(self.settled),
+            BYTES_HEADER: str(self.total_bytes),
+        }
+        if self.anchor is not None:
+            headers[ANCHOR_HEADER] = str(self.anchor)
+        if self.after is not None:
+            headers[AFTER_HEADER] = str(self.after)
+        if self.chunk != WHOLE:
+            headers[CHUNK_HEADER] = str(self.chunk)
+        return headers
+
+    @classmethod
+    def decode(cls, headers: Mapping[str, str] | None) -> MessageHeaders:
+        """Raises WireError when a header is missing or malformed, or the format is not ours."""
+        if headers is None or headers.get(FORMAT_HEADER) != FORMAT_PGOUTPUT:
+            raise WireError(
+                f"a stream message has no '{FORMAT_HEADER}: {FORMAT_PGOUTPUT}' header",
+                "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
+            )
+        try:
+            return cls(
+                first=Position.parse(headers[FIRST_HEADER]),
+                last=Position.parse(headers[LAST_HEADER]),
+                flushed=parse_lsn(headers[FLUSHED_HEADER]),
+                settled=int(headers[SETTLED_HEADER]),
+                total_bytes=int(headers[BYTES_HEADER]),
+                chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
+                anchor=_anchor(headers, ANCHOR_HEADER),
+                after=_anchor(headers, AFTER_HEADER),
+            )
+        except (KeyError, ValueError) as error:
+            raise WireError(f"a stream message has a missing or malformed header ({error})") from None
+
+
+def _anchor(headers: Mapping[str, str], name: str) -> Anchor | None:
+    text = headers.get(name)
+    return None if text is None else Anchor.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What the frames do not say themselves: the catalog's view of each relation used in the message."""
+
+    tables: tuple[Table, ...]
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"protocol": 1, "relations": [table.encode() for table in self.tables]})
+
+    @classmethod
+    def decode(cls, document: bytes) -> Descriptor:
+        try:
+            content: Any = orjson.loads(document)
+            if content["protocol"] != 1:
+                raise ValueError(f"protocol {content['protocol']}")
+            return cls(tuple(Table.decode(relation) for relation in content["relations"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a message's descriptor is malformed ({type(error).__name__})") from None
+
+
+def frame_length(payload: bytes | memoryview) -> bytes:
+    """The four bytes that precede ``payload`` in a body."""
+    return _U32.pack(len(payload))
+
+
+def encode_body(descriptor: bytes, frames: Iterable[bytes]) -> bytes:
+    """``frames`` in order, behind the encoded descriptor."""
+    parts = [_U32.pack(len(descriptor)), descriptor]
+    for frame in frames:
+        parts.append(_U32.pack(len(frame)))
+        parts.append(frame)
+    return b"".join(parts)
+
+
+def split_body(body: bytes) -> tuple[bytes, list[bytes]]:
+    """The encoded descriptor and the frames; raises WireError when a length runs past the end."""
+    parts: list[bytes] = []
+    append, unpack, start, size = parts.append, _U32.unpack_from, 0, len(body)
+    try:
+        while start < size:
+            end = start + 4 + unpack(body, start)[0]
+            append(body[start + 4 : end])
+            start = end
+    except struct.error:
+        start = -1
+    if start != size or not parts:
+        raise WireError(f"a message body of {size} bytes ends inside a frame")
+    return parts[0], parts[1:]

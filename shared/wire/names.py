@@ -1,0 +1,107 @@
+"""What a group's objects are called, in NATS and in Postgres (one place, so that no two modules spell them differently)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pgsluice.shared.errors import UsageError
+
+_GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_WORKER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+TARGET_SCHEMA = "pgsluice"
+"""Schema of our own objects in a target database."""
+
+
+_REPLAY_SUFFIX = ".replay"
+
+
+def replay_name(worker: str) -> str:
+    """Under which name a worker applies its dead letters again. No worker has such a name: a name has no dot."""
+    return worker + _REPLAY_SUFFIX
+
+
+def replayed_worker(name: str) -> str:
+    """The worker that replays under this name, or has it itself."""
+    return name.removesuffix(_REPLAY_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNames:
+    """All names of one group. ``group`` is the spelling the user chose; ``-`` becomes ``_`` in Postgres names only.
+    ``chosen_publication`` is one that an administrator made, "" for the group's own."""
+
+    group: str
+    chosen_publication: str = ""
+
+    def __post_init__(self) -> None:
+        if _GROUP.fullmatch(self.group) is None:
+            raise UsageError(
+                f"group {self.group!r} is not a valid name",
+                "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'orders'",
+            )
+
+    @property
+    def publication(self) -> str:
+        return self.chosen_publication or self.slot
+
+    @property
+    def slot(self) -> str:
+        return "pgsluice_" + self.group.replace("-", "_")
+
+    @property
+    def changes_stream(self) -> str:
+        return f"pgsluice_{self.group}_changes"
+
+    @property
+    def changes_subject(self) -> str:
+        return f"pgsluice.{self.group}.changes"
+
+    @property
+    def snapshot_stream(self) -> str:
+        return f"pgsluice_{self.group}_snapshot"
+
+    @property
+    def snapshot_subjects(self) -> str:
+        """Every subject of the snapshot stream."""
+        return f"pgsluice.{self.group}.snapshot.>"
+
+    def snapshot_begin_subject(self, snapshot: str, oid: int | str) -> str:
+        """Where the one message goes that says that a snapshot begins to copy a table. ``*`` matches any snapshot or table."""
+        return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.begin"
+
+    def snapshot_range_subject(self, snapshot: str, oid: int, number: int) -> str:
+        """Where the rows of one page range go, in order."""
+        return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.{number}"
+
+    @property
+    def dead_stream(self) -> str:
+        return f"pgsluice_{self.group}_dead"
+
+    @property
+    def dead_subjects(self) -> str:
+        """Every subject of the dead-letter stream."""
+        return f"pgsluice.{self.group}.dead.>"
+
+    def dead_subject(self, worker: str) -> str:
+        """Where the dead letters of one worker are."""
+        return f"pgsluice.{self.group}.dead.{worker}"
+
+    def replay_subject(self, worker: str) -> str:
+        """Where letters wait that the worker is asked to apply after all."""
+        return f"pgsluice.{self.group}.dead.{worker}.replay"
+
+    @property
+    def bucket(self) -> str:
+        return f"pgsluice_{self.group}"
+
+
+def check_worker_name(name: str) -> str:
+    """``name`` itself; raises UsageError when it cannot be part of a subject and of a table name."""
+    if _WORKER.fullmatch(name) is None:
+        raise UsageError(
+            f"worker name {name!r} is not valid",
+            "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'postgres'",
+        )
+    return name

@@ -1,0 +1,55 @@
+"""The place of one change in commit order.
+
+A position is the pair (commit LSN, ordinal): the commit LSN comes from the transaction's Begin message, the ordinal counts
+the transaction's changes (insert, update, delete, truncate) from 1. Positions order everything; the LSN of a single record
+is never compared with another's, because records of concurrent transactions interleave in the log.
+
+A server that goes back in its history (a restored snapshot, a promoted standby) gives commit LSNs out again. An anchor is a
+position that means one transaction for good: its transaction id and commit time are not given out again together with its LSN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+
+
+class Position(NamedTuple):
+    """Compares by commit LSN, then by ordinal. ``str()`` and ``parse`` are each other's inverse: ``16/B374D848:3``."""
+
+    commit_lsn: LSN
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{format_lsn(self.commit_lsn)}:{self.ordinal}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Raises ValueError when ``text`` is not ``<LSN>:<ordinal>``."""
+        lsn, colon, ordinal = text.rpartition(":")
+        if not colon or not ordinal.isascii() or not ordinal.isdigit():
+            raise ValueError(f"not a position: {text!r} (expected <LSN>:<ordinal>, like 16/B374D848:3)")
+        return cls(parse_lsn(lsn), int(ordinal))
+
+
+class Anchor(NamedTuple):
+    """``committed_at`` is in microseconds since 2000-01-01 UTC, as Begin has it. ``str()`` and ``parse`` are inverse:
+    ``16/B374D848:3 745 823456789012345``."""
+
+    position: Position
+    xid: int
+    committed_at: int
+
+    def __str__(self) -> str:
+        return f"{self.position} {self.xid} {self.committed_at}"
+
+    @classmethod
+    def parse(cls, text: str) -> Anchor:
+        """Raises ValueError when ``text`` is not a position and two numbers."""
+        position, xid, committed_at = text.split(" ")
+        return cls(Position.parse(position), int(xid), int(committed_at))
+
+
+NO_ANCHOR = Anchor(Position(LSN(0), 0), 0, 0)
+"""Before the first change of a stream."""

@@ -1,0 +1,139 @@
+"""The wire of a snapshot: one JetStream message holds rows of one table, as COPY text.
+
+    subject
+      pgsluice.<group>.snapshot.<snapshot>.<table oid>.<range>   rows of one page range, in order
+      pgsluice.<group>.snapshot.<snapshot>.<table oid>.begin     one message without rows, stored before any range of the table
+    NATS headers
+      Nats-Msg-Id                                <system id>/<snapshot>/<table oid>/<range or begin>/<number>
+      Nats-Expected-Last-Subject-Sequence        sequence of the message before it on its subject; 0 for the first
+      Pgsluice-Format                            copy-text/1
+      Pgsluice-Snapshot, Pgsluice-Table          which copy of which table
+      Pgsluice-Attempt                           how often the table was begun, this time included
+      Pgsluice-Range, Pgsluice-Number            which message of which range, both from 1; no range on a begin message
+      Pgsluice-Rows                              rows in this message; 0 on all but the last chunk of a body
+      Pgsluice-Range-Rows, Pgsluice-Range-Bytes  rows and bytes of COPY text of the range up to and including this message
+      Pgsluice-Range-End                         1, only on the last message of a range
+      Pgsluice-Ledger                            revision of the table's record in the ledger that announced the snapshot: whoever
+                                                 finds an older one there does not know yet whether the rows count
+      Pgsluice-Chunk                             i/n, only when the body did not fit one NATS message
+    body
+      u32 length + JSON descriptor of the one table, its columns those of the rows, then COPY text: whole rows, each ended by \\n
+
+A range without rows is one message without rows. Messages of different ranges and tables interleave in the stream; those of one
+subject are in order and complete. A body that exceeds the server's ``max_payload`` is cut into n chunks with consecutive
+numbers on the same subject; the body is their concatenation.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, WHOLE, Chunk, Descriptor
+from pgsluice.shared.wire.table import Table
+
+FORMAT_COPY_TEXT = "copy-text/1"
+
+EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
+SNAPSHOT_HEADER = "Pgsluice-Snapshot"
+TABLE_HEADER = "Pgsluice-Table"
+ATTEMPT_HEADER = "Pgsluice-Attempt"
+RANGE_HEADER = "Pgsluice-Range"
+NUMBER_HEADER = "Pgsluice-Number"
+ROWS_HEADER = "Pgsluice-Rows"
+RANGE_ROWS_HEADER = "Pgsluice-Range-Rows"
+RANGE_BYTES_HEADER = "Pgsluice-Range-Bytes"
+RANGE_END_HEADER = "Pgsluice-Range-End"
+LEDGER_HEADER = "Pgsluice-Ledger"
+
+_U32 = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeaders:
+    """The headers of a snapshot message without the two that only the publisher uses (id and expected sequence).
+
+    ``range_number`` is None on a table's begin message, whose ``number`` is 1. ``ledger_revision`` is 0 where an earlier version
+    published the message.
+    """
+
+    snapshot: str
+    oid: int
+    attempt: int
+    range_number: int | None
+    number: int
+    rows: int
+    range_rows: int
+    range_bytes: int
+    is_range_end: bool
+    chunk: Chunk = WHOLE
+    ledger_revision: int = 0
+
+    @property
+    def is_begin(self) -> bool:
+        return self.range_number is None
+
+    def encode(self) -> dict[str, str]:
+        headers = {
+            FORMAT_HEADER: FORMAT_COPY_TEXT,
+            SNAPSHOT_HEADER: self.snapshot,
+            TABLE_HEADER: str(self.oid),
+            ATTEMPT_HEADER: str(self.attempt),
+            NUMBER_HEADER: str(self.number),
+            ROWS_HEADER: str(self.rows),
+            RANGE_ROWS_HEADER: str(self.range_rows),
+            RANGE_BYTES_HEADER: str(self.range_bytes),
+        }
+        if self.range_number is not None:
+            headers[RANGE_HEADER] = str(self.range_number)
+        if self.is_range_end:
+            headers[RANGE_END_HEADER] = "1"
+        if self.ledger_revision:
+            headers[LEDGER_HEADER] = str(self.ledger_revision)
+        if self.chunk != WHOLE:
+            headers[CHUNK_HEADER] = str(self.chunk)
+        return headers
+
+    @classmethod
+    def decode(cls, headers: Mapping[str, str] | None) -> SnapshotHeaders:
+        """Raises WireError when a header is missing or malformed, or the format is not ours."""
+        if headers is None or headers.get(FORMAT_HEADER) != FORMAT_COPY_TEXT:
+            raise WireError(
+                f"a message of the snapshot stream has no '{FORMAT_HEADER}: {FORMAT_COPY_TEXT}' header",
+                "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
+            )
+        try:
+            return cls(
+                snapshot=headers[SNAPSHOT_HEADER],
+                oid=int(headers[TABLE_HEADER]),
+                attempt=int(headers[ATTEMPT_HEADER]),
+                range_number=int(headers[RANGE_HEADER]) if RANGE_HEADER in headers else None,
+                number=int(headers[NUMBER_HEADER]),
+                rows=int(headers[ROWS_HEADER]),
+                range_rows=int(headers[RANGE_ROWS_HEADER]),
+                range_bytes=int(headers[RANGE_BYTES_HEADER]),
+                is_range_end=headers.get(RANGE_END_HEADER) == "1",
+                chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
+                ledger_revision=int(headers.get(LEDGER_HEADER, "0")),
+            )
+        except (KeyError, ValueError) as error:
+            raise WireError(f"a message of the snapshot stream has a missing or malformed header ({error})") from None
+
+
+def encode_table(table: Table) -> bytes:
+    """What every body of that table begins with: the length of the descriptor, and the descriptor."""
+    descriptor = Descriptor((table,)).encode()
+    return _U32.pack(len(descriptor)) + descriptor
+
+
+def split_snapshot_body(body: bytes) -> tuple[Table, memoryview]:
+    """The table and its COPY text; raises WireError when the body is not of this form."""
+    end = 4 + _U32.unpack_from(body)[0] if len(body) >= 4 else -1
+    if not 4 <= end <= len(body):
+        raise WireError(f"a body of the snapshot stream, {len(body)} bytes long, ends inside its descriptor")
+    tables = Descriptor.decode(body[4:end]).tables
+    if len(tables) != 1:
+        raise WireError(f"a body of the snapshot stream describes {len(tables)} tables")
+    return tables[0], memoryview(body)[end:]

@@ -1,0 +1,105 @@
+"""``pgsluice drop``: two halves, of which each can be removed without the other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.console.drop import run
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import DropSettings
+from pgsluice.shared.errors import TerminalError, TransientError, UsageError
+from pgsluice.shared.wire.names import GroupNames
+from tests.replicator.conftest import Group
+from tests.servers.child import free_port
+
+
+def settings(replication: Group) -> DropSettings:
+    return DropSettings(replication.name, replication.source.settings, replication.nats, replication.settings().log)
+
+
+def source_objects(replication: Group) -> tuple[int, int]:
+    """Slots and publications of the group's name."""
+    [(slots, publications)] = replication.source.execute(
+        "SELECT (SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s),"
+        " (SELECT count(*) FROM pg_publication WHERE pubname = %s)",
+        [replication.names.slot, replication.names.publication],
+    )
+    return slots, publications
+
+
+def nats_objects(replication: Group) -> tuple[bool, bool]:
+    """Whether stream and bucket are there."""
+
+    async def ask() -> tuple[bool, bool]:
+        client = await connect(replication.nats, "test")
+        try:
+            names = GroupNames(replication.name)
+            return await ChangeStream(client, names).state() is not None, await StateBucket(client, names).exists()
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def test_both_halves_are_removed(replication: Group) -> None:
+    replication.replicate()
+    assert (source_objects(replication), nats_objects(replication)) == ((1, 1), (True, True))
+    run(settings(replication))
+    assert (source_objects(replication), nats_objects(replication)) == ((0, 0), (False, False))
+    run(settings(replication))
+
+
+def test_each_half_is_removed_alone(replication: Group) -> None:
+    replication.replicate()
+    run(replace(settings(replication), source=None))
+    assert (source_objects(replication), nats_objects(replication)) == ((1, 1), (False, False))
+    run(replace(settings(replication), nats=None))
+    assert source_objects(replication) == (0, 0)
+
+
+def test_a_side_that_is_gone_is_named_with_the_option_for_the_other_one(replication: Group) -> None:
+    replication.replicate()
+    whole = settings(replication)
+    with pytest.raises(TransientError, match=r"does not answer.*--nats-only"):
+        run(replace(whole, source=replace(replication.source.settings, port=free_port())))
+    assert (source_objects(replication), nats_objects(replication)) == ((1, 1), (True, True))
+    with pytest.raises(TransientError, match=r"does not answer.*--source-only"):
+        run(replace(whole, nats=replace(replication.nats, url=f"nats://127.0.0.1:{free_port()}")))
+    assert source_objects(replication) == (0, 0)
+
+
+def test_a_publication_that_an_administrator_made_stays_and_the_rest_goes(replication: Group) -> None:
+    replication.replicate()
+    replication.source.execute(f"COMMENT ON PUBLICATION {replication.names.publication} IS NULL")
+    run(settings(replication))
+    assert (source_objects(replication), nats_objects(replication)) == ((0, 1), (False, False))
+
+
+def test_what_may_not_be_removed_is_named_when_the_rest_is_gone(replication: Group) -> None:
+    replication.replicate()
+    role = f"limited_{replication.names.publication}"
+    replication.source.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    with pytest.raises(TerminalError, match=f"not everything is removed: dropping publication {replication.names.publication}"):
+        run(replace(settings(replication), source=replace(replication.source.settings, user=role)))
+    assert (source_objects(replication), nats_objects(replication)) == ((0, 1), (False, False))
+    replication.source.execute(f"DROP ROLE {role}")
+
+
+def test_a_slot_that_is_not_ours_is_left_and_named(replication: Group) -> None:
+    replication.source.execute(f"SELECT pg_create_logical_replication_slot('{replication.names.slot}', 'test_decoding')")
+    with pytest.raises(TerminalError, match="uses plugin test_decoding"):
+        run(settings(replication))
+    assert source_objects(replication) == (1, 0)
+
+
+def test_names_of_another_group_are_not_touched(replication: Group) -> None:
+    replication.replicate()
+    other = replace(settings(replication), group=replication.name.replace("-", "_"))
+    with pytest.raises(UsageError, match=r"belongs to group.*own spelling"):
+        run(other)
+    assert source_objects(replication) == (1, 1)

@@ -1,0 +1,316 @@
+"""The program's commands, what they load, and how they end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from pgsluice.console.command import load_values, takes
+from pgsluice.console.program import INTERRUPTED, program, run
+from pgsluice.shared import config
+from pgsluice.shared.config.options import Role, options_of
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError, WireError
+from tests.configuration import REQUIRED
+
+REPOSITORY = Path(__file__).parents[2]
+HELP_DEADLINE_S = 0.3
+HEAVY = ("pyspark", "pyarrow", "pandas", "nats", "psycopg", "numpy", "uvloop", "asyncio")
+
+HELP_PAGES = (
+    ["--help"],
+    ["replicator", "--help"],
+    ["worker", "--help"],
+    ["worker", "postgres", "--help"],
+    ["status", "-h"],
+    ["rules", "test", "--help"],
+)
+
+Probe = Callable[[Callable[[], None]], None]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PGSLUICE_CONFIG", raising=False)
+
+
+@pytest.fixture
+def probe() -> Iterator[Probe]:
+    """Adds a command ``probe`` to the program that runs a function of the test."""
+
+    def add(function: Callable[[], None]) -> None:
+        program.add_command(click.Command("probe", callback=function))
+
+    yield add
+    program.commands.pop("probe", None)
+
+
+def program_process(*arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pgsluice.console.program", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, stdin=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def processor_time_s() -> float:
+    """Of the child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def flags(**changes: str) -> list[str]:
+    return [f"--{name}={value}" for name, value in (REQUIRED | changes).items() if not name.startswith("target-")]
+
+
+@pytest.mark.parametrize("arguments", HELP_PAGES, ids=" ".join)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys; from pgsluice.console.program import run\n"
+        f"assert run({arguments!r}) == 0\n"
+        f"sys.stderr.write(' '.join(name for name in {HEAVY!r} if name in sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stderr == ""
+    assert ended.stdout.startswith("Usage: pgsluice")
+
+
+@pytest.mark.parametrize("arguments", HELP_PAGES, ids=" ".join)
+def test_help_answers_at_once(arguments: list[str]) -> None:
+    durations_s = []
+    for _ in range(5):  # the fastest of some, by the processor's time: the machine may be busy with something else
+        before = processor_time_s()
+        assert program_process(*arguments).returncode == 0
+        durations_s.append(processor_time_s() - before)
+        if durations_s[-1] < HELP_DEADLINE_S:
+            return
+    pytest.fail(f"the fastest of {len(durations_s)} took {min(durations_s):.2f} s")
+
+
+def test_help_of_the_program_lists_every_command() -> None:
+    listed = program_process("--help").stdout.partition("Commands:")[2].split("\n")
+    assert [line.split()[0] for line in listed if line.strip()] == [
+        "replicator",
+        "worker",
+        "status",
+        "dead",
+        "forget",
+        "rules",
+        "spark-archive",
+        "drop",
+        "version",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "roles"),
+    [
+        (["replicator"], (Role.REPLICATOR,)),
+        (["status"], (Role.STATUS,)),
+        (["drop"], (Role.DROP,)),
+        (["forget"], (Role.FORGET,)),
+        (["rules", "check"], (Role.RULES,)),
+        (["worker"], (Role.WORKER,)),
+        (["worker", "stdout"], (Role.WORKER, Role.STDOUT)),
+        (["worker", "postgres"], (Role.WORKER, Role.POSTGRES)),
+    ],
+)
+def test_help_of_a_command_lists_its_options_and_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], roles: tuple[Role, ...]
+) -> None:
+    monkeypatch.setenv("PGSLUICE_PASSWORD", "hunter2")
+    assert run([*arguments, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert [option.flag for option in options_of(*roles) if f" {option.flag} " not in page] == []
+    assert "hunter2" not in page
+
+
+def test_help_marks_as_required_what_the_command_itself_requires(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, marks in ((["status"], 2), (["replicator"], 5), (["dead"], 2), (["worker", "postgres"], 5)):
+        assert run([*arguments, "--help"]) == 0
+        assert " ".join(capsys.readouterr().out.split()).count("required]") == marks, arguments
+    assert run(["rules", "check", "--help"]) == 0
+    assert "[required]" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_is_shown_on_standard_output(argument: str) -> None:
+    ended = program_process(argument)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("pgsluice ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Usage: pgsluice [OPTIONS] COMMAND"),
+        (["replicate"], "No such command 'replicate'"),
+        (["replicator", "--hots", "x"], "No such option '--hots'"),
+        (["replicator", "--host"], "requires an argument"),
+        (["replicator", "extra"], "unexpected extra argument"),
+        (["worker"], "Usage: pgsluice worker [OPTIONS] COMMAND"),
+        (["worker", "kafka"], "there is no sink 'kafka': the sinks are file, postgres, stdout, webhook; name one of your own as"),
+        (
+            ["replicator", *flags(host="postgres://u:p@db/shop")],
+            "host (--host) takes a host, not a URL or a connection string: give its parts: host: db.example.com, port: 5432",
+        ),
+        (["replicator", *flags(dbname="host=db dbname=shop")], "dbname (--dbname) takes a database's name, not a URL"),
+        (["status", "--config", "/tmp"], "config '/tmp' (--config) is a directory, not a file: check the path"),
+        (
+            ["status", "--group", "my orders", "--nats-url", "localhost"],
+            "group 'my orders' is not a valid name (--group): use 1 to 40",
+        ),
+        (["status", "--config", "/absent.yaml"], "config '/absent.yaml' (--config) is not there (no such file): check the path"),
+        (["replicator", *flags(port="abc")], "port 'abc' (--port) is not a whole number: write it like 5432"),
+        (["replicator", *flags(), "--copy", "--until-lsn=current"], "until-lsn (--until-lsn) has no meaning with copy (--copy)"),
+        (["replicator", *flags(), "--recopy=t"], "recopy (--recopy) has no meaning without a copy"),
+        (["replicator", *flags(), "--track-ddl"], "track-ddl (--track-ddl) is not available in this version: remove it"),
+        (
+            ["replicator", *flags(), "--stream", "--copy-and-stream"],
+            "several modes are given: stream (--stream), copy-and-stream",
+        ),
+        (["drop", *flags()], "drop asks before it removes anything, and standard input is not a terminal: give --yes"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_ends_with_2_and_a_sentence(arguments: list[str], sentence: str) -> None:
+    ended = program_process(*arguments)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "u:p@" not in ended.stderr
+    assert not ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (UsageError("the key is wrong", "correct it"), 2),
+        (TerminalError("the slot is lost", "drop it"), 70),
+        (WireError("the bytes are wrong", "call someone"), 70),
+        (TransientError("the server is away", "try again"), 75),
+    ],
+)
+def test_an_error_ends_with_its_exit_code_and_one_sentence(
+    probe: Probe, capsys: pytest.CaptureFixture[str], error: PgsluiceError, exit_code: int
+) -> None:
+    def fail() -> None:
+        raise error
+
+    probe(fail)
+    assert run(["probe"]) == exit_code
+    assert capsys.readouterr() == ("", f"pgsluice: {error.fact}: {error.remedy}\n")
+
+
+def test_an_unexpected_exception_ends_with_70_and_a_traceback_in_the_log(
+    probe: Probe, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("division by zero")
+
+    probe(fail)
+    assert run(["probe"]) == 70
+    [record] = caplog.records
+    assert record.getMessage() == "unexpected error"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+    assert capsys.readouterr().err.startswith("pgsluice: an unexpected error ended the program")
+
+
+def test_an_interruption_at_the_terminal_ends_as_shells_expect(probe: Probe) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    probe(interrupt)
+    assert run(["probe"]) == INTERRUPTED
+
+
+def test_a_command_that_returns_ends_with_0(probe: Probe) -> None:
+    probe(lambda: None)
+    assert run(["probe"]) == 0
+
+
+def test_the_last_line_is_json_when_the_log_is(tmp_path: Path) -> None:
+    (tmp_path / "password").touch()
+    path = tmp_path / "pgsluice.yaml"
+    path.write_text("log-format: json\n" + "".join(f"{key}: {value}\n" for key, value in REQUIRED.items()))
+    ended = program_process("drop", "--config", str(path))
+    assert ended.returncode == 2
+    assert json.loads(ended.stderr)["exit_code"] == 2
+
+
+def loaded(arguments: list[str], *roles: Role) -> config.Values:
+    """What a command with ``roles`` loads from ``arguments``, in a group and a program that take options too."""
+    found: list[config.Values] = []
+
+    @click.group()
+    @takes(Role.WORKER)
+    def outer() -> None:
+        pass
+
+    @outer.command()
+    @takes(*roles)
+    @click.pass_context
+    def inner(context: click.Context) -> None:
+        found.append(load_values(context, *roles))
+
+    program.add_command(outer)
+    try:
+        assert run(arguments) == 0
+    finally:
+        del program.commands["outer"]
+    return found[0]
+
+
+def test_options_can_stand_before_and_behind_the_command_and_the_nearest_wins(tmp_path: Path) -> None:
+    path = tmp_path / "pgsluice.yaml"
+    path.write_text("nats-url: nats\ngroup: from-file\n")
+    arguments = ["--config", str(path), "outer", "--group=of-group", "--name=first", "inner", "--name=second"]
+    values = loaded(arguments, Role.WORKER, Role.STDOUT)
+    assert (values.text("group"), values.text("name"), values.text("nats-url")) == ("of-group", "second", "nats://nats")
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        (["--failover"], True),
+        (["--failover=true"], True),
+        (["--failover", "false"], False),
+        (["--failover=0"], False),
+        ([], False),
+    ],
+)
+def test_the_value_of_a_switch_can_be_left_out(given: list[str], value: bool) -> None:
+    assert loaded(["outer", "inner", *given, *flags()], Role.REPLICATOR).switch("failover") is value
+
+
+def test_lists_and_pairs_can_be_repeated() -> None:
+    values = loaded(["outer", "inner", "--tables", "a,b", "--tables", "c", *flags()], Role.REPLICATOR)
+    assert values.names("tables") == ("a", "b", "c")
+    given = ["--group=g", "--nats-url=n", "--spark", "master=local[2]", "--spark", "spark.x=a,b=c"]
+    assert loaded(["outer", "inner", *given], Role.WORKER).pairs("spark") == {"spark.master": "local[2]", "spark.x": "a,b=c"}
+
+
+def test_an_empty_flag_counts_as_not_given() -> None:
+    assert loaded(["outer", "inner", "--schema=", *flags()], Role.REPLICATOR).text("schema") == "public"
+
+
+def test_what_has_no_effect_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PGSLUICE_SCHEMMA", "x")
+    loaded(["outer", "inner", *flags()], Role.REPLICATOR)
+    assert "a setting has no effect  name=PGSLUICE_SCHEMMA" in capsys.readouterr().err

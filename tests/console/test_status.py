@@ -1,0 +1,137 @@
+"""What ``pgsluice status`` shows, whatever is missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pgsluice.console.status import format_bytes, run
+from pgsluice.shared.broker.bucket import StateBucket, lease_key, worker_key
+from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
+from pgsluice.shared.errors import TransientError
+from tests.replicator.conftest import Group
+from tests.servers.child import free_port
+
+
+def settings(replication: Group, source: PostgresSettings | None) -> StatusSettings:
+    return StatusSettings(replication.name, source, replication.nats, replication.settings().log)
+
+
+def status(replication: Group, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    run(settings(replication, replication.source.settings), as_json=True)
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return content
+
+
+def test_a_group_that_was_never_started_shows_nothing(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(replication, capsys)
+    assert (found["bound_to"], found["slot"], found["stream"], found["workers"]) == (None, None, None, [])
+    run(settings(replication, None), as_json=False)
+    assert "never been started" in capsys.readouterr().out
+
+
+def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    replication.replicate()
+    for number in range(2):
+        replication.source.execute(f"INSERT INTO t VALUES ({number}, 'v')")
+        replication.replicate()
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        await bucket.put(worker_key("w"), record | {"sequence": 1, "stream_created": state.created})
+
+    replication.with_broker(register)
+    found = status(replication, capsys)
+    assert found["slot"]["confirmed_flush"] == replication.confirmed_lsn()
+    assert (found["slot"]["lost"], found["slot"]["lag_bytes"] >= 0) == ("", True)
+    assert found["stream"]["last_sequence"] == 2
+    [worker] = found["workers"]
+    assert (worker["lag_messages"], worker["lag_bytes"]) == (1, len(replication.last_message().data))
+    assert 0 < worker["lag_s"] < 60
+    run(settings(replication, replication.source.settings), as_json=False)
+    shown = capsys.readouterr().out
+    assert "w: sequence 1, commit 0/1, 1 messages" in shown
+    assert "not running, HOLDS BACK 1 messages (pgsluice forget --worker w" in shown
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_a_lease_that_is_not_renewed_is_no_sign_of_a_worker(
+    replication: Group, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    replication.replicate()
+
+    async def leave(_: ChangeStream, bucket: StateBucket) -> None:
+        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        await bucket.put(worker_key("w"), record | {"sequence": 0, "stream_created": ""})
+        await bucket.put(lease_key("w"), {"host": "here", "pid": 1})
+
+    replication.with_broker(leave)
+    monkeypatch.setattr("pgsluice.console.status.LEASE_DURATION_S", seconds)
+    [worker] = status(replication, capsys)["workers"]
+    assert worker["holds_lease"] == bool(seconds)
+
+
+def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_copied(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    since = "2026-01-31T12:00:00+00:00"
+    missed = [
+        {"oid": 1, "table": "public.copied", "changes": 3, "since": since, "expected": False},
+        {"oid": 2, "table": "public.streamed", "changes": 2, "since": since, "expected": False},
+        {"oid": 3, "table": "public.filtered", "changes": 1, "since": since, "expected": True},
+    ]
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        record |= {"sequence": 0, "stream_created": state.created, "missed": missed, "missed_tables": 5}
+        await bucket.put(worker_key("w"), record)
+        ledger = Ledger(bucket)
+        for oid in (1, 3):
+            await ledger.store_table(TableRecord(oid, "public", "t", Phase.FINISHED_COPY, since, "s", "0/1"))
+
+    replication.with_broker(register)
+    [worker] = status(replication, capsys)["workers"]
+    assert [(each["table"], each["changes"], each["diverged"]) for each in worker["missed"]] == [
+        ("public.copied", 3, True),
+        ("public.streamed", 2, False),
+        ("public.filtered", 1, False),
+    ]
+    run(settings(replication, None), as_json=False)
+    shown = capsys.readouterr().out
+    seen = "met no row since 2026-01-31T12:00:00"
+    assert f"3 changes of table public.copied {seen}; it was copied, so SOURCE AND TARGET DIFFER" in shown
+    assert f"2 changes of table public.streamed {seen}\n" in shown
+    assert "and those of 2 tables more" in shown
+
+
+def test_a_source_that_does_not_answer_is_said_and_the_rest_is_shown(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    run(settings(replication, replace(replication.source.settings, port=free_port())), as_json=False)
+    shown = capsys.readouterr().out
+    assert "slot         not known: PostgreSQL at 127.0.0.1" in shown
+    assert "stream       0 messages" in shown
+
+
+def test_a_broker_that_does_not_answer_is_a_transient_error(replication: Group) -> None:
+    nowhere = replace(replication.nats, url=f"nats://127.0.0.1:{free_port()}")
+    with pytest.raises(TransientError, match="does not answer"):
+        run(replace(settings(replication, None), nats=nowhere), as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10 << 30, "10.0 GiB"), (1 << 42, "4.0 TiB")]
+)
+def test_sizes_are_shown_in_a_unit_that_fits(count: int, text: str) -> None:
+    assert format_bytes(count) == text

@@ -1,0 +1,79 @@
+"""What the status says of copied tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from pgsluice.console.table_status import format_tables, table_statuses
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.streams import StreamState
+
+SNAPSHOT = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY_AND_STREAM, "then", "later", 40, "7", "shop", "earlier")
+COPIED = TableRecord(
+    oid=1,
+    schema="public",
+    table="orders",
+    phase=Phase.FINISHED_COPY,
+    since="2026-01-01T00:00:10+00:00",
+    snapshot="s",
+    lsn="0/80",
+    began_at="2026-01-01T00:00:00+00:00",
+    rows=1_000_000,
+    bytes=110_000_000,
+    ranges_done=4,
+    ranges=4,
+)
+STREAM = StreamState("created", 1, 9, 9, 900, 1000)
+
+
+def records(snapshot: SnapshotRecord, *tables: TableRecord, **workers: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {"snapshot": asdict(snapshot)} | {f"table.{table.oid}": asdict(table) for table in tables}
+    return found | {f"worker.{name}": record for name, record in workers.items()} | {"replicator": {"flushed_lsn": "0/90"}}
+
+
+def worker(snapshot_sequence: int, commit_lsn: str, sequence: int = 0) -> dict[str, Any]:
+    return {"snapshot_sequence": snapshot_sequence, "commit_lsn": commit_lsn, "sequence": sequence}
+
+
+@pytest.mark.parametrize(
+    ("workers", "phase"),
+    [
+        ({}, Phase.FINISHED_COPY),
+        ({"w": worker(39, "0/0")}, Phase.FINISHED_COPY),
+        ({"w": worker(40, "0/78")}, Phase.CATCHUP),
+        ({"w": worker(40, "0/80")}, Phase.READY),
+        ({"w": worker(40, "0/0", sequence=9)}, Phase.READY),
+        ({"w": worker(40, "0/80"), "slow": worker(40, "0/0", sequence=8)}, Phase.CATCHUP),
+    ],
+)
+def test_a_copied_table_goes_on_with_the_slowest_worker(workers: dict[str, dict[str, Any]], phase: Phase) -> None:
+    [status] = table_statuses(records(SNAPSHOT, COPIED, **workers), STREAM)
+    assert status.phase is phase
+
+
+def test_before_the_whole_copy_is_finished_a_table_is_only_copied() -> None:
+    running = replace(SNAPSHOT, state=CopyState.RUNNING)
+    [status] = table_statuses(records(running, COPIED, w=worker(40, "0/80")), STREAM)
+    assert status.phase is Phase.FINISHED_COPY
+
+
+def test_a_group_that_never_copied_has_no_tables_to_show() -> None:
+    assert table_statuses({"replicator": {}}, None) == []
+
+
+def test_the_table_of_tables_has_figures_and_says_what_is_wrong() -> None:
+    errored = replace(
+        COPIED, oid=2, table="Bad", phase=Phase.ERRORED, rows=10, ranges_done=1, error="it failed", remedy="mend it"
+    )
+    new = TableRecord(3, "sales", "new", Phase.INIT, "2026-01-01T00:00:00+00:00")
+    lines = list(format_tables(table_statuses(records(SNAPSHOT, COPIED, errored, new), STREAM)))
+    assert lines == [
+        "table          phase          rows       MB     ranges  rows/s   since",
+        "public.Bad     errored               10  110.0     1/4        1  2026-01-01T00:00:10",
+        "    it failed: mend it",
+        "public.orders  finished_copy  1,000,000  110.0     4/4  100,000  2026-01-01T00:00:10",
+        "sales.new      init                   0    0.0     0/0        -  2026-01-01T00:00:00",
+    ]

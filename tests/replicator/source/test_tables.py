@@ -1,0 +1,109 @@
+"""Which tables are taken, and which are refused before they are published."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.tables import TablePattern, check_replica_identity, select_tables
+from pgsluice.shared.errors import TerminalError, UsageError
+from tests.replicator.conftest import ALL_OPERATIONS, Group
+from tests.servers import Database
+
+
+def select(database: Database, *patterns: str, schema: str = "public") -> list[str]:
+    async def call() -> list[str]:
+        source = await Source.connect(database.settings)
+        try:
+            tables = await select_tables(source, patterns, schema)
+            check_replica_identity(tables, ALL_OPERATIONS)
+            return [table.qualified_name for table in tables]
+        finally:
+            await source.close()
+
+    return asyncio.run(call())
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "table"),
+    [
+        ("orders", "public", "orders"),
+        ("sales.orders", "sales", "orders"),
+        ("sales.*", "sales", None),
+        ('"Sales 2.0"."odd ""name"""', "Sales 2.0", 'odd "name"'),
+        ("größe-?", "public", "größe-?"),
+    ],
+)
+def test_a_pattern_names_a_table_or_a_schema(text: str, schema: str, table: str | None) -> None:
+    assert TablePattern.parse(text, "public") == TablePattern(schema, table)
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", '"open', "a.", ".b"])
+def test_a_malformed_pattern_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a table"):
+        TablePattern.parse(text, "public")
+
+
+def test_without_patterns_every_publishable_table_of_the_schema_is_taken(source_database: Database) -> None:
+    source_database.execute("CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE a (id int PRIMARY KEY)")
+    source_database.execute("CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE VIEW v AS SELECT * FROM a")
+    source_database.execute("CREATE SCHEMA other; CREATE TABLE other.c (id int PRIMARY KEY)")
+    assert select(source_database) == ["public.a", "public.b"]
+    assert select(source_database, "other.*", "b") == ["other.c", "public.b"]
+
+
+def test_partitions_are_taken_through_their_root(source_database: Database) -> None:
+    source_database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    source_database.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (10)")
+    assert select(source_database) == ["public.p"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "pattern", "what"),
+    [
+        ("CREATE UNLOGGED TABLE x (id int PRIMARY KEY)", "x", "is unlogged"),
+        ("CREATE VIEW x AS SELECT 1", "x", "is a view"),
+        ("CREATE SEQUENCE x", "x", "is a sequence"),
+        ("SELECT 1", "x", "table 'public.x' does not exist"),
+        ("SELECT 1", "x.y", "schema 'x' does not exist"),
+        ("SELECT 1", "public.*", "has no tables"),
+        ("SELECT 1", "pg_catalog.pg_class", "is a system table"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(source_database: Database, statement: str, pattern: str, what: str) -> None:
+    source_database.execute(statement)
+    with pytest.raises(UsageError, match=what):
+        select(source_database, pattern)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "CREATE TABLE x (id int)",
+        "CREATE TABLE x (id int PRIMARY KEY); ALTER TABLE x REPLICA IDENTITY NOTHING",
+        "CREATE TABLE x (id int PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE x (id int) PARTITION BY RANGE (id); ALTER TABLE x REPLICA IDENTITY FULL; "
+        "CREATE TABLE x1 PARTITION OF x FOR VALUES FROM (1) TO (10)",
+    ],
+)
+def test_a_table_whose_updates_would_fail_is_refused_before_it_is_published(replication: Group, definition: str) -> None:
+    replication.source.execute(definition)
+    with pytest.raises(TerminalError, match=r"public\.x.*REPLICA IDENTITY FULL"):
+        replication.replicate()
+    assert replication.source.execute("SELECT FROM pg_publication") == []
+    replication.replicate(publish=("insert", "truncate"))
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "CREATE TABLE x (id int); ALTER TABLE x REPLICA IDENTITY FULL",
+        "CREATE TABLE x (id int NOT NULL UNIQUE); ALTER TABLE x REPLICA IDENTITY USING INDEX x_id_key",
+        "CREATE TABLE x (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE x1 PARTITION OF x FOR VALUES FROM (1) TO (10)",
+    ],
+)
+def test_a_table_with_any_usable_replica_identity_is_taken(source_database: Database, definition: str) -> None:
+    source_database.execute(definition)
+    assert select(source_database) == ["public.x"]

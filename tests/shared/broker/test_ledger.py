@@ -1,0 +1,58 @@
+"""The ledger of a copy, as the state bucket holds it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.names import GroupNames
+from tests.servers import NatsServer
+
+SNAPSHOT = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "then", "", 0, "7", "shop", "earlier")
+TABLE = TableRecord(17, "public", "t", Phase.DATA_SYNC, "then", "s", "0/100", attempt=2, rows=3, error="", remedy="")
+
+
+@pytest.fixture
+async def bucket(group: str, nats_server: NatsServer) -> AsyncIterator[StateBucket]:
+    client = await connect(nats_server.settings(), "test")
+    made = StateBucket(client, GroupNames(group))
+    await made.ensure(StreamSettings(1, (), 1 << 20, 60.0))
+    yield made
+    await client.close()
+
+
+async def test_records_are_loaded_as_they_were_stored(bucket: StateBucket) -> None:
+    ledger = Ledger(bucket)
+    assert await ledger.load() == LedgerContent(None, {})
+    await ledger.store_snapshot(SNAPSHOT)
+    await ledger.store_table(TABLE)
+    await bucket.put("replicator", {"flushed_lsn": "0/1"})
+    assert await ledger.load() == LedgerContent(SNAPSHOT, {17: TABLE})
+    assert await ledger.load_snapshot() == SNAPSHOT
+    await ledger.remove_table(17)
+    assert (await ledger.load()).tables == {}
+
+
+async def test_a_record_of_another_form_is_an_error_that_names_it(bucket: StateBucket) -> None:
+    await bucket.put("table.17", {"oid": 17, "phase": "asleep"})
+    with pytest.raises(TerminalError, match=r"record table\.17 of the state bucket .* is malformed"):
+        await Ledger(bucket).load()
+
+
+def test_the_copy_holds_what_commits_below_its_lsn() -> None:
+    border = parse_lsn("0/100")
+    assert [TABLE.holds(LSN(lsn)) for lsn in (border - 8, border, border + 8)] == [True, False, False]
+    assert not TableRecord(1, "public", "t", Phase.INIT, "then").holds(LSN(0))
+
+
+def test_tables_wait_until_they_are_copied_or_given_up() -> None:
+    tables = {oid: TableRecord(oid, "public", "t", phase, "then") for oid, phase in enumerate(Phase)}
+    waiting = LedgerContent(SNAPSHOT, tables).waiting_tables
+    assert [table.phase for table in waiting] == [Phase.INIT, Phase.DATA_SYNC]

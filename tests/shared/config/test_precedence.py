@@ -1,0 +1,191 @@
+"""Which of the flag, the environment, the file and the default wins, for every option of the table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pgsluice.shared import config
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.options import BY_NAME, OPERATIONS, OPTIONS, Option, Role
+from pgsluice.shared.errors import UsageError
+from tests.configuration import REQUIRED, case_name, load, roles_of, yaml_file
+
+COMPANIONS = {
+    "nats-user": {"nats-password": "x"},
+    "nats-password": {"nats-user": "x"},
+    "nats-password-file": {"nats-user": "x"},
+    "recopy": {"copy-and-stream": "true"},
+    "nats-tls-key": {"nats-tls-cert": "/dev/null"},
+    "sslkey": {"sslcert": "/dev/null"},
+    "target-sslkey": {"target-sslcert": "/dev/null"},
+}
+"""What an option needs beside it."""
+
+REFUSED_FOR_NOW = {"track-ddl"}
+
+SAMPLES = {
+    Kind.TEXT: (("one", "one"), ("two", "two"), ("three", "three")),
+    Kind.NUMBER: (("1", 1), ("2", 2), ("3", 3)),
+    Kind.SIZE: (("1MiB", 2**20), ("2MiB", 2**21), ("4MiB", 2**22)),
+    Kind.DURATION: (("1s", 1.0), ("2m", 120.0), ("3h", 10_800.0)),
+    Kind.LSN: (("0/1", "0/1"), ("0/2", "0/2"), ("0/3", "0/3")),
+    Kind.SERVERS: (("nats://a", "nats://a"), ("b", "nats://b"), ("tls://c", "tls://c")),
+    Kind.URL: (("https://a/", "https://a/"), ("http://b:80/c", "http://b:80/c"), ("https://c?d", "https://c?d")),
+    Kind.LIST: (("a,b", ("a", "b")), ("c", ("c",)), ("d e", ("d", "e"))),
+    Kind.FILE: (("/dev/null", "/dev/null"), ("/dev/zero", "/dev/zero"), ("/dev/full", "/dev/full")),
+}
+
+LAYERS = ("flag", "environment", "file")
+
+
+def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
+    if option.name == "publish":
+        return tuple((operation, (operation,)) for operation in OPERATIONS)
+    if option.choices:
+        return tuple((choice, choice) for choice in (option.choices * 2)[:3])
+    return SAMPLES[option.kind]
+
+
+def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> config.Values:
+    """Loads ``option`` from the layers in ``given``, and all that it needs beside it from the file."""
+    roles = set(roles_of(option))
+    needed = {other.name: other.example for other in OPTIONS if not roles.isdisjoint(other.required)} | REQUIRED
+    rest = {key: value for key, value in needed.items() if key != option.name} | COMPANIONS.get(option.name, {})
+    path = yaml_file(directory, rest | ({option.name: given["file"]} if "file" in given else {}))
+    flags: dict[str, str | tuple[str, ...]] = {"config": path}
+    if "flag" in given:
+        flags[option.name] = (given["flag"],) if option.kind is Kind.LIST else given["flag"]
+    environment = {option.variable: given["environment"]} if "environment" in given else {}
+    return config.load(flags, environment, *roles_of(option))
+
+
+def precedence_cases(refused: bool) -> Iterator[tuple[Option, tuple[str, ...]]]:
+    for option in OPTIONS:
+        one_value = option.name != "config" and not option.content_of and option.kind is not Kind.PAIRS
+        if one_value and (option.name in REFUSED_FOR_NOW) is refused:
+            for count in range(1, 4):
+                yield from ((option, layers) for layers in itertools.combinations(LAYERS, count))
+
+
+@pytest.mark.parametrize(("option", "layers"), list(precedence_cases(refused=False)), ids=case_name)
+def test_flag_wins_over_environment_over_file(tmp_path: Path, option: Option, layers: tuple[str, ...]) -> None:
+    if option.kind is Kind.SWITCH:
+        samples: tuple[tuple[str, object], ...] = (("true", True), ("false", False), ("false", False))
+    else:
+        samples = sample_texts(option)
+    values = load_layers(tmp_path, option, {layer: samples[i][0] for i, layer in enumerate(layers)})
+    assert values.values[option.name] == samples[0][1]
+    assert values.places[option.name].startswith(place_of(option, layers[0], tmp_path))
+
+
+@pytest.mark.parametrize(("option", "layers"), list(precedence_cases(refused=True)), ids=case_name)
+def test_what_is_not_available_yet_is_refused_where_it_was_found(tmp_path: Path, option: Option, layers: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="is not available in this version: ") as raised:
+        load_layers(tmp_path, option, {layer: "true" if i == 0 else "no" for i, layer in enumerate(layers)})
+    assert raised.value.fact.startswith(f"{option.name} ({place_of(option, layers[0], tmp_path)}")
+
+
+def place_of(option: Option, layer: str, directory: Path) -> str:
+    return {"flag": option.flag, "environment": option.variable, "file": f"{directory}/pgsluice.yaml, line "}[layer]
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default and not option.required], ids=case_name)
+def test_without_any_other_layer_the_default_holds(tmp_path: Path, option: Option) -> None:
+    values = load_layers(tmp_path, option, {})
+    assert values.places[option.name] == "default"
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.required], ids=case_name)
+def test_an_option_that_is_needed_and_missing_is_named_with_every_place_and_an_example(tmp_path: Path, option: Option) -> None:
+    for role in option.required:
+        path = yaml_file(tmp_path, {key: value for key, value in REQUIRED.items() if key != option.name})
+        roles = (Role.WORKER, role) if role is Role.POSTGRES else (role,)
+        with pytest.raises(UsageError) as raised:
+            config.load({"config": path}, {}, *roles)
+        assert str(raised.value) == (
+            f"{option.name} is not set: give {option.flag}, {option.variable} or '{option.name}:' in {path}; "
+            f"for example {option.flag} {option.example}"
+        )
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.content_of], ids=case_name)
+def test_a_secret_is_the_content_of_its_file_without_the_line_end(tmp_path: Path, option: Option) -> None:
+    (tmp_path / "secret").write_text(" hunter 2 \n")
+    values = load_layers(tmp_path, option, {"environment": str(tmp_path / "secret")})
+    assert values.text(option.content_of) == " hunter 2 "
+    assert values.places[option.content_of] == option.variable
+
+
+def test_a_secret_and_its_file_follow_the_same_precedence(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("from file")
+    from_file = {"password-file": str(tmp_path / "secret")}
+    given = {"config": yaml_file(tmp_path, REQUIRED | {"password": "plain"})}
+    assert config.load(given | from_file, {}, Role.STATUS).text("password") == "from file"
+    given = {"config": yaml_file(tmp_path, REQUIRED | from_file)}
+    assert config.load(given, {}, Role.STATUS).text("password") == "from file"
+    assert config.load(given, {"PGSLUICE_PASSWORD": "plain"}, Role.STATUS).text("password") == "plain"
+
+
+def test_a_secret_and_its_file_in_the_same_place_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    with pytest.raises(UsageError, match=r"password and password-file are both given \(--password-file\): give one of them"):
+        load(tmp_path, "", Role.STATUS, password="x", password_file=str(tmp_path / "secret"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
+def test_an_empty_or_unreadable_secret_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(UsageError, match=r"password: .*/secret \(--password-file\) (is empty|cannot be read)"):
+        load(tmp_path, "", Role.STATUS, password_file=str(tmp_path / "secret"))
+
+
+def test_an_empty_value_counts_as_not_given(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, REQUIRED | {"schema": "sales", "sslmode": "", "tables": "[]", "password": "~"})
+    environment = {"PGSLUICE_SCHEMA": "", "PGSLUICE_PORT": " "}
+    values = config.load({"config": path, "host": ""}, environment, Role.REPLICATOR)
+    assert (values.text("schema"), values.number("port"), values.text("host")) == ("sales", 5432, "db")
+    assert not any(values.given(name) for name in ("sslmode", "tables", "password"))
+
+
+def test_entries_of_the_spark_mapping_are_merged_one_by_one(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, REQUIRED | {"spark": '{master: "local[1]", memory: 2g, spark.ui.enabled: no}'})
+    environment = {"PGSLUICE_SPARK": '{"spark.ui.enabled": true, "spark.task.cpus": 1}'}
+    values = config.load({"config": path, "spark": ("master=local[4]", "spark.x=a=b")}, environment, Role.WORKER)
+    assert values.pairs("spark") == {
+        "spark.master": "local[4]",
+        "spark.driver.memory": "2g",
+        "spark.executor.memory": "2g",
+        "spark.ui.enabled": "true",
+        "spark.task.cpus": "1",
+        "spark.x": "a=b",
+    }
+
+
+def test_the_configuration_file_is_named_by_the_environment_too(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, REQUIRED | {"schema": "sales"})
+    assert config.load({}, {"PGSLUICE_CONFIG": path}, Role.REPLICATOR).text("schema") == "sales"
+
+
+def test_the_file_in_the_home_directory_is_read_when_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path(yaml_file(tmp_path, REQUIRED | {"schema": "sales"})).rename(tmp_path / ".pgsluice.yaml")
+    assert config.load({}, {}, Role.REPLICATOR).text("schema") == "sales"
+
+
+def test_without_a_file_everything_can_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    environment = {BY_NAME[name].variable: value for name, value in REQUIRED.items()}
+    assert config.load({}, environment, Role.REPLICATOR).text("host") == "db"
+
+
+def test_a_file_serves_every_role_and_keys_of_others_are_not_read(tmp_path: Path) -> None:
+    content = "target-port: nonsense\nbatch-size: ${NOT_SET_HERE}\nwebhook-url: x\ntransactions: maybe\n"
+    assert load(tmp_path, content, Role.REPLICATOR).text("group") == "orders"
+
+
+def test_an_overridden_value_is_not_read(tmp_path: Path) -> None:
+    assert load(tmp_path, "port: nonsense\npassword: ${NOT_SET_HERE}\n", Role.STATUS, port="1", password="x").number("port") == 1

@@ -1,0 +1,112 @@
+"""A server that refuses us in a language that we do not read is understood all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import psycopg
+import pytest
+
+from pgsluice.replicator.source import connection as source
+from pgsluice.shared.config.settings import PostgresSettings, PostgresSinkSettings
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.postgres.refused_connection import comes_from_server, refused_sqlstate
+from pgsluice.worker.sinks.postgres.target import connection as target
+from tests.servers import PostgresServer
+
+SSL_REQUEST = 80877103
+
+
+class GermanDoor(socketserver.BaseRequestHandler):
+    """Answers a startup message as PostgreSQL 15.18 does under lc_messages = 'de_DE.utf8', with ``error``."""
+
+    error: ClassVar[tuple[str, str]]
+
+    def handle(self) -> None:
+        while True:
+            (length,) = struct.unpack(">i", self.request.recv(4, 0x100))  # MSG_WAITALL
+            (code,) = struct.unpack_from(">i", self.request.recv(length - 4, 0x100))
+            if code != SSL_REQUEST:
+                break
+            self.request.sendall(b"N")
+        sqlstate, text = self.error
+        fields = f"SFATAL\0VFATAL\0C{sqlstate}\0M{text}\0Fauth.c\0L335\0Rauth_failed\0\0".encode()
+        self.request.sendall(b"E" + struct.pack(">i", len(fields) + 4) + fields)
+
+
+@contextmanager
+def german_door(sqlstate: str, text: str) -> Iterator[PostgresSettings]:
+    handler = type("Handler", (GermanDoor,), {"error": (sqlstate, text)})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield PostgresSettings("127.0.0.1", server.server_address[1], "shop", "ada", "geheim", "", "", "", "")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def source_refusal(settings: PostgresSettings) -> PgsluiceError:
+    with pytest.raises(PgsluiceError) as raised:
+        asyncio.run(source.connect(settings))
+    return raised.value
+
+
+def target_refusal(settings: PostgresSettings) -> PgsluiceError:
+    sink = PostgresSinkSettings(settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=1)
+    with pytest.raises(PgsluiceError) as raised:
+        target.connect(sink, "test")
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "text", "remedy"),
+    [
+        ("28P01", "Passwort-Authentifizierung für Benutzer »ada« fehlgeschlagen", "check user and password"),
+        ("28000", "kein pg_hba.conf-Eintrag für Host »::1«", "pg_hba.conf"),
+        ("28000", "Rolle »ada« existiert nicht", "check the user"),
+        ("3D000", "Datenbank »shop« existiert nicht", "check the name of the database|check dbname"),
+        ("42501", "keine Berechtigung für Datenbank »shop«", "CONNECT"),
+    ],
+)
+def test_a_refusal_that_lasts_needs_a_person_in_any_language(sqlstate: str, text: str, remedy: str) -> None:
+    with german_door(sqlstate, text) as settings:
+        for refusal, kind in ((source_refusal(settings), TerminalError), (target_refusal(settings), UsageError)):
+            assert type(refusal) is kind
+            assert text in refusal.fact
+            assert re.search(remedy, refusal.remedy)
+            assert "geheim" not in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "text"),
+    [("53300", "tut mir leid, schon zu viele Verbindungen"), ("57P03", "das Datenbanksystem startet")],
+)
+def test_a_refusal_that_passes_is_tried_again_in_any_language(sqlstate: str, text: str) -> None:
+    with german_door(sqlstate, text) as settings:
+        assert type(source_refusal(settings)) is TransientError
+        assert type(target_refusal(settings)) is TransientError
+
+
+def test_a_server_tells_the_code_of_its_refusal_and_nobody_else_does() -> None:
+    with PostgresServer(password="right") as server:
+        parameters = {"host": server.host, "port": server.port, "user": server.user, "password": "wrong", "dbname": "postgres"}
+        with pytest.raises(psycopg.OperationalError) as raised:
+            psycopg.connect(**parameters)
+        assert comes_from_server(raised.value)
+        assert refused_sqlstate(parameters, 10) == "28P01"
+        assert refused_sqlstate(parameters | {"password": "right", "dbname": "nowhere"}, 10) == "3D000"
+        assert refused_sqlstate(parameters | {"password": "right"}, 10) == ""
+    with pytest.raises(psycopg.OperationalError) as raised:
+        psycopg.connect(**parameters)
+    assert not comes_from_server(raised.value)
+    assert refused_sqlstate(parameters, 10) == ""
+    assert refused_sqlstate(parameters | {"host": "host.invalid"}, 10) == ""

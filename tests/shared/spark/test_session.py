@@ -1,0 +1,56 @@
+"""What Spark leaves behind, and what it gives to strangers: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgsluice.shared.spark import session as spark_session
+from pgsluice.shared.spark.session import Spark
+from tests.spark_stranger import read_blocks
+
+
+@pytest.mark.parametrize("has_shared_memory", [True, False])
+def test_what_the_jvm_writes_is_in_private_directories_that_go_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_environment: None, has_shared_memory: bool
+) -> None:
+    shared_memory, temporary = tmp_path / "shared memory", tmp_path / "temporary files"
+    for directory in (shared_memory, temporary):
+        directory.mkdir()
+    monkeypatch.setattr(spark_session, "_SHARED_MEMORY", shared_memory if has_shared_memory else tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    spark = Spark("test", {}, "pyspark.daemon")
+    try:
+        spark.start()
+        assert [path.parent for path in map(Path, temporary_directories(spark))] == [temporary]
+        assert Path(spark.checkpoint_directory()).is_relative_to(shared_memory if has_shared_memory else temporary)
+        assert spark.context.parallelize(range(10), 2).sum() == 45
+    finally:
+        spark.close()
+    assert [*temporary.iterdir()] == []
+    assert [*shared_memory.iterdir()] == []
+
+
+def temporary_directories(spark: Spark) -> list[str]:
+    arguments = Path(f"/proc/{spark.process_id}/cmdline").read_text().split("\0")
+    return [argument.removeprefix("-Djava.io.tmpdir=") for argument in arguments if argument.startswith("-Djava.io.tmpdir=")]
+
+
+BLOCKS = [f"broadcast_{number}_piece0" for number in range(8)]
+
+
+@pytest.mark.parametrize("authenticates", [True, False])
+def test_a_local_spark_gives_its_blocks_to_nobody_else(spark_environment: None, authenticates: bool) -> None:
+    """Unless the user wants it so: then the stranger of this test gets them, so it knows how to ask."""
+    spark = Spark(
+        "test", {"spark.master": "local[1]"} | ({} if authenticates else {"spark.authenticate": "false"}), "pyspark.daemon"
+    )
+    secret = "s3cret-of-a-task"
+    try:
+        spark.start()
+        assert spark.context.parallelize(range(3), 1).map(lambda number: secret[number]).collect() == ["s", "3", "c"]
+        assert spark.process_id is not None
+        assert bool(read_blocks(spark.process_id, BLOCKS)) is not authenticates
+    finally:
+        spark.close()

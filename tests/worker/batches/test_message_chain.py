@@ -1,0 +1,106 @@
+"""Messages follow each other by what each names as before it, however a batch is cut into partitions and receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import NO_ANCHOR, Anchor, Position
+from pgsluice.worker.batches.ownership import NEVER_COPIED
+from pgsluice.worker.batches.planning import SequenceRange
+from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.dead_letters.exclusions import Exclusions
+from pgsluice.worker.dead_letters.filter import LookThrough
+from pgsluice.worker.sinks.sink import Applied, Partition
+from tests.changes_builder import insert, table, transaction
+from tests.servers import NatsServer
+from tests.worker.encoded_changes import body_of
+from tests.worker.task_receipts import receipts
+
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+TABLE = table("t", "id bigint")
+APPLIED = Applied(1, 100, 1_000_000, "")
+CUTS = [[(2, 6)], [(2, 3), (4, 6)], [(2, 4), (5, 6)], [(2, 5), (6, 6)], [(n, n) for n in range(2, 7)]]
+"""The messages after ``APPLIED``, in partitions."""
+
+Sent = tuple[int | None, int | None]
+"""The numbers of the transactions that a message names as its own and as before it; None: it names none."""
+
+CHAINED: Sequence[Sent] = [(number, number - 1) for number in range(1, 7)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPerMessage(LookThrough):
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        for _ in messages:
+            yield b""
+
+
+def anchor(number: int | None) -> Anchor | None:
+    if not number:
+        return None if number is None else NO_ANCHOR
+    return Anchor(Position(LSN(number * 100), 1), number, number * 1_000_000)
+
+
+async def publish(server: NatsServer, group: str, sent: Sequence[Sent]) -> None:
+    """A message for each, with one change."""
+    client = await connect(server.settings(), "test")
+    stream = ChangeStream(client, GroupNames(group))
+    await stream.ensure(SETTINGS)
+    for number, (own, before) in enumerate(sent, 1):
+        body = body_of(transaction(number * 100, insert(TABLE, b"%d" % number), xid=number, committed_at=number * 1_000_000))
+        position = Position(LSN(number * 100), 1)
+        headers = MessageHeaders(position, position, LSN(0), number, 0, anchor=anchor(own), after=anchor(before))
+        await client.jetstream().publish(stream.subject, body, headers=headers.encode())
+    await client.close()
+
+
+def applied_messages(server: NatsServer, group: str, cut: Sequence[tuple[int, int]], writer: LookThrough) -> int:
+    """The last one of a batch that begins after the first message, which is applied."""
+    task = PartitionTask(server.settings(), group, "w", writer, NEVER_COPIED, Exclusions({}, {}, 1), Transformation())
+    ranges = [SequenceRange(False, first, last, len(cut)) for first, last in cut]
+    return receipts(task, ranges, APPLIED)[-1].last_sequence
+
+
+@pytest.mark.parametrize("writer", [LookThrough(), ReceiptPerMessage()], ids=["one receipt", "receipt per message"])
+def test_a_stream_without_a_break_is_applied_however_it_is_cut(nats_server: NatsServer, group: str, writer: LookThrough) -> None:
+    asyncio.run(publish(nats_server, group, CHAINED))
+    assert [applied_messages(nats_server, group, cut, writer) for cut in CUTS] == [6] * len(CUTS)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 5, 6])
+def test_a_break_is_found_wherever_it_is(nats_server: NatsServer, group: str, at: int) -> None:
+    sent = [(own, 17 if own == at else before) for own, before in CHAINED]
+    asyncio.run(publish(nats_server, group, sent))
+    for cut in CUTS:
+        with pytest.raises(TerminalError, match=f"message {at} of the change stream follows the change at 0/6A4:1, but"):
+            applied_messages(nats_server, group, cut, LookThrough())
+
+
+@pytest.mark.parametrize("earlier", [1, 2, 3, 4], ids="{} of an earlier version".format)
+def test_messages_of_an_earlier_version_name_none_and_those_after_them_follow_each_other(
+    nats_server: NatsServer, group: str, earlier: int
+) -> None:
+    sent = [(own if own > earlier else None, before if before > earlier else None) for own, before in enumerate(range(6), 1)]
+    asyncio.run(publish(nats_server, group, sent))
+    assert [applied_messages(nats_server, group, cut, LookThrough()) for cut in CUTS] == [6] * len(CUTS)
+    assert [applied_messages(nats_server, group, cut, ReceiptPerMessage()) for cut in CUTS] == [6] * len(CUTS)
+    sent[-1] = (6, 17)
+    asyncio.run(publish(nats_server, group + "_broken", sent))
+    for cut in CUTS:
+        with pytest.raises(
+            TerminalError, match="message 6 of the change stream follows the change at 0/6A4:1, but what was read"
+        ):
+            applied_messages(nats_server, group + "_broken", cut, LookThrough())

@@ -1,0 +1,183 @@
+"""The driver's side of dead letters: publishing them once, and applying them once when that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pgsluice.rules.transformation import UNTRANSFORMED
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.dead_letter import DeadLetter
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.worker.batches.ownership import NEVER_COPIED
+from pgsluice.worker.dead_letters.exclusions import table_key
+from pgsluice.worker.dead_letters.registry import DeadLetterOffice
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.dead_letters.task_report import DeadMail
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES
+from pgsluice.worker.sinks.sink import Applied
+from tests.changes_builder import Change, insert, table, transaction, update
+from tests.servers import Database, NatsServer
+from tests.worker.encoded_changes import body_of
+from tests.worker.sinks.postgres.conftest import Target
+
+EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
+ORDERS = table("public.orders", "id bigint", "note text")
+PASSED = Applied(10, 0, 0, "")
+
+
+class DyingOffice(DeadLetterOffice):
+    """That of a worker which dies before it takes letters out of the stream."""
+
+    def remove(self, letters: Sequence[StoredLetter]) -> None:
+        if letters:
+            raise KeyboardInterrupt
+
+
+class Worker:
+    """Offices and replays of one worker, one after the other, as processes would have them."""
+
+    def __init__(self, loop: EventLoopThread, nats: NatsServer, group: str, target: Target) -> None:
+        self.loop, self.target = loop, target
+        self.client = loop.run(connect(nats.settings(), "test"))
+        self.names = GroupNames(group)
+        settings = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+        loop.run(ChangeStream(self.client, self.names).ensure(settings))
+        self.stream = DeadLetterStream(self.client, self.names)
+        loop.run(self.stream.ensure_like(self.names.changes_stream))
+
+    def office(self, kind: type[DeadLetterOffice] = DeadLetterOffice, limit: int = 10) -> DeadLetterOffice:
+        office = kind(self.loop, self.client, self.names, "w", limit)
+        office.load()
+        return office
+
+    def replay(self, office: DeadLetterOffice, applied: Applied = PASSED) -> None:
+        Replay(office, UNTRANSFORMED, lambda: self.target.new_sink("w.replay")).run(applied)
+
+    def queue(self, *letters: DeadLetter) -> None:
+        for letter in letters:
+            self.loop.run(self.stream.publish(letter, queue=True))
+
+    def letters(self) -> list[StoredLetter]:
+        return self.loop.run(self.stream.letters("w"))
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer, group: str, target_database: Database) -> Iterator[Worker]:
+    loop, target = EventLoopThread("test"), Target(target_database, INLINE_BYTES)
+    made = Worker(loop, nats_server, group, target)
+    yield made
+    target.close()
+    loop.run(made.client.close())
+    loop.close()
+
+
+def letter(number: int, change: Change, reason: str = "too long", sequence: int = 1) -> DeadLetter:
+    position = Position(LSN(1000 * number), 1)
+    body = body_of(transaction(1000 * number, change))
+    return DeadLetter("w", position, change.table.qualified_name, reason, "2026-01-01T00:00:00Z", sequence, "", 1, body)
+
+
+def mail(*letters: DeadLetter) -> list[DeadMail]:
+    return [DeadMail(letters=letters)]
+
+
+def take(office: DeadLetterOffice, *letters: DeadLetter) -> None:
+    """New letters block rows, so the batch is to be written again."""
+    with pytest.raises(RejectedChanges):
+        office.take(mail(*letters))
+
+
+def test_a_letter_is_published_once_whoever_finds_it_again(worker: Worker) -> None:
+    first = letter(1, insert(ORDERS, b"1", b"x"))
+    office = worker.office()
+    take(office, first)
+    office.take(mail(first))
+    worker.office().take(mail(first))  # a process that was started after a crash before the commit
+    assert [stored.letter for stored in worker.letters()] == [first]
+    assert worker.office().exclusions(NEVER_COPIED).blocked == {table_key(ORDERS): {(b"1",): first.position}}
+
+
+def test_a_large_letter_travels_in_chunks(worker: Worker) -> None:
+    large = letter(1, insert(ORDERS, b"1", b"x" * 5_000_000))
+    take(worker.office(), large)
+    (stored,) = worker.letters()
+    assert stored.letter == large
+    assert len(stored.sequences) > 1
+    office = worker.office()
+    office.remove(office.letters)
+    assert worker.loop.run(worker.stream.state()).messages == 0  # type: ignore[union-attr]
+
+
+def test_no_letter_is_published_beyond_the_limit(worker: Worker) -> None:
+    office = worker.office(limit=1)
+    with pytest.raises(TerminalError, match=r"2 changes of worker 'w' .*\(the first: too long\).*max-dead-letters \(1\)"):
+        office.take(mail(letter(1, insert(ORDERS, b"1", b"x")), letter(2, insert(ORDERS, b"2", b"x"))))
+    assert worker.letters() == []
+
+
+def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: Worker) -> None:
+    office = worker.office()
+    take(
+        office,
+        letter(1, insert(ORDERS, b"1", b"x")),
+        letter(3, insert(ORDERS, b"3", b"x")),
+        letter(2, insert(EVENTS, b"1", b"x")),
+    )
+    oid, position = ORDERS.oid, Position(LSN(2500), 1)
+    office.take([DeadMail(truncated=((oid, position),))])
+    office.remove_truncated()
+    assert [stored.letter.table for stored in worker.letters()] == ["public.events", "public.orders"]
+
+
+@pytest.mark.parametrize("letters", [1, 3])
+def test_a_replay_that_a_crash_interrupted_is_not_applied_twice(worker: Worker, letters: int) -> None:
+    worker.target.execute("CREATE TABLE events (id bigint, note text)")
+    worker.queue(*(letter(n, insert(EVENTS, b"%d" % n, b"x")) for n in range(1, letters + 1)))
+    with pytest.raises(KeyboardInterrupt):
+        worker.replay(worker.office(DyingOffice))
+    assert len(worker.letters()) == letters
+    worker.replay(worker.office())
+    assert worker.letters() == []
+    assert len(worker.target.table("public", "events")) == letters
+
+
+def test_a_letter_waits_until_the_worker_has_come_to_where_it_is_from(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    worker.queue(letter(1, insert(ORDERS, b"1", b"x"), sequence=11))
+    worker.replay(worker.office())
+    assert worker.target.table("public", "orders") == []
+    worker.replay(worker.office(), Applied(11, 0, 0, ""))
+    assert worker.target.table("public", "orders") == [("1", "x")]
+
+
+def test_what_is_refused_again_comes_back_with_the_later_letters_of_its_row(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(3))")
+    worker.queue(
+        letter(1, insert(ORDERS, b"1", b"long")), letter(2, insert(ORDERS, b"2", b"ok")), letter(3, update(ORDERS, b"1", b"ok"))
+    )
+    worker.replay(worker.office())
+    assert worker.target.table("public", "orders") == [("2", "ok")]
+    first, behind = worker.letters()
+    assert (first.is_queued, first.letter.attempts, behind.is_queued, behind.letter.attempts) == (False, 2, False, 2)
+    assert "SQLSTATE 22001" in first.letter.reason
+
+
+def test_a_letter_in_two_places_counts_where_it_went(worker: Worker) -> None:
+    """As when a move was interrupted."""
+    first = letter(1, insert(ORDERS, b"1", b"x"))
+    worker.loop.run(worker.stream.publish(first))
+    worker.queue(first)
+    assert [stored.is_queued for stored in worker.letters()] == [True]
+    worker.loop.run(worker.stream.publish(first.refused_again("still too long")))
+    assert [(stored.is_queued, stored.letter.attempts) for stored in worker.letters()] == [(False, 2)]

@@ -1,0 +1,110 @@
+"""What a worker finds of its own earlier reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from pgsluice.rules.routing import Routing
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.positions.missed_changes import REPORTED_TABLES
+from pgsluice.worker.positions.report import ProgressReport, check_report
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+from tests.servers import NatsServer
+from tests.state_bucket import seal_bucket
+from tests.waiting import wait_until_async
+from tests.worker.positions.test_missed_changes import SINCE, missed_changes, route
+
+
+@pytest_asyncio.fixture
+async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
+    client = await connect(nats_server.settings(), "test")
+    bucket = StateBucket(client, GroupNames(group))
+    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+    yield bucket
+    await client.close()
+
+
+def not_expected(error: BaseException) -> None:
+    raise AssertionError("the report ended") from error
+
+
+async def report(bucket: StateBucket, applied: Applied) -> None:
+    progress = ProgressReport(bucket, "postgres", applied)
+    await progress.start(not_expected)
+    await progress.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_without_a_report_or_with_one_of_nothing_may_begin(bucket: StateBucket) -> None:
+    await check_report(bucket, "postgres", NOTHING_APPLIED)
+    await report(bucket, NOTHING_APPLIED)
+    await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+async def test_changes_that_met_no_row_are_told_those_that_should_have_met_one_first(bucket: StateBucket) -> None:
+    rules = Transformation(routing=Routing([route("routed")]))
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED, rules)
+    missed = [missed_changes(oid, f"t{oid}", changes=oid) for oid in range(1, REPORTED_TABLES + 3)]
+    progress.note_missed([missed_changes(99, "routed", changes=99), *missed])
+    await progress.start(not_expected)
+    await progress.stop()
+    entry = await bucket.get(worker_key("postgres"))
+    assert entry is not None
+    told = entry.value["missed"]
+    assert [each["changes"] for each in told] == list(range(REPORTED_TABLES + 2, 2, -1))
+    assert told[0] == {"oid": 22, "table": "public.t22", "changes": 22, "since": SINCE, "expected": False}
+    assert entry.value["missed_tables"] == REPORTED_TABLES + 3
+
+
+@pytest.mark.asyncio
+async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucket) -> None:
+    async def waiting() -> Any:
+        entry = await bucket.get(worker_key("postgres"))
+        return entry.value["waiting"] if entry else None
+
+    async def is_told() -> bool:
+        return bool(await waiting() == "no room")
+
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(not_expected)
+    assert await waiting() == ""
+    progress.note_waiting("no room")
+    await wait_until_async(is_told, what="the reason in the report")
+    progress.note(Applied(1, 1, 1, "then"), 1)
+    await progress.stop()
+    assert await waiting() == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("reported", [Applied(7, 1, 1, "then"), Applied(0, 0, 0, "", snapshot_sequence=3)])
+async def test_a_sink_that_lost_the_position_of_its_worker_is_refused(bucket: StateBucket, reported: Applied) -> None:
+    await report(bucket, reported)
+    await check_report(bucket, "postgres", reported)
+    await check_report(bucket, "postgres", Applied(0, 0, 0, "then", snapshot_sequence=1))
+    await check_report(bucket, "another", NOTHING_APPLIED)
+    said = rf"no position of worker 'postgres'.*message {reported.sequence} .*message {reported.snapshot_sequence}: .*--name"
+    with pytest.raises(TerminalError, match=said):
+        await check_report(bucket, "postgres", NOTHING_APPLIED)
+
+
+@pytest.mark.asyncio
+async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket: StateBucket, group: str) -> None:
+    ended: asyncio.Queue[BaseException] = asyncio.Queue()
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(ended.put_nowait)
+    client = await connect(nats_server.settings(), "test")
+    await seal_bucket(client, group)
+    progress.note_waiting("something to report")
+    assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))
+    await client.close()

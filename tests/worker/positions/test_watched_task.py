@@ -1,0 +1,48 @@
+"""The end of a task in the background is told, and is waited for when it was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from pgsluice.shared.errors import TransientError
+from pgsluice.worker.positions.lease import WatchedTask
+
+
+def not_expected(error: BaseException) -> None:
+    raise AssertionError("nobody was to be told") from error
+
+
+async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    """As a publish of the NATS client does that flushes at that moment."""
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def publish_for_ever() -> None:
+        started.set()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    task = WatchedTask("the task", publish_for_ever(), not_expected)
+    await started.wait()
+    await asyncio.wait_for(task.cancel(), 10)
+    assert ended.is_set()
+
+
+async def test_a_task_that_ends_by_itself_is_told_like_one_that_fails() -> None:
+    told: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def end() -> None:
+        return
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    WatchedTask("the task", end(), told.put_nowait)
+    error = await asyncio.wait_for(told.get(), 10)
+    assert (type(error), str(error)) == (TransientError, "the task ended by itself: start the worker again")
+    WatchedTask("the task", fail(), told.put_nowait)
+    assert str(await asyncio.wait_for(told.get(), 10)) == "broken"

@@ -1,0 +1,406 @@
+"""What every sink promises (``worker.sinks.sink``), as tests: a sink's test class inherits them and says what its destination is.
+
+The changes are inserts into a table without a key, so a change that is applied twice is there twice. Where the order of a key's
+changes matters, they are those of a table with one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pytest
+
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, RenumberedSink, Sink
+from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
+from tests.worker.sinks.batch import (
+    STREAM_CREATED,
+    Batch,
+    apply,
+    apply_copied,
+    write,
+    write_copied,
+    write_copied_partition,
+    write_partition,
+)
+
+EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
+ACCOUNTS = table("public.accounts", "id bigint", "note text")
+LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
+
+
+class Destination(Protocol):
+    """Where a sink writes to, as a test sees it."""
+
+    is_exactly_once: bool
+    """Otherwise at least once."""
+
+    def new_sink(self) -> Sink:
+        """A sink that is not open, like that of a process just started. All have the same worker name and destination."""
+        ...
+
+    def delivered(self) -> list[int]:
+        """The ids of all events the destination holds, in the order in which they were delivered. What was copied before its
+        table was begun anew is not among them."""
+        ...
+
+    def accounts(self) -> dict[int, str]:
+        """The notes of the accounts by their ids, as who follows the destination knows them (``followed_accounts``)."""
+        ...
+
+
+def batch(*partitions: Iterable[int], note: bytes = b"n") -> Batch:
+    """Partitions of messages with the given sequences; each message is one transaction of two events."""
+    return [
+        [message(n, insert(EVENTS, b"%d" % (2 * n), note), insert(EVENTS, b"%d" % (2 * n + 1), note)) for n in sequences]
+        for sequences in partitions
+    ]
+
+
+def events(last_sequence: int) -> list[int]:
+    """The ids of all events in the messages 1 to ``last_sequence``, in commit order."""
+    return list(range(2, 2 * last_sequence + 2))
+
+
+def position(sequence: int) -> Applied:
+    """Where the worker is after that message of ``batch``."""
+    return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
+
+
+def copied_batch(*partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first") -> list[list[CopiedRows]]:
+    """The same events as those of ``batch``, in messages of the snapshot stream."""
+    return [
+        [copied(n, EVENTS, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
+        for sequences in partitions
+    ]
+
+
+def copied_position(snapshot_sequence: int) -> Applied:
+    return Applied(0, 0, 0, STREAM_CREATED, snapshot_sequence)
+
+
+def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """What the objects of ``worker.sinks.lines.json_lines`` come to, in the order in which they were delivered."""
+    notes: dict[int, str] = {}
+    for line in lines:
+        if line["table"] != ACCOUNTS.name:
+            continue
+        notes.pop((line["before"] or line["key"])["id"], None)
+        if line["after"] is not None:
+            notes[line["after"]["id"]] = line["after"]["note"]
+    return notes
+
+
+class SinkContract:
+    """Needs a fixture ``destination``; ``sink`` is open."""
+
+    @pytest.fixture
+    def sink(self, destination: Destination) -> Iterator[Sink]:
+        sink = destination.new_sink()
+        sink.open()
+        yield sink
+        sink.close()
+
+    @pytest.fixture
+    def successor(self, destination: Destination, sink: Sink) -> Iterator[Sink]:
+        """The sink of the process that is started when ``sink``'s has died; a test opens it when it has."""
+        successor = destination.new_sink()
+        yield successor
+        successor.close()
+
+    def test_nothing_is_applied_at_first(self, destination: Destination) -> None:
+        sink = destination.new_sink()
+        assert sink.open() == NOTHING_APPLIED
+        sink.close()
+
+    def test_a_committed_batch_is_delivered(self, destination: Destination, sink: Sink) -> None:
+        assert apply(sink, batch([1, 2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_open_returns_what_the_last_commit_returned(self, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        applied = apply(sink, batch([2], [3]))
+        sink.close()
+        assert successor.open() == applied == position(3)
+
+    def test_a_sink_goes_on_at_another_sequence_when_the_stream_counts_anew(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """Three messages were applied; the stream holds the same changes in one message now."""
+        apply(sink, batch([1, 2, 3]))
+        sink.close()
+        applied = successor.open()
+        assert isinstance(successor, RenumberedSink)
+        moved = replace(applied, sequence=1)
+        successor.renumber(moved)
+        change = transaction(4000, insert(EVENTS, b"8", b"n"), insert(EVENTS, b"9", b"n"), xid=4, committed_at=4)
+        after = apply(successor, [[message_of(2, change)]])
+        assert after == Applied(2, 4000, 4, STREAM_CREATED)
+        assert destination.delivered() == events(4)
+        successor.close()
+        assert successor.open() == after
+
+    def test_partitions_and_batches_are_delivered_in_commit_order(self, destination: Destination, sink: Sink) -> None:
+        apply(sink, batch([1, 2], [3, 4, 5], [6]))
+        apply(sink, batch([7], [8, 9]))
+        assert destination.delivered() == events(9)
+
+    def test_large_partitions_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
+        assert apply(sink, batch(range(1, 7), range(7, 9), note=LARGE_NOTE)) == position(8)
+        assert destination.delivered() == events(8)
+
+    def test_what_was_written_but_not_committed_is_not_delivered(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply(sink, batch([1]))
+        write(sink, batch([2, 3], note=LARGE_NOTE))
+        sink.close()
+        assert successor.open() == position(1)
+        assert destination.delivered() == events(1)
+
+    def test_after_a_crash_between_write_and_commit_the_batch_is_delivered_once(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        write(sink, batch([1, 2], [3], note=LARGE_NOTE))
+        sink.close()
+        assert successor.open() == NOTHING_APPLIED
+        assert apply(successor, batch([1, 2], [3], note=LARGE_NOTE)) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_after_a_crash_behind_a_commit_the_successor_goes_on_behind_it(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply(sink, batch([1], [2]))
+        write(sink, batch([3], note=LARGE_NOTE))
+        assert successor.open() == position(2)
+        assert apply(successor, batch([3, 4])) == position(4)
+        assert destination.delivered() == events(4)
+
+    def test_changes_of_a_key_are_delivered_in_their_order(self, destination: Destination, sink: Sink) -> None:
+        """Over transactions, partitions and batches; keys come, go and change."""
+        first = message(1, insert(ACCOUNTS, b"1", b"a"), insert(ACCOUNTS, b"2", b"a"), insert(ACCOUNTS, b"3", b"a"))
+        apply(
+            sink,
+            [
+                [first, message(2, update(ACCOUNTS, b"1", b"b"), update(ACCOUNTS, b"1", b"c"))],
+                [message(3, update(ACCOUNTS, b"1", b"d"), delete(ACCOUNTS, b"2", None))],
+                [message(4, insert(ACCOUNTS, b"2", b"e")), message(5, update(ACCOUNTS, b"4", b"f", old=(b"3", None)))],
+            ],
+        )
+        assert destination.accounts() == {1: "d", 2: "e", 4: "f"}
+        apply(sink, [[message(6, delete(ACCOUNTS, b"1", None))], [message(7, insert(ACCOUNTS, b"1", b"g"))]])
+        apply(sink, [[message(8, update(ACCOUNTS, b"2", b"h"), delete(ACCOUNTS, b"4", None))]])
+        assert destination.accounts() == {1: "g", 2: "h"}
+
+    def test_an_error_in_the_middle_of_a_partition_is_handed_on_and_delivers_nothing_of_it(
+        self, destination: Destination, sink: Sink
+    ) -> None:
+        """As when the broker does not answer while a task reads."""
+        apply(sink, batch([1]))
+        (messages,) = batch([2, 3, 4], note=LARGE_NOTE)
+        with pytest.raises(TransientError, match="does not answer"):
+            list(sink.writer().write(Partition(2, 4), cut_off(messages[:2])))
+        assert apply(sink, [messages]) == position(4)
+        assert destination.delivered() == events(4)
+
+    def test_a_partition_that_is_written_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        """As when Spark tries a task again, or runs two attempts: the driver sees the receipts of one."""
+        first, second = batch([1, 2], [3], note=LARGE_NOTE)
+        write(sink, [first])
+        receipts = write(sink, [first, second])
+        write(sink, [second])
+        assert sink.commit(receipts, STREAM_CREATED) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_a_batch_that_is_committed_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        """As when the worker could not tell whether a commit succeeded, and tries again."""
+        apply(sink, batch([1, 2], [3]))
+        assert apply(sink, batch([1, 2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_an_error_among_the_receipts_leaves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([2], [3]))), STREAM_CREATED)
+        sink.close()
+        assert successor.open() == position(1)
+        if destination.is_exactly_once:
+            assert destination.delivered() == events(1)
+
+    def test_the_same_sink_applies_a_batch_after_an_error_once(self, destination: Destination, sink: Sink) -> None:
+        apply(sink, batch([1]))
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([2], [3]))), STREAM_CREATED)
+        assert apply(sink, batch([2], [3])) == position(3)
+        assert destination.delivered() == events(3)
+
+    def test_a_successor_applies_a_batch_after_an_error(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write(sink, batch([1], [2], [3]))), STREAM_CREATED)
+        sink.close()
+        successor.open()
+        assert apply(successor, batch([1], [2], [3])) == position(3)
+        delivered = destination.delivered()
+        assert delivered[-len(events(3)) :] == events(3)
+        if destination.is_exactly_once:
+            assert len(delivered) == len(events(3))
+
+    @pytest.mark.parametrize("common", [0, 1])
+    def test_of_two_processes_only_one_moves_the_position(
+        self, destination: Destination, sink: Sink, successor: Sink, common: int
+    ) -> None:
+        """As when a worker that was thought dead comes back; ``common`` batches were applied before."""
+        if common:
+            apply(sink, batch([1]))
+        assert successor.open().sequence == common
+        apply(successor, batch(range(common + 1, 3)))
+        with pytest.raises(TerminalError, match="position of worker"):
+            apply(sink, batch(range(common + 1, 3), [3]))
+        successor.close()
+        assert successor.open() == position(2)
+        if destination.is_exactly_once:
+            assert destination.delivered() == events(2)
+
+    def test_a_message_without_changes_moves_the_position(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply(sink, batch([1]))
+        assert apply(sink, [[message_of(2, transaction(5000, committed_at=9))]]) == Applied(2, 5000, 9, STREAM_CREATED)
+        assert destination.delivered() == events(1)
+        sink.close()
+        assert successor.open().sequence == 2
+
+    def test_a_partition_without_messages_has_a_receipt(self, sink: Sink) -> None:
+        """As when all of them are left out, or are chunks of a message that began before."""
+        assert list(sink.writer().write(Partition(1, 1), iter(())))
+        assert list(sink.writer().write_copied(Partition(1, 1), iter(())))
+
+    def test_a_batch_in_which_nothing_commits_keeps_the_last_commit(self, sink: Sink) -> None:
+        apply(sink, batch([1]))
+        assert apply(sink, [[message_of(2)]]) == Applied(2, 1000, 1, STREAM_CREATED)
+
+    def test_a_transaction_in_several_messages_counts_when_it_commits(self, destination: Destination, sink: Sink) -> None:
+        opened = message_of(1, transaction(7000, insert(EVENTS, b"2", None), committed_at=5, commits=False))
+        closed = message_of(2, transaction(7000, insert(EVENTS, b"3", None), committed_at=5, first_ordinal=2))
+        assert apply(sink, [[opened], [closed]]) == Applied(2, 7000, 5, STREAM_CREATED)
+        assert destination.delivered() == events(1)
+
+    def test_a_writer_can_be_sent_to_another_process(self, destination: Destination, sink: Sink) -> None:
+        writer: PartitionWriter = pickle.loads(pickle.dumps(sink.writer()))
+        receipts = [receipt for messages in copied_batch([1]) for receipt in write_copied_partition(writer, messages)]
+        assert sink.commit(receipts, STREAM_CREATED) == copied_position(1)
+        receipts = [receipt for messages in batch([1], [2]) for receipt in write_partition(writer, messages)]
+        assert sink.commit(receipts, STREAM_CREATED).sequence == 2
+        assert destination.delivered() == [2, 3, *events(2)]
+
+    def test_copied_rows_are_delivered_and_move_their_own_position(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        assert apply_copied(sink, copied_batch([1, 2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+        sink.close()
+        assert successor.open() == copied_position(3)
+
+    def test_large_partitions_of_copied_rows_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
+        assert apply_copied(sink, copied_batch(range(1, 20), range(20, 22), note=LARGE_NOTE)) == copied_position(21)
+        assert destination.delivered() == events(21)
+
+    def test_copied_rows_that_are_written_twice_are_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        first, second = copied_batch([1, 2], [3], note=LARGE_NOTE)
+        write_copied(sink, [first])
+        receipts = write_copied(sink, [first, second])
+        write_copied(sink, [second])
+        assert sink.commit(receipts, STREAM_CREATED) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_copied_rows_that_are_committed_twice_are_delivered_once(self, destination: Destination, sink: Sink) -> None:
+        apply_copied(sink, copied_batch([1, 2], [3]))
+        assert apply_copied(sink, copied_batch([1, 2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_after_a_crash_between_write_and_commit_copied_rows_are_delivered_once(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """The successor cuts batches otherwise."""
+        apply_copied(sink, copied_batch([1]))
+        write_copied(sink, copied_batch([2], [3, 4]))
+        sink.close()
+        assert successor.open() == copied_position(1)
+        apply_copied(successor, copied_batch([2, 3]))
+        assert apply_copied(successor, copied_batch([4], [5])) == copied_position(5)
+        assert sorted(destination.delivered()) == events(5)
+
+    def test_the_same_sink_applies_copied_rows_after_an_error_once(self, destination: Destination, sink: Sink) -> None:
+        with pytest.raises(TransientError):
+            sink.commit(broken_off(write_copied(sink, copied_batch([1], [2], [3]))), STREAM_CREATED)
+        assert apply_copied(sink, copied_batch([1], [2], [3])) == copied_position(3)
+        assert destination.delivered() == events(3)
+
+    def test_of_two_processes_only_one_moves_the_position_of_the_copy(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        apply_copied(sink, copied_batch([1]))
+        successor.open()
+        apply_copied(successor, copied_batch([2]))
+        with pytest.raises(TerminalError, match="position of worker"):
+            apply_copied(sink, copied_batch([2], [3]))
+        successor.close()
+        assert successor.open() == copied_position(2)
+
+    def test_rows_that_were_copied_before_their_table_was_begun_anew_do_not_count(
+        self, destination: Destination, sink: Sink, successor: Sink
+    ) -> None:
+        """A batch of them was written and not committed, too."""
+        apply_copied(sink, copied_batch([1, 2], [3]))
+        write_copied(sink, copied_batch([4]))
+        sink.close()
+        assert successor.open() == copied_position(3)
+        apply_copied(successor, [[copied(4, table("public.others", "id bigint"), (b"1",))]])
+        assert apply_copied(successor, [[restart(5, EVENTS)]]) == copied_position(5)
+        assert destination.delivered() == []
+        assert apply_copied(successor, [[restart(5, EVENTS)]]) == copied_position(5)
+        apply_copied(successor, copied_batch([6], [7], snapshot="second"))
+        assert destination.delivered() == [12, 13, 14, 15]
+
+    def test_a_copy_without_rows_moves_the_position(self, destination: Destination, sink: Sink) -> None:
+        assert apply_copied(sink, [[copied(1, EVENTS)]]) == copied_position(1)
+        assert destination.delivered() == []
+
+    def test_changes_go_on_after_the_copy(self, destination: Destination, sink: Sink, successor: Sink) -> None:
+        apply_copied(sink, copied_batch([1], [2]))
+        sink.finish_copy()
+        after = message(1, insert(EVENTS, b"6", b"n"), insert(EVENTS, b"7", b"n"))
+        assert apply(sink, [[after]]) == Applied(1, 1000, 1, STREAM_CREATED, snapshot_sequence=2)
+        assert destination.delivered() == events(3)
+        sink.close()
+        assert successor.open() == Applied(1, 1000, 1, STREAM_CREATED, snapshot_sequence=2)
+
+    def test_a_copy_may_be_finished_at_any_time(self, destination: Destination, sink: Sink) -> None:
+        sink.finish_copy()
+        apply_copied(sink, copied_batch([1]))
+        sink.finish_copy()
+        sink.finish_copy()
+        assert apply_copied(sink, copied_batch([2])) == copied_position(2)
+        assert destination.delivered() == events(2)
+
+    def test_close_may_come_at_any_time(self, destination: Destination) -> None:
+        sink = destination.new_sink()
+        sink.close()
+        sink.open()
+        sink.close()
+        sink.close()
+
+
+def cut_off(messages: Iterable[MessageChanges]) -> Iterator[MessageChanges]:
+    """``messages``, then the error of a reader."""
+    yield from messages
+    raise TransientError("the broker does not answer", "wait")
+
+
+def broken_off(receipts: list[Receipt]) -> Iterator[Receipt]:
+    """All but the last receipt, then the error of a task."""
+    yield from receipts[:-1]
+    raise TransientError("the target does not answer", "wait")

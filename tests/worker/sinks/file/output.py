@@ -1,0 +1,81 @@
+"""The directory of a file sink, as its readers see it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgsluice.shared.config.settings import FileSinkSettings, NatsSettings
+from pgsluice.worker.sinks.file import FileSink
+from tests.worker.sinks.test_contract import worker_settings
+
+WORKER = replace(worker_settings("orders", NatsSettings("", "", "", "", "", "", "", "")), name="file")
+PREFIX = "orders.file."
+
+
+def file_settings(
+    directory: Path,
+    *,
+    file_format: str = "json",
+    compression: str = "none",
+    rotate_bytes: int = 1 << 30,
+    rotate_age_s: float = 3600.0,
+    transactions: bool = False,
+) -> FileSinkSettings:
+    return FileSinkSettings(str(directory), file_format, compression, rotate_bytes, rotate_age_s, transactions)
+
+
+def new_sink(directory: Path, **settings: Any) -> FileSink:
+    return FileSink(WORKER, file_settings(directory, **settings))
+
+
+def position_of(directory: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((directory / f"{PREFIX}position").read_bytes())
+    return record
+
+
+def finished_files(directory: Path) -> list[Path]:
+    """JSON lines that no one touches any more, in order."""
+    return sorted(path for path in directory.glob(f"{PREFIX}*.jsonl*") if path.suffix != ".part")
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """What counts: the finished files, and of the file in progress as much as the position file says."""
+    return [json.loads(line) for data in _contents(directory) for line in _whole_lines(data)]
+
+
+def _contents(directory: Path) -> Iterator[bytes]:
+    for path in finished_files(directory):
+        yield decompressed(path.name, path.read_bytes())
+    position = position_of(directory)
+    if position["bytes"]:
+        name = position["file"]
+        yield decompressed(name, (directory / name).read_bytes()[: position["bytes"]])
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    *whole, rest = data.split(b"\n")
+    assert rest == b"", "half a line"
+    return whole
+
+
+def decompressed(name: str, data: bytes) -> bytes:
+    name = name.removesuffix(".part")
+    if name.endswith(".gz"):
+        return gzip.decompress(data)
+    if name.endswith(".zst"):
+        plain: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+        return plain
+    return data
+
+
+def parquet_rows(directory: Path, table: str) -> list[dict[str, Any]]:
+    """The rows of a table's finished files, in order."""
+    return [row for path in sorted((directory / table).glob("*.parquet")) for row in pq.read_table(path).to_pylist()]

@@ -1,0 +1,70 @@
+"""The contract of sinks, kept by the file sink in each of its formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgsluice.worker.sinks.file import FileSink
+from tests.worker.sinks.contract import SinkContract, followed_accounts
+from tests.worker.sinks.file import output
+from tests.worker.sinks.test_contract import counting_events
+
+
+class LineDestination:
+    """What readers may rely on: finished files, and of the one in progress what the position file counts."""
+
+    is_exactly_once = True
+
+    def __init__(self, directory: Path, compression: str) -> None:
+        self._directory = directory
+        self._compression = compression
+
+    def new_sink(self) -> FileSink:
+        return output.new_sink(self._directory, compression=self._compression, rotate_bytes=200_000)
+
+    def delivered(self) -> list[int]:
+        return counting_events(output.lines(self._directory))
+
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(output.lines(self._directory))
+
+
+class TestLines(SinkContract):
+    @pytest.fixture(params=["none", "gzip", "zstd"])
+    def destination(self, tmp_path: Path, request: pytest.FixtureRequest) -> LineDestination:
+        return LineDestination(tmp_path / "out", request.param)
+
+
+class ParquetDestination:
+    """Finished files, which is all there is: every batch fills one."""
+
+    is_exactly_once = True
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def new_sink(self) -> FileSink:
+        return output.new_sink(self._directory, file_format="parquet", compression="zstd", rotate_bytes=1)
+
+    def delivered(self) -> list[int]:
+        rows = output.parquet_rows(self._directory, "public.events")
+        begun_anew = [index for index, row in enumerate(rows) if row["_operation"] == "RESTART"]
+        counting = rows[begun_anew[-1] + 1 :] if begun_anew else rows
+        return [row["id"] for row in counting]
+
+    def accounts(self) -> dict[int, str]:
+        notes: dict[int, str] = {}
+        for row in output.parquet_rows(self._directory, "public.accounts"):
+            notes.pop(json.loads(row["_before"])["id"] if row["_before"] else row["id"], None)
+            if row["_operation"] != "DELETE":
+                notes[row["id"]] = row["note"]
+        return notes
+
+
+class TestParquet(SinkContract):
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> ParquetDestination:
+        return ParquetDestination(tmp_path / "out")

@@ -1,0 +1,126 @@
+"""A sink on a database of its own, driven as the worker drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgsluice.shared.config.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
+from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.postgres import PostgresSink
+from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
+from pgsluice.worker.sinks.sink import Applied, Receipt
+from tests.changes_builder import Change, Truncate, message
+from tests.servers import Database
+from tests.worker.sinks.batch import STREAM_CREATED, write
+
+NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
+
+Changes = Sequence[Change | Truncate]
+
+
+class Target:
+    """The target database and one worker that writes to it."""
+
+    def __init__(self, database: Database, inline_bytes: int, most_stages: int = MOST_STAGES) -> None:
+        self.database = database
+        self.inline_bytes = inline_bytes
+        self.most_stages = most_stages
+        self.settings = PostgresSinkSettings(
+            database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+        )
+        self.sequence = 0
+        self._sinks: list[PostgresSink] = []
+        self._connection = database.connect()
+        self._sink: PostgresSink | None = None
+
+    @property
+    def sink(self) -> PostgresSink:
+        if self._sink is None:
+            self._sink = self.new_sink()
+            self._sink.open()
+        return self._sink
+
+    def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
+        """Another sink for the same target, not open."""
+        worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
+        sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages)
+        self._sinks.append(sink)
+        return sink
+
+    def messages(self, *changes: Changes) -> list[MessageChanges]:
+        """The next messages of the stream, one transaction each."""
+        first = self.sequence + 1
+        self.sequence += len(changes)
+        return [message(sequence, *each) for sequence, each in enumerate(changes, first)]
+
+    def write(self, *partitions: Sequence[Changes]) -> list[Receipt]:
+        """What tasks make of the next batch: partitions of transactions of changes."""
+        return write(self.sink, [self.messages(*partition) for partition in partitions])
+
+    def apply(self, *changes: Change | Truncate) -> Applied:
+        """A batch of one transaction."""
+        return self.apply_partitions([changes])
+
+    def apply_partitions(self, *partitions: Sequence[Changes]) -> Applied:
+        return self.commit([self.messages(*partition) for partition in partitions])
+
+    def commit(self, batch: Sequence[Sequence[MessageChanges]]) -> Applied:
+        """Writes the batch as often as the sink asks for it; raises RejectedChanges when it names changes."""
+        while True:
+            try:
+                return self.sink.commit(write(self.sink, batch), STREAM_CREATED)
+            except RejectedChanges as rejected:
+                if rejected.rejections:
+                    raise
+
+    def execute(self, statement: str) -> None:
+        self._connection.execute(statement.encode())
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query.encode()).fetchall()
+
+    def table(self, schema: str, name: str) -> list[tuple[Any, ...]]:
+        """All rows as text, sorted."""
+        query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, name))
+        with psycopg.ClientCursor(self._connection) as cursor:
+            rows = cursor.execute(query).fetchall()
+        return sorted((tuple(None if value is None else str(value) for value in row) for row in rows), key=repr)
+
+    def stages(self) -> list[str]:
+        found = self.rows(
+            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = 'pgsluice' AND c.relkind = 'r' AND c.relname ~ '^(stage|parked)_'"
+        )
+        return [name for (name,) in found]
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+        self._connection.close()
+
+
+@pytest.fixture
+def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
+    """Makes a target whose receipts carry so many bytes, and whose batches have so many staging tables."""
+    made: list[Target] = []
+
+    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES) -> Target:
+        made.append(Target(target_database, inline_bytes, most_stages))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=[INLINE_BYTES, 0], ids=["in the receipt", "staged"])
+def target(request: pytest.FixtureRequest, new_target: Callable[..., Target]) -> Target:
+    """Both ways for rows to reach the merge."""
+    return new_target(request.param)

@@ -1,0 +1,204 @@
+"""Locks, deadlocks, failovers and lost positions: what passes by is waited for, and nothing is applied on top of a gap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from pgsluice.shared.config.settings import LogSettings, WorkerSettings
+from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
+from pgsluice.worker.sinks.postgres import PostgresSink
+from tests.changes_builder import copied, insert, message, table, update
+from tests.servers import PostgresServer
+from tests.waiting import wait_until
+from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
+from tests.worker.sinks.postgres.conftest import NO_NATS, Target
+
+ITEMS = table("public.items", "id bigint", "note text")
+WAITING = "SELECT FROM pg_stat_activity WHERE application_name = 'pgsluice worker' AND wait_event_type = 'Lock'"
+
+
+def test_a_lock_that_somebody_keeps_is_given_up_after_its_timeout_and_tried_again(target: Target) -> None:
+    target.settings = replace(target.settings, lock_timeout_s=0.2)
+    target.apply(insert(ITEMS, b"1", b"a"))
+    messages = target.messages([update(ITEMS, b"1", b"b")])
+    with target.database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE items")
+        with pytest.raises(TransientError, match="55P03"):
+            target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
+    target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
+    assert target.table("public", "items") == [("1", "b")]
+
+
+def test_a_deadlock_with_somebody_else_is_transient(target: Target) -> None:
+    target.execute("ALTER DATABASE " + target.database.dbname + " SET deadlock_timeout = '3s'")
+    target.apply(insert(ITEMS, b"1", b"a"), insert(ITEMS, b"2", b"a"))
+    other_table = table("public.others", "id bigint", "note text")
+    target.apply(insert(other_table, b"1", b"a"))
+    messages = target.messages([update(ITEMS, b"1", b"b")], [update(other_table, b"1", b"b")])
+    outcome: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            target.sink.commit(write(target.sink, [messages[:1], messages[1:]]), STREAM_CREATED)
+        except TransientError as error:
+            outcome.append(error)
+
+    with target.database.connect(autocommit=False) as other:
+        other.execute("SET deadlock_timeout = '100s'")  # so that the worker is the one to be broken off
+        other.execute("UPDATE others SET note = 'theirs'")
+        committing = threading.Thread(target=commit)
+        committing.start()
+        wait_until(lambda: target.rows(WAITING), what="the worker waits for the row")
+        other.execute("UPDATE items SET note = 'theirs'")
+        committing.join(timeout=30)
+    assert [isinstance(error, TransientError) and "40P01" in str(error) for error in outcome] == [True]
+    target.sink.commit(write(target.sink, [messages[:1], messages[1:]]), STREAM_CREATED)
+    assert (target.table("public", "items"), target.table("public", "others")) == ([("1", "b"), ("2", "theirs")], [("1", "b")])
+
+
+@pytest.fixture
+def primary() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def standby(primary: PostgresServer) -> Iterator[Callable[[], PostgresServer]]:
+    """Makes a server that has what the primary has now."""
+    made: list[PostgresServer] = []
+
+    def make() -> PostgresServer:
+        primary.stop()
+        made.append(primary.copy("127.0.0.2"))
+        primary.start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+def fail_over(primary: PostgresServer, standby: PostgresServer) -> None:
+    """To libpq a server that takes no writes is a standby."""
+    with primary.connect() as connection:
+        connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        connection.execute("SELECT pg_reload_conf()")
+    standby.start()
+
+
+@pytest.fixture
+def followed(primary: PostgresServer) -> Iterator[Target]:
+    target = Target(primary.create_database("target"), inline_bytes=0)
+    hosts = f"{primary.host},127.0.0.2"
+    target.settings = replace(target.settings, target=replace(target.settings.target, host=hosts))
+    yield target
+    target.close()
+
+
+def test_a_failover_is_followed_to_the_host_that_takes_writes(
+    followed: Target, primary: PostgresServer, standby: Callable[[], PostgresServer]
+) -> None:
+    followed.apply(insert(ITEMS, b"1", b"a"))
+    successor = standby()
+    messages = followed.messages([insert(ITEMS, b"2", b"b")])
+    with pytest.raises(TransientError):  # the restart broke the connection
+        followed.sink.commit(write(followed.sink, [messages]), STREAM_CREATED)
+    receipts = write(followed.sink, [messages])
+    fail_over(primary, successor)
+    wait_until(lambda: is_read_only(primary), what="the old primary takes no writes")
+    with pytest.raises(TransientError):
+        followed.sink.commit(receipts, STREAM_CREATED)
+    wait_until(lambda: applied_by(followed.sink, 2, insert(ITEMS, b"2", b"b")), what="the worker finds the new primary")
+    with psycopg.connect(successor.dsn("target")) as connection:
+        assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == [(1, "a"), (2, "b")]
+
+
+def is_read_only(server: PostgresServer) -> bool:
+    with server.connect() as connection:
+        return connection.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
+
+
+def applied_by(sink: PostgresSink, sequence: int, change: object) -> bool:
+    try:
+        return apply(sink, [[message(sequence, change)]]).sequence == sequence  # type: ignore[arg-type]
+    except TransientError:
+        return False
+
+
+def test_a_failover_that_lost_batches_asks_for_a_start_which_applies_them_again(
+    followed: Target, primary: PostgresServer, standby: Callable[[], PostgresServer]
+) -> None:
+    followed.apply(insert(ITEMS, b"1", b"a"))
+    successor = standby()
+    sink = followed.new_sink()
+    assert sink.open().sequence == 1
+    apply(sink, [[message(2, insert(ITEMS, b"2", b"b"))]])
+    primary.kill()
+    successor.start()
+    with pytest.raises(TransientError):
+        apply(sink, [[message(3, insert(ITEMS, b"3", b"c"))]])
+    with pytest.raises(SinkBehindError, match="start again") as raised:
+        apply(sink, [[message(3, insert(ITEMS, b"3", b"c"))]])
+    assert raised.value.exit_code == 75
+    again = followed.new_sink()
+    assert again.open().sequence == 1
+    apply(again, [[message(2, insert(ITEMS, b"2", b"b")), message(3, insert(ITEMS, b"3", b"c"))]])
+    with psycopg.connect(successor.dsn("target")) as connection:
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (3,)
+
+
+def test_a_position_that_somebody_removed_stops_the_worker(target: Target) -> None:
+    target.apply(insert(ITEMS, b"1", b"a"))
+    messages = target.messages([insert(ITEMS, b"2", b"b")])
+    target.execute("DELETE FROM pgsluice.applied")
+    with pytest.raises(
+        TerminalError, match=r"position of worker 'postgres' of group 'orders' in pgsluice\.applied is gone.*restore"
+    ):
+        target.sink.commit(write(target.sink, [messages]), STREAM_CREATED)
+    assert target.table("public", "items") == [("1", "a")]
+
+
+def test_groups_and_workers_share_a_target_without_touching_each_others_positions(target: Target) -> None:
+    """One table is written by two of them."""
+
+    def new_sink(group: str) -> PostgresSink:
+        settings = replace(WORKER, group=group)
+        return PostgresSink(settings, target.settings, target.inline_bytes)
+
+    shared = table("public.shared", "id bigint", "note text")
+    sinks = {group: new_sink(group) for group in ("east", "west", "north-1", "north_1")}
+    for number, (group, sink) in enumerate(sinks.items(), 1):
+        assert sink.open().sequence == 0
+        own = table(f"public.{group}", "id bigint")
+        apply_copied(sink, [[copied(1, own, (b"1",)), copied(2, shared, (b"%d" % number, group.encode()))]])
+        sink.finish_copy()
+    failures: list[Exception] = []
+
+    def follow(group: str, number: int) -> None:
+        for sequence in range(1, 21):
+            note = f"{group} {sequence}".encode()
+            changes = (update(shared, b"%d" % number, note), insert(shared, b"%d" % (100 * sequence + number), note))
+            try:
+                apply(sinks[group], [[message(sequence, *changes)]])
+            except Exception as error:  # noqa: BLE001  whatever it is, the test reports it
+                failures.append(error)
+                return
+
+    following = [threading.Thread(target=follow, args=(group, number)) for number, group in enumerate(sinks, 1)]
+    for thread in following:
+        thread.start()
+    for thread in following:
+        thread.join(timeout=60)
+    for sink in sinks.values():
+        sink.close()
+    assert failures == []
+    assert target.rows("SELECT count(*), count(*) FILTER (WHERE note LIKE '% 20') FROM shared") == [(84, 8)]
+    assert target.rows("SELECT DISTINCT sequence, snapshot_sequence FROM pgsluice.applied") == [(20, 2)]
+
+
+WORKER = WorkerSettings("orders", "postgres", NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)

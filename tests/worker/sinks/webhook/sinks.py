@@ -1,0 +1,37 @@
+"""Webhook sinks on a test's receiver, and time that passes faster for their couriers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgsluice.shared.config.settings import NatsSettings, WebhookSinkSettings, WorkerSettings
+from pgsluice.worker.sinks.webhook import WebhookSink
+from tests.servers.http_server import HttpServer
+from tests.worker.sinks.test_contract import worker_settings
+
+SECRET = "whsec_" + "c2VjcmV0" * 6
+
+
+def webhook_settings(receiver: HttpServer | str, **changed: Any) -> WebhookSinkSettings:
+    """``receiver`` is a server or a URL."""
+    settings: dict[str, Any] = {
+        "url": receiver if isinstance(receiver, str) else receiver.url,
+        "format": "array",
+        "batch_size": 1000,
+        "batch_bytes": 1 << 20,
+        "connections": 4,
+        "timeout_s": 20.0,
+        "secret": "",
+        "token": "",
+        "headers": {},
+        "ca_file": "",
+        "allow_hosts": ("127.0.0.1",),
+        "transactions": False,
+        "shape": "json",
+    }
+    return WebhookSinkSettings(**settings | changed)
+
+
+def new_sink(nats: NatsSettings, group: str, receiver: HttpServer | str, **changed: Any) -> WebhookSink:
+    settings: WorkerSettings = worker_settings(group, nats)
+    return WebhookSink(settings, webhook_settings(receiver, **changed))

@@ -1,0 +1,44 @@
+"""The contract of all sinks, with a real server as the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.worker.sinks.webhook import WebhookSink
+from tests.servers import NatsServer
+from tests.servers.http_server import HttpServer
+from tests.state_bucket import ensure_bucket
+from tests.worker.sinks.contract import SinkContract, followed_accounts
+from tests.worker.sinks.test_contract import counting_events
+from tests.worker.sinks.webhook.sinks import new_sink
+
+
+class WebhookDestination:
+    is_exactly_once = False
+
+    def __init__(self, receiver: HttpServer, nats: NatsSettings, group: str, form: str) -> None:
+        self._receiver = receiver
+        self._nats = nats
+        self._group = group
+        self._form = form
+
+    def new_sink(self) -> WebhookSink:
+        return new_sink(self._nats, self._group, self._receiver, format=self._form, batch_size=3)
+
+    def delivered(self) -> list[int]:
+        return counting_events(self._receiver.objects())
+
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(self._receiver.objects())
+
+
+@pytest.mark.parametrize("form", ["array", "lines", "single"])
+class TestWebhook(SinkContract):
+    @pytest.fixture
+    def destination(self, nats_server: NatsServer, group: str, form: str) -> Iterator[WebhookDestination]:
+        ensure_bucket(nats_server.settings(), group)
+        with HttpServer() as receiver:
+            yield WebhookDestination(receiver, nats_server.settings(), group, form)

@@ -1,0 +1,276 @@
+"""What the webhook sink does with each kind of answer, and with receivers that do not answer as they should."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trustme
+
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.sink import Receipt
+from pgsluice.worker.sinks.webhook import WebhookSink
+from pgsluice.worker.sinks.webhook.lanes import WAITING_REQUESTS
+from tests.changes_builder import insert, message, table
+from tests.servers import NatsServer
+from tests.servers.http_server import Answer, Failure, HttpServer
+from tests.state_bucket import ensure_bucket
+from tests.waiting import wait_until
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
+from tests.worker.sinks.contract import batch, events, position
+from tests.worker.sinks.webhook.sinks import SECRET, new_sink
+from tests.worker.sinks.webhook.test_signature import expected_signature
+
+pytestmark = pytest.mark.timeout(60)
+
+DEADLINE_S = 30.0
+ROWS = table("public.rows", "id bigint", "note text")
+
+NewSink = Callable[..., WebhookSink]
+
+
+@pytest.fixture
+def nats(nats_server: NatsServer, group: str) -> NatsSettings:
+    ensure_bucket(nats_server.settings(), group)
+    return nats_server.settings()
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpServer]:
+    with HttpServer() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def open_sink(nats: NatsSettings, group: str, receiver: HttpServer) -> Iterator[NewSink]:
+    """Makes sinks that post to ``receiver``, or to the URL given, and are open."""
+    sinks = []
+
+    def open_one(to: HttpServer | str = receiver, **changed: object) -> WebhookSink:
+        sinks.append(new_sink(nats, group, to, **changed))
+        sinks[-1].open()
+        return sinks[-1]
+
+    yield open_one
+    for sink in sinks:
+        sink.close()
+
+
+def rows(count: int, sequence: int = 1, note: bytes = b"n") -> Batch:
+    """One partition with one message: so many rows with keys from 0."""
+    return [[message(sequence, *(insert(ROWS, b"%d" % n, note) for n in range(count)))]]
+
+
+def gaps(receiver: HttpServer) -> list[float]:
+    """The seconds between requests."""
+    times = [request.at for request in receiver.requests]
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def test_an_error_of_the_receiver_is_tried_again_with_growing_pauses(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Answer(500), Answer(503)]
+    assert apply(open_sink(), batch([1])) == position(1)
+    assert [request.answer.status for request in receiver.requests if isinstance(request.answer, Answer)] == [500, 503, 200]
+    assert len({(request.headers["idempotency-key"], request.body) for request in receiver.requests}) == 1
+    first, second = gaps(receiver)
+    assert 1.0 <= first < 2.0 <= second < 4.0
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 502, 504])
+def test_an_answer_that_asks_for_another_attempt_gets_one(status: int, receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Answer(status)]
+    apply(open_sink(), batch([1]))
+    assert len(receiver.requests) == 2
+
+
+def test_retry_after_is_obeyed_by_all_lanes(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Answer(429, {"Retry-After": "3"})]
+    receiver.delay_s = 0.05
+    apply(open_sink(format="single", connections=2), rows(20))
+    asked_at = next(request.at for request in receiver.requests if request.answer == Answer(429, {"Retry-After": "3"}))
+    after = sorted(request.at - asked_at for request in receiver.requests if request.at > asked_at)
+    assert sum(seconds < 2.9 for seconds in after) <= 1, "but for the other lane's request that was under way"
+    assert len(receiver.accepted) == 20
+
+
+@pytest.mark.parametrize("failure", [Failure.CLOSE, Failure.CLOSE_IN_ANSWER])
+def test_a_receiver_that_closes_in_the_middle_is_tried_again(failure: Failure, receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [failure]
+    apply(open_sink(), batch([1]))
+    assert len(receiver.requests) == 2
+    assert gaps(receiver)[0] >= 1.0
+
+
+@pytest.mark.parametrize("failure", [Failure.HANG, Failure.DRIP])
+def test_a_receiver_that_does_not_come_to_an_end_is_tried_again(
+    failure: Failure, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answers = [failure]
+    apply(open_sink(timeout_s=1.0), batch([1]))
+    assert len(receiver.requests) == 2
+    assert 2.0 <= gaps(receiver)[0] < 4.0
+
+
+def test_a_kept_connection_that_was_closed_meanwhile_costs_no_pause(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Failure.CLOSE_AFTER, Failure.CLOSE_AFTER]
+    sink = open_sink()
+    for sequence in (1, 2, 3):
+        apply(sink, batch([sequence]))
+    assert receiver.objects() != []
+    assert max(gaps(receiver)) < 1.0
+    assert len(receiver.requests) == 3
+
+
+def test_a_receiver_that_is_down_is_tried_again_until_it_is_back(open_sink: NewSink) -> None:
+    with HttpServer() as gone:
+        pass
+    sink = open_sink(gone)
+    committing = threading.Thread(target=apply, args=(sink, batch([1])), daemon=True)
+    committing.start()
+    with HttpServer(port=gone.port) as back:
+        committing.join(DEADLINE_S)
+        assert not committing.is_alive()
+        assert [each["after"]["id"] for each in back.objects()] == events(1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed(status: int, receiver: HttpServer, open_sink: NewSink) -> None:
+    with HttpServer() as elsewhere:
+        receiver.answer = lambda request: Answer(status, {"Location": elsewhere.url})
+        with pytest.raises(TerminalError, match=f"answered with status {status}.*redirects are not followed") as raised:
+            apply(open_sink(), batch([1]))
+        assert "from=test" not in str(raised.value)
+        assert elsewhere.requests == []
+
+
+def test_an_error_that_ends_one_lane_ends_the_patience_of_the_others(receiver: HttpServer, open_sink: NewSink) -> None:
+    """One lane would wait for ever."""
+    receiver.answer = lambda request: Answer(301) if b'"id":0,' in request.body else Answer(503)
+    with pytest.raises(TerminalError, match="status 301"):
+        apply(open_sink(format="single"), rows(20))
+
+
+def test_requests_are_signed_and_carry_the_given_headers(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Answer(500)]
+    apply(open_sink(secret=SECRET, token="t0ken", headers={"X-Tenant": "shop"}), batch([1]))
+    for request in receiver.requests:
+        headers = request.headers
+        assert headers["webhook-id"] == headers["idempotency-key"]
+        signature = expected_signature(SECRET, headers["webhook-id"], headers["webhook-timestamp"], request.body)
+        assert headers["webhook-signature"] == signature
+        assert headers["authorization"] == "Bearer t0ken"
+        assert headers["x-tenant"] == "shop"
+        assert request.target == "/hook?from=test"
+    first, second = (int(request.headers["webhook-timestamp"]) for request in receiver.requests)
+    assert first < second, "the time of the attempt"
+
+
+def test_an_answer_before_the_request_was_read_counts(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Failure.CLOSE_EARLY]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(open_sink(), rows(1, note=b"x" * 20_000_000))
+    assert [each.reason for each in raised.value.rejections] == ["the webhook's receiver answered with status 413"]
+
+
+def test_connections_are_kept_and_several_requests_are_under_way(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.delay_s = 0.02
+    sink = open_sink(format="single", connections=4)
+    apply(sink, rows(100))
+    apply(sink, rows(100, sequence=2))
+    assert len({request.peer_port for request in receiver.requests}) <= 4
+    assert receiver.most_under_way == 4
+
+
+def test_a_slow_receiver_holds_back_the_receipts(receiver: HttpServer, open_sink: NewSink) -> None:
+    """What is in memory is bounded by what the lanes hold."""
+    receiver.answer = lambda request: Failure.HANG
+    sink = open_sink(connections=2, batch_size=1, timeout_s=60.0)
+    taken = 0
+
+    def receipts() -> Iterator[Receipt]:
+        nonlocal taken
+        for sequence in range(1, 1000):
+            taken = sequence
+            yield from write(sink, rows(1, sequence))
+
+    def commit() -> None:
+        with pytest.raises(TransientError):
+            sink.commit(receipts(), STREAM_CREATED)
+
+    committing = threading.Thread(target=commit, daemon=True)
+    committing.start()
+    wait_until(lambda: receiver.under_way, what="a request under way")
+    wait_until(lambda: taken >= 2 + WAITING_REQUESTS, what="receipts")
+    committing.join(0.5)
+    assert taken <= 2 * (2 + WAITING_REQUESTS) + 1
+    sink.break_off()
+    committing.join(DEADLINE_S)
+    assert not committing.is_alive()
+
+
+def test_a_request_under_way_is_broken_off_at_once(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Failure.HANG
+    sink = open_sink(timeout_s=60.0)
+    breaking = threading.Thread(target=lambda: (wait_until(lambda: receiver.under_way), sink.break_off()), daemon=True)
+    breaking.start()
+    with pytest.raises(TransientError):
+        apply(sink, batch([1]))
+    breaking.join(DEADLINE_S)
+
+
+class TestCertificates:
+    @pytest.fixture
+    def authority(self) -> trustme.CA:
+        return trustme.CA()
+
+    @pytest.fixture
+    def ca_file(self, authority: trustme.CA, tmp_path: Path) -> str:
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        return str(tmp_path / "ca.pem")
+
+    def serve(self, authority: trustme.CA, *names: str) -> HttpServer:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert(*names).configure_cert(context)
+        return HttpServer(context)
+
+    def test_a_certificate_that_the_given_file_vouches_for_is_trusted(
+        self, authority: trustme.CA, ca_file: str, open_sink: NewSink
+    ) -> None:
+        with self.serve(authority, "127.0.0.1") as receiver:
+            sink = open_sink(receiver, ca_file=ca_file)
+            apply(sink, batch([1, 2]))
+            apply(sink, batch([3]))
+            assert [each["after"]["id"] for each in receiver.objects()] == events(3)
+            assert len({request.peer_port for request in receiver.requests}) == 1
+
+    def test_a_certificate_of_another_host_is_refused(self, authority: trustme.CA, ca_file: str, open_sink: NewSink) -> None:
+        with self.serve(authority, "hooks.example.com") as receiver:
+            with pytest.raises(TerminalError, match=r"the certificate of https://127\.0\.0\.1:\d+ is not trusted") as raised:
+                apply(open_sink(receiver, ca_file=ca_file), batch([1]))
+            assert "IP address mismatch" in str(raised.value)
+            assert receiver.requests == []
+
+    def test_a_certificate_nobody_vouches_for_is_refused(self, authority: trustme.CA, open_sink: NewSink) -> None:
+        with self.serve(authority, "127.0.0.1") as receiver:
+            with pytest.raises(TerminalError, match=r"is not trusted.*webhook-ca"):
+                apply(open_sink(receiver), batch([1]))
+            assert receiver.requests == []
+
+    def test_a_closed_connection_with_tls_costs_no_pause(self, authority: trustme.CA, ca_file: str, open_sink: NewSink) -> None:
+        with self.serve(authority, "127.0.0.1") as receiver:
+            receiver.answers = [Failure.CLOSE_AFTER, Failure.CLOSE_AFTER]
+            sink = open_sink(receiver, ca_file=ca_file)
+            for sequence in (1, 2, 3):
+                apply(sink, batch([sequence]))
+            assert max(gaps(receiver)) < 1.0
+
+    def test_a_file_without_certificates_is_refused(self, open_sink: NewSink, tmp_path: Path) -> None:
+        (tmp_path / "empty.pem").write_text("nothing")
+        with pytest.raises(TerminalError, match=r"webhook-ca: .* holds no certificate"):
+            open_sink(ca_file=str(tmp_path / "empty.pem"))

@@ -1,0 +1,53 @@
+"""The driver knows the same of a line in either shape."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.worker.sinks.lines.line_shape import LineShape
+from pgsluice.worker.sinks.webhook.placed_lines import LineFacts, read_line
+from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
+
+ROWS = table("public.rows", "id bigint", "part text", "note text", key=("part", "id"))
+LOG = table("public.log", "note text", key=(), identity=ReplicaIdentity.FULL)
+
+
+def facts(shape: LineShape, changes: MessageChanges) -> list[LineFacts]:
+    return [
+        read_line(line) for element in shape.encode(changes, transactions=False) for line in element.splitlines(keepends=True)
+    ]
+
+
+def test_operation_and_position_are_alike_and_rows_are_told_apart_alike() -> None:
+    changes = message(
+        1,
+        insert(ROWS, b"1", b"a", b"x"),
+        update(ROWS, b"1", b"a", b"y"),
+        delete(ROWS, b"1", b"a", None),
+        insert(ROWS, b"1", b"b", b"x"),
+        insert(LOG, b"1"),
+        delete(LOG, b"2"),
+        truncate(ROWS, LOG),
+    )
+    ours, theirs = (facts(shape, changes) for shape in LineShape)
+    assert [(each.operation, each.position) for each in theirs] == [(each.operation, each.position) for each in ours]
+    for told in (ours, theirs):
+        rows = [each.row for each in told]
+        assert [rows.index(row) for row in rows[:6]] == [0, 0, 0, 3, 4, 4]
+
+
+def test_a_copied_row_is_read_in_either_shape() -> None:
+    for shape in LineShape:
+        (row,) = shape.encode_copied(copied(9, ROWS, (b"1", b"a", b"x")))
+        (anew,) = shape.encode_copied(restart(9, ROWS))
+        assert (read_line(row).operation, read_line(row).position) == ("READ", "")
+        assert (read_line(anew).operation, read_line(anew).position) == ("RESTART", "")
+
+
+@pytest.mark.parametrize("border", [0, -1])
+def test_borders_of_transactions_are_told_by_their_lsn(border: int) -> None:
+    changes = message_of(2, transaction(0x20, insert(ROWS, b"1", b"a", b"x")))
+    line = LineShape.JSON.encode(changes, transactions=True)[border]
+    assert (read_line(line).commit_lsn, read_line(line).position) == ("0/20", "")

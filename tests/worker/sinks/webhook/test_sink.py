@@ -1,0 +1,335 @@
+"""The webhook sink beyond the contract: order, requests that a successor repeats, changes that the receiver refuses."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.rows.changes import MessageChanges, TableChanges
+from pgsluice.shared.wire.dead_letter import copied_position
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.sink import Receipt
+from pgsluice.worker.sinks.webhook import WebhookSink
+from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
+from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
+from tests.servers import NatsServer
+from tests.servers.http_server import Answer, HttpServer, Received
+from tests.state_bucket import ensure_bucket
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
+from tests.worker.sinks.webhook.sinks import new_sink
+
+pytestmark = pytest.mark.timeout(60)
+
+ROWS = table("public.rows", "id bigint", "note text")
+OTHERS = table("public.others", "id bigint", "note text")
+
+NewSink = Callable[..., WebhookSink]
+
+
+@pytest.fixture
+def nats(nats_server: NatsServer, group: str) -> NatsSettings:
+    ensure_bucket(nats_server.settings(), group)
+    return nats_server.settings()
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpServer]:
+    with HttpServer() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def open_sink(nats: NatsSettings, group: str, receiver: HttpServer) -> Iterator[NewSink]:
+    sinks = []
+
+    def open_one(**changed: object) -> WebhookSink:
+        sinks.append(new_sink(nats, group, receiver, **changed))
+        sinks[-1].open()
+        return sinks[-1]
+
+    yield open_one
+    for sink in sinks:
+        sink.close()
+
+
+def messages(first: int, last: int, keys: int = 7) -> list[MessageChanges]:
+    """One transaction with one update each; the keys take turns."""
+    return [message(n, update(ROWS, b"%d" % (n % keys), b"%d" % n)) for n in range(first, last + 1)]
+
+
+def notes_by_key(objects: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    notes: dict[int, list[int]] = defaultdict(list)
+    for each in objects:
+        notes[each["after"]["id"]].append(int(each["after"]["note"]))
+    return notes
+
+
+@pytest.mark.parametrize("form", ["array", "lines", "single"])
+def test_the_changes_of_a_key_arrive_in_order_whatever_takes_long(form: str, receiver: HttpServer, open_sink: NewSink) -> None:
+    choose = random.Random(5)
+
+    def answer(request: Received) -> Answer:
+        receiver.stopped.wait(choose.uniform(0, 0.01))
+        return Answer(503, {"Retry-After": "0"}) if choose.random() < 0.01 else Answer()
+
+    receiver.answer = answer
+    sink = open_sink(format=form, batch_size=5, connections=8)
+    apply(sink, [messages(1, 60, keys=20), messages(61, 100, keys=20)])
+    apply(sink, [messages(101, 120, keys=20)])
+    assert notes_by_key(receiver.objects()) == {key: [n for n in range(1, 121) if n % 20 == key] for key in range(20)}
+    assert receiver.most_under_way > 1
+
+
+def test_a_change_of_a_key_and_a_truncate_come_between_what_is_before_and_behind_them(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.delay_s = 0.01
+    before = [insert(ROWS, b"%d" % n, b"before") for n in range(10)]
+    behind = [insert(OTHERS, b"%d" % n, b"behind") for n in range(10)]
+    moved = update(ROWS, b"100", b"moved", old=(b"0", None))
+    apply(open_sink(connections=8), [[message(1, *before, moved, *behind, truncate(ROWS, OTHERS), *behind)]])
+    operations = [(each["operation"], each["table"]) for each in receiver.objects()]
+    assert operations == [
+        *[("INSERT", "rows")] * 10,
+        ("UPDATE", "rows"),
+        *[("INSERT", "others")] * 10,
+        ("TRUNCATE", "rows"),
+        ("TRUNCATE", "others"),
+        *[("INSERT", "others")] * 10,
+    ]
+    assert len({request.headers["idempotency-key"] for request in receiver.requests}) == len(receiver.requests)
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_transactions_have_borders_when_asked_for(connections: int, receiver: HttpServer, open_sink: NewSink) -> None:
+    sink = open_sink(transactions=True, connections=connections)
+    first, second = insert(ROWS, b"1", b"n"), update(ROWS, b"1", b"m")
+    apply(sink, [[message_of(1, transaction(10, first, second), transaction(20, second), transaction(30))]])
+    operations = [each["operation"] for each in receiver.objects()]
+    assert operations == ["BEGIN", "INSERT", "UPDATE", "COMMIT", "BEGIN", "UPDATE", "COMMIT", "BEGIN", "COMMIT"]
+    assert len(receiver.requests) == (1 if connections == 1 else 8)
+
+
+def test_a_single_connection_keeps_commit_order(receiver: HttpServer, open_sink: NewSink) -> None:
+    apply(open_sink(connections=1, batch_size=3), [messages(1, 40)])
+    assert [int(each["after"]["note"]) for each in receiver.objects()] == list(range(1, 41))
+    assert receiver.most_under_way == 1
+
+
+def test_requests_are_bounded_by_changes_and_by_bytes(receiver: HttpServer, open_sink: NewSink) -> None:
+    note = b"x" * 1000
+    apply(open_sink(connections=1, batch_size=4, batch_bytes=3_000), [[message(1, *(insert(ROWS, b"1", note),) * 5)]])
+    assert [len(request.objects) for request in receiver.requests] == [2, 2, 1]
+    apply(open_sink(connections=1, batch_size=4, batch_bytes=10), [[message(2, *(insert(ROWS, b"1", note),) * 2)]])
+    assert [len(request.objects) for request in receiver.requests[3:]] == [1, 1]
+
+
+def keys_by_change(requests: Sequence[Received]) -> dict[str, set[str]]:
+    """The idempotency keys under which each position came."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    for request in requests:
+        for each in request.objects:
+            keys[each["position"]].add(request.headers["idempotency-key"])
+    return keys
+
+
+def broken_off_behind(receipts: Sequence[Receipt], receiver: HttpServer, requests: int) -> Iterator[Receipt]:
+    """The receipts, then the end of the process as soon as so many requests are answered."""
+    yield from receipts
+    while len(receiver.accepted) < requests:
+        receiver.stopped.wait(0.01)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["array", "single"])
+@pytest.mark.parametrize("crash_after", [1, 5])
+def test_a_successor_sends_the_same_requests_although_it_finds_more_messages(
+    form: str, crash_after: int, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """The first process dies while it sends, the second when everything is sent but the position has not moved."""
+    first = open_sink(format=form, batch_size=4, connections=3)
+    with pytest.raises(KeyboardInterrupt):
+        first.commit(broken_off_behind(write(first, [messages(1, 30)]), receiver, crash_after), STREAM_CREATED)
+    first.close()
+    second = open_sink(format=form, batch_size=4, connections=3)
+    second._positions.store = fail  # type: ignore[method-assign]
+    with pytest.raises(TransientError):
+        apply(second, [messages(1, 11), messages(12, 35)])
+    second.close()
+    third = open_sink(format=form, batch_size=4, connections=3)
+    apply(third, [messages(1, 50), messages(51, 60)])
+    keys = keys_by_change(receiver.requests)
+    assert len(keys) == 60
+    assert {position: found for position, found in keys.items() if len(found) > 1} == {}
+
+
+def fail(applied: object) -> None:
+    raise TransientError("the broker is away", "wait")
+
+
+def test_one_change_has_one_key_and_another_change_another(receiver: HttpServer, open_sink: NewSink) -> None:
+    sink = open_sink(format="single", connections=1)
+    apply_copied(sink, [[copied(1, ROWS, (b"1", b"n"), (b"1", b"n")), copied(2, ROWS, (b"1", b"n"))]])
+    apply(sink, [[message(1, insert(ROWS, b"1", b"n"), insert(ROWS, b"1", b"n"), truncate(ROWS, OTHERS))]])
+    keys = [request.headers["idempotency-key"] for request in receiver.requests]
+    assert len(set(keys)) == len(keys) == 7
+    assert all("." not in key and key.isascii() for key in keys)
+    assert "/sink/copy:1:1/" in keys[0]
+    assert "/sink/0/3E8:1/" in keys[3]
+
+
+def refuse(*ids: int, status: int = 422) -> Callable[[Received], Answer]:
+    def answer(request: Received) -> Answer:
+        return Answer(status) if any((each["key"] or {}).get("id") in ids for each in request.objects) else Answer()
+
+    return answer
+
+
+def without(batch: Batch, *ids: int) -> Batch:
+    """As the worker writes it again: without the rows of these keys."""
+    kept = []
+    for messages_of_partition in batch:
+        for each in messages_of_partition:
+            for part in each.parts:
+                part_rows = [row for row, value in enumerate(part.new[0]) if int(value) not in ids]  # type: ignore[union-attr]
+                each = MessageChanges(
+                    each.first_sequence,
+                    each.sequence,
+                    each.transactions,
+                    [part.select(part_rows)],
+                    each.change_count,  # type: ignore[union-attr]
+                )
+            kept.append(each)
+    return [kept]
+
+
+@pytest.mark.parametrize("form", ["array", "single"])
+def test_what_the_receiver_refuses_is_named_and_the_rest_is_delivered_once(
+    form: str, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answer = refuse(3, 11)
+    sink = open_sink(format=form, connections=4, batch_size=50)
+    batch = [messages(1, 64, keys=16)]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(sink, batch)
+    assert [(int(each.position.commit_lsn), each.position.ordinal) for each in raised.value.rejections] == [(3000, 1), (11000, 1)]
+    assert {each.reason for each in raised.value.rejections} == {"the webhook's receiver answered with status 422"}
+    assert apply(sink, without(batch, 3, 11)).sequence == 64
+    notes = notes_by_key(receiver.objects())
+    assert notes == {key: [n for n in range(1, 65) if n % 16 == key] for key in range(16) if key not in (3, 11)}
+
+
+def test_a_change_that_was_held_back_behind_a_refused_one_is_sent_when_it_comes_again(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """The refused change is taken out, and nothing else."""
+    receiver.answer = lambda request: Answer(422) if b'"note":"1"' in request.body else Answer()
+    sink = open_sink(format="single", connections=1)
+    changes = messages(1, 5, keys=1)
+    with pytest.raises(RejectedChanges):
+        apply(sink, [changes])
+    assert receiver.accepted == []
+    empty = MessageChanges(1, 1, changes[0].transactions, [], 1)
+    apply(sink, [[empty, *changes[1:]]])
+    assert notes_by_key(receiver.objects()) == {0: [2, 3, 4, 5]}
+
+
+def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(401)
+    rows = [message(1, *(insert(ROWS, b"%d" % n, b"n") for n in range(1000)))]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(open_sink(format="single", connections=2), [rows])
+    assert MOST_REFUSALS <= len(raised.value.rejections) <= MOST_REFUSALS + 2
+
+
+def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(400) if b"TRUNCATE" in request.body else Answer()
+    changes = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(open_sink(), [[message(1, *changes)]])
+    assert [each.position.ordinal for each in raised.value.rejections] == [2]
+    assert [each["after"]["id"] for each in receiver.objects()] == [1]
+
+
+def test_a_refused_copied_row_is_named_by_its_place_in_the_copy(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = refuse(2)
+    sink = open_sink()
+    rows = copied(1, ROWS, (b"1", b"n"), (b"2", b"n"), (b"3", b"n"))
+    with pytest.raises(RejectedChanges) as raised:
+        apply_copied(sink, [[rows, copied(2, ROWS, (b"4", b"n"))]])
+    assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
+    left = replace(copied(1, ROWS, (b"1", b"n"), (b"3", b"n")), numbers=(0, 2))
+    apply_copied(sink, [[left, copied(2, ROWS, (b"4", b"n"))]])
+    assert sorted(each["after"]["id"] for each in receiver.objects()) == [1, 3, 4]
+
+
+def test_a_refused_border_of_a_transaction_needs_a_person(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(422) if b"BEGIN" in request.body else Answer()
+    with pytest.raises(TerminalError, match="answered BEGIN with status 422"):
+        apply(open_sink(transactions=True), [messages(1, 1)])
+
+
+def test_rows_and_changes_that_go_to_two_tables_are_delivered_to_both_once(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(422) if b'"note":"bad"' in request.body else Answer()
+    sink = open_sink(connections=2)
+    both = [replace(copied(1, ROWS, (b"1", b"n")), more_follow=True), copied(1, OTHERS, (b"1", b"n"), (b"2", b"bad"))]
+    with pytest.raises(RejectedChanges):
+        apply_copied(sink, [both])
+    apply_copied(sink, [[both[0], copied(1, OTHERS, (b"1", b"n"))]])
+    change = message(1, insert(ROWS, b"5", b"n"), truncate(ROWS))
+    part, truncation = change.parts
+    assert isinstance(part, TableChanges)
+    change.parts = [part, replace(part, table=OTHERS), truncation]
+    apply(sink, [[change]])
+    assert sorted((each["table"], each["operation"], (each["key"] or {}).get("id", 0)) for each in receiver.objects()) == [
+        ("others", "INSERT", 5),
+        ("others", "READ", 1),
+        ("rows", "INSERT", 5),
+        ("rows", "READ", 1),
+        ("rows", "TRUNCATE", 0),
+    ]
+
+
+def test_a_request_that_is_too_large_is_halved(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(413) if len(request.objects) > 10 else Answer()
+    changes = chain.from_iterable((insert(ROWS, b"%d" % n, b"n"), delete(ROWS, b"%d" % n, None)) for n in range(50))
+    apply(open_sink(connections=1), [[message(1, *changes)]])
+    assert len(receiver.objects()) == 100
+
+
+def test_pg_flos_shape_is_delivered_and_refused_like_ours(receiver: HttpServer, open_sink: NewSink) -> None:
+    """Each change in a request of its own is what pg_flo sends."""
+    receiver.answer = lambda request: Answer(422) if b'"NewTuple":{"id":2,' in request.body else Answer()
+    sink = open_sink(format="single", shape="pg-flo", connections=2)
+    copy = copied(1, ROWS, (b"1", b"n"), (b"2", b"n"))
+    with pytest.raises(RejectedChanges) as raised:
+        apply_copied(sink, [[copy]])
+    assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
+    apply_copied(sink, [[replace(copied(1, ROWS, (b"1", b"n")), numbers=(0,))]])
+    changes = [
+        insert(ROWS, b"2", b"bad"),
+        insert(ROWS, b"3", b"n"),
+        update(ROWS, b"2", b"behind the refused one"),
+        truncate(ROWS),
+    ]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(sink, [[message(1, *changes)]])
+    assert [str(each.position) for each in raised.value.rejections] == ["0/3E8:1"]
+    taken_out = message(1, *changes)
+    part, truncation = taken_out.parts
+    assert isinstance(part, TableChanges)
+    taken_out.parts = [part.select([1]), truncation]
+    apply(sink, [[taken_out]])
+    assert [(each["Type"], each.get("NewTuple", {}).get("id")) for each in receiver.objects()] == [
+        ("INSERT", 1),
+        ("INSERT", 3),
+        ("TRUNCATE", None),
+    ]

@@ -1,0 +1,145 @@
+"""Reading the change stream synchronously: in the planner process and in Spark tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nats.aio.client import Client
+
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, Stream, StreamState
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
+from pgsluice.shared.wire.position import Anchor
+from pgsluice.worker.batches.broker_connection import BrokerConnection
+
+FETCH_BYTES = 4 * 1024 * 1024  # of one direct get: bounds what is held undecoded
+FETCH_MESSAGES = 1024
+SHORT_ANSWER_DEADLINE_S = 30.0
+SHORT_ANSWER_PAUSE_S = 0.05
+
+
+class Body(NamedTuple):
+    """One message body, its chunks joined. ``first_sequence`` is the sequence of its first chunk, ``sequence`` of its last.
+    ``anchor`` and ``after`` are those of the headers."""
+
+    first_sequence: int
+    sequence: int
+    first_ordinal: int
+    data: bytes
+    anchor: Anchor | None = None
+    after: Anchor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself."""
+
+    sequence: int
+    settled: int
+    bytes_before: int
+    bytes_through: int
+
+
+class StreamReader:
+    """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` is what the ids of the group's own
+    messages begin with: whoever may publish on the subject is not the replicator by that."""
+
+    def __init__(self, connection: BrokerConnection, id_prefix: str = "") -> None:
+        self._connection = connection
+        self._id_prefix = id_prefix
+        self._name = connection.names.changes_stream
+
+    def state(self) -> StreamState | None:
+        return self._connection.ask(lambda client: self._stream(client).state())
+
+    def mark(self, sequence: int) -> Mark | None:
+        """None when the stream does not hold that message (yet, or any more)."""
+        return _mark(self._connection.ask(lambda client: self._stream(client).message(sequence)))
+
+    def peek(self, sequence: int) -> Mark | None:
+        """None when the replica that was asked does not hold that message (yet, or any more)."""
+        return _mark(self._connection.ask(lambda client: self._stream(client).peek(sequence)))
+
+    def peek_last(self) -> Mark | None:
+        """The newest message of the replica that was asked, which may lag; None when it holds none."""
+        return _mark(self._connection.ask(lambda client: self._stream(client).peek_last()))
+
+    def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[Body]:
+        """The bodies whose first chunk lies in the range, in order.
+
+        Chunks at the start that belong to a body before the range are left out; a body that begins in the range is read to its
+        end, even past ``last_sequence``. A group of chunks that was begun again (its publisher died) is left out too: the
+        same changes follow. Raises TerminalError when a message in the range is missing or somebody else's.
+        """
+        pending: list[bytes] = []
+        pending_first = pending_ordinal = 0
+        for message in consecutive_messages(self._connection, self._stream, first_sequence):
+            self._check_publisher(message)
+            headers = MessageHeaders.decode(message.headers)
+            chunk = headers.chunk
+            if chunk.index == 1:
+                if message.sequence > last_sequence:
+                    return
+                pending, pending_first, pending_ordinal = [message.data], message.sequence, headers.first.ordinal
+            elif len(pending) == chunk.index - 1:
+                pending.append(message.data)
+            if chunk.is_last and len(pending) == chunk.count:
+                data = b"".join(pending)
+                yield Body(pending_first, message.sequence, pending_ordinal, data, headers.anchor, headers.after)
+                pending = []
+            if message.sequence >= last_sequence and not pending:
+                return
+
+    def _check_publisher(self, message: StoredMessage) -> None:
+        if not message.headers.get(ID_HEADER, "").startswith(self._id_prefix):
+            raise TerminalError(
+                f"message {message.sequence} of stream {self._name} was not published by the group's replicator",
+                "find out who may publish on the group's subjects, take that right away, and remove the message; nothing of it "
+                "was applied",
+            )
+
+    def _stream(self, client: Client) -> ChangeStream:
+        return ChangeStream(client, self._connection.names)
+
+
+def consecutive_messages(
+    connection: BrokerConnection, stream_of: Callable[[Client], Stream], first_sequence: int
+) -> Iterator[StoredMessage]:
+    """Every message of a stream from ``first_sequence`` on; asks again when an answer is short (a follower that lags).
+
+    Raises TerminalError at a gap, TransientError when the next message does not come within SHORT_ANSWER_DEADLINE_S.
+    """
+    expected = first_sequence
+    deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
+    while True:
+        asked = expected
+        for message in connection.ask(lambda client, at: stream_of(client).fetch(at, FETCH_MESSAGES, FETCH_BYTES), expected):
+            if message.sequence != expected:
+                if connection.ask(lambda client, at: stream_of(client).message(at), expected) is not None:
+                    break  # the replica that answered is not what the stream is
+                raise TerminalError(
+                    f"messages {expected} to {message.sequence - 1} of {_about(connection)} are gone and were not applied",
+                    "they were removed by hand or the stream was recreated; drop the group and copy the tables again",
+                )
+            expected += 1
+            yield message
+        if expected > asked:
+            deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
+        elif time.monotonic() > deadline:
+            raise TransientError(f"message {expected} of {_about(connection)} does not arrive", "check the stream's replicas")
+        else:
+            time.sleep(SHORT_ANSWER_PAUSE_S)
+
+
+def _about(connection: BrokerConnection) -> str:
+    return f"a stream of group '{connection.names.group}'"
+
+
+def _mark(message: StoredMessage | None) -> Mark | None:
+    if message is None:
+        return None
+    headers = MessageHeaders.decode(message.headers)
+    return Mark(message.sequence, headers.settled, headers.total_bytes - len(message.data), headers.total_bytes)

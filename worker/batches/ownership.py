@@ -1,0 +1,122 @@
+"""Whose a change is: the copy's, which holds it already, or the change stream's.
+
+The copy of a table holds exactly the transactions whose commit record begins before the table's LSN (the consistent point of the
+slot that exported the snapshot). A transaction that begins to commit right at that LSN is the first that it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import SNAPSHOT_KEY, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord
+from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.table import Table
+
+EVERYTHING = 1 << 64  # above any LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``snapshot`` is the one whose rows count, "" when none does yet. Changes that commit before ``lsn`` are the copy's: all of
+    them, when the table is not copied (yet, or because that failed). ``revision`` is that of the ledger's record."""
+
+    snapshot: str
+    lsn: int
+    revision: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. ``revision`` is the
+    ledger's as a whole. Changes of any table that commit before ``applied_before`` were applied in an earlier life of the stream.
+    Picklable."""
+
+    copies: Mapping[int, Copy]
+    revision: int = 0
+    applied_before: int = 0
+
+    @classmethod
+    def of(cls, ledger: LedgerContent) -> Ownership:
+        copies = {}
+        for oid, table in ledger.tables.items():
+            is_incomplete = table.phase.is_waiting_for_copy or table.phase is Phase.ERRORED
+            lsn = EVERYTHING if is_incomplete or not table.lsn else parse_lsn(table.lsn)
+            snapshot = "" if table.phase is Phase.ERRORED else table.snapshot
+            copies[oid] = Copy(snapshot, lsn, ledger.revisions.get(oid, 0))
+        return cls(copies, ledger.revision)
+
+    @property
+    def horizon(self) -> int:
+        """No transaction that commits at this LSN or later belongs to a copy."""
+        return max([self.applied_before, *(copy.lsn for copy in self.copies.values())])
+
+    def is_copied(self, oid: int) -> bool:
+        """Whether the copy of the table is there, or on its way and its rows are no longer those of an earlier one."""
+        copy = self.copies.get(oid)
+        return copy is not None and copy.snapshot != "" and copy.lsn != EVERYTHING
+
+    def counts(self, table: Table, snapshot: str) -> bool:
+        """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
+        copy = self.copies.get(table.oid)
+        return copy is not None and copy.snapshot == snapshot
+
+    def knows(self, table: Table, ledger_revision: int) -> bool:
+        """Whether this is as new as the ledger was when it held that revision of ``table``: what it does not say then, it says no
+        longer. Reads of the ledger should be new enough; a leader of the broker that was deposed and does not know it yet may
+        answer one with what was before."""
+        copy = self.copies.get(table.oid)
+        return (self.revision if copy is None else copy.revision) >= ledger_revision
+
+    def without_copied(self, message: MessageChanges) -> MessageChanges:
+        """``message`` without the changes that copies hold. Positions and transactions stay."""
+        if all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
+            return message
+        parts = [self._remainder(part, message.transactions) for part in message.parts]
+        return replace(message, parts=[part for part in parts if part is not None])
+
+    def _remainder(self, part: TableChanges | Truncation, transactions: list[Transaction]) -> TableChanges | Truncation | None:
+        if isinstance(part, Truncation):
+            lsn = _commit_lsn(transactions, part.change_index)
+            tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
+            return replace(part, tables=tables) if tables else None
+        border = self.copied_before(part.table)
+        held = {i for i, transaction in enumerate(transactions) if transaction.commit_lsn < border}
+        if not held:
+            return part
+        ranges = [range(transactions[i].first_change, transactions[i].end_change) for i in held]
+        rows = [row for row, index in enumerate(part.change_indexes) if not any(index in changes for changes in ranges)]
+        return part.select(rows) if rows else None
+
+    def copied_before(self, table: Table) -> int:
+        """Changes of ``table`` that commit before this LSN are the copy's."""
+        copy = self.copies.get(table.oid)
+        return self.applied_before if copy is None else max(self.applied_before, copy.lsn)
+
+
+NEVER_COPIED = Ownership({})
+
+
+class OwnershipLedger:
+    """The driver's view of the ledger, read again only when a copy runs or was begun since. Used on one event loop."""
+
+    def __init__(self, bucket: StateBucket) -> None:
+        self._bucket = bucket
+        self._revision = 0
+        self._current = NEVER_COPIED
+
+    async def current(self) -> Ownership:
+        """Raises TransientError when NATS does not answer."""
+        entry = await self._bucket.get(SNAPSHOT_KEY)
+        if entry is None:
+            return NEVER_COPIED
+        if entry.revision != self._revision or SnapshotRecord.decode(entry.value).state is CopyState.RUNNING:
+            self._current = Ownership.of(await Ledger(self._bucket).load())
+            self._revision = entry.revision
+        return self._current
+
+
+def _commit_lsn(transactions: list[Transaction], change_index: int) -> int:
+    return next(t.commit_lsn for t in transactions if t.first_change <= change_index < t.end_change)

@@ -1,0 +1,130 @@
+"""Which messages a task is to fetch and write: the one row of each partition, on its way through Spark.
+
+Where a micro-batch ends, and how it is cut into partitions. Pure, but for the marks it asks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa
+
+from pgsluice.worker.batches.change_reader import Mark
+
+_FIELDS = (
+    ("copied", pa.bool_(), "boolean"),
+    ("first_sequence", pa.int64(), "bigint"),
+    ("last_sequence", pa.int64(), "bigint"),
+    ("partitions", pa.int64(), "bigint"),
+)
+_ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
+RANGE_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
+"""In Spark's spelling; the names and order of SequenceRange's fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRange:
+    """Messages of the snapshot stream (``copied``) or of the change stream; ``partitions`` is how many ranges the batch has."""
+
+    copied: bool
+    first_sequence: int
+    last_sequence: int
+    partitions: int
+
+
+def encode_range(messages: SequenceRange) -> pa.RecordBatch:
+    arrays = [pa.array([value], field.type) for value, field in zip(astuple(messages), _ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def decode_ranges(batches: Iterable[pa.RecordBatch]) -> list[SequenceRange]:
+    """The inverse of ``encode_range``, for all batches that a task is given."""
+    return [SequenceRange(**row) for batch in batches for row in batch.to_pylist()]
+
+
+SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
+PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
+COPIED_MESSAGE_BYTES = 256 * 1024
+
+MarkAt = Callable[[int], Mark]
+"""The mark of a message that is known to exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """A batch holds no more than this, unless one source transaction is larger."""
+
+    messages: int
+    bytes: int
+
+
+def plan_end(start: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
+    """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
+
+    ``last`` is the newest message. Marks grow with the sequence, so both searches halve the range.
+    """
+    if last.settled <= start:
+        return start
+    base = mark_at(start + 1).bytes_before
+
+    def fits(mark: Mark) -> bool:
+        return mark.sequence - start <= limit.messages and mark.bytes_through - base <= limit.bytes
+
+    if fits(last):
+        return last.settled
+    candidate = _last_that(fits, start + 1, min(last.sequence, start + limit.messages), mark_at)
+    if candidate is not None and candidate.settled > start:
+        return candidate.settled
+    # One transaction is larger than the limit: the batch is that transaction, up to the first message that settles.
+    low, high = start + 1, last.settled
+    while low < high:
+        middle = (low + high) // 2
+        if mark_at(middle).settled > start:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkAt) -> Mark | None:
+    """The last mark in the range that fits; None when not even the first does."""
+    found: Mark | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        mark = mark_at(middle)
+        if fits(mark):
+            found, low = mark, middle + 1
+        else:
+            high = middle - 1
+    return found
+
+
+def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_restart: Callable[[int, int], int | None]) -> int:
+    """The last sequence of a batch of the snapshot stream that begins after ``start``.
+
+    A message that restarts a table is alone in its batch: what it takes back must be gone before rows of the table come
+    again. Messages are counted as COPIED_MESSAGE_BYTES each, their usual size. ``first_restart(first, last)`` is the sequence of
+    the first such message in a range.
+    """
+    end = min(last_sequence, start + min(limit.messages, max(1, limit.bytes // COPIED_MESSAGE_BYTES)))
+    restart = first_restart(start + 1, end)
+    return end if restart is None else max(restart - 1, start + 1)
+
+
+def tile(start: int, end: int, total_bytes: int, parallelism: int, *, copied: bool) -> list[tuple[int, int]]:
+    """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
+
+    As many as there are cores, one when the batch is small. Of changes there are more when that keeps each within
+    PARTITION_BYTES; copied rows are written as they are fetched, not held.
+    """
+    messages = end - start
+    if messages == 0:
+        return []
+    wanted = 1 if total_bytes < SMALL_BATCH_BYTES else parallelism
+    if not copied:
+        wanted = max(wanted, -(-total_bytes // PARTITION_BYTES))
+    count = min(wanted, messages)
+    borders = [start + messages * i // count for i in range(count + 1)]
+    return [(low + 1, high) for low, high in itertools.pairwise(borders)]

@@ -1,0 +1,189 @@
+"""Takes out of a partition what its worker does not apply, and makes dead letters of it. Runs in a Spark task.
+
+A change is taken out when it is rejected itself, or when it touches a row of which an earlier change was. From then on all rows
+that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
+all of its changes are taken out. While nothing is excluded, a message passes at the cost of one look.
+
+Looking through a batch without writing it: tasks take out what is rejected, and the rest goes nowhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
+from pgsluice.shared.wire.position import Position
+from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key
+from pgsluice.worker.dead_letters.letter import ChangeFrames, copied_row_body
+from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.sinks.sink import Partition
+
+Truncated = tuple[int, Position]
+"""The source's table, by its OID, and where it was truncated."""
+
+
+class Diversion:
+    """Of one partition, whose messages come in commit order."""
+
+    def __init__(self, exclusions: Exclusions, worker: str) -> None:
+        self._worker = worker
+        self._reasons = dict(exclusions.rejected)
+        self._blocked = {table: dict(rows) for table, rows in exclusions.blocked.items()}
+        self._room = exclusions.room
+        self._letters: list[DeadLetter] = []
+        self._truncated: list[Truncated] = []
+
+    def take_letters(self) -> list[DeadLetter]:
+        """Those since the call before."""
+        letters, self._letters = self._letters, []
+        return letters
+
+    def take_truncated(self) -> list[Truncated]:
+        """Tables with blocked rows that were truncated since the call before: letters up to there mean nothing any more."""
+        truncated, self._truncated = self._truncated, []
+        return truncated
+
+    def reject(self, rejections: Iterable[Rejection]) -> None:
+        """From now on ``remainder`` takes these out too. For changes of the message that was given last, which is given again."""
+        self._reasons |= {rejection.position: rejection.reason for rejection in rejections}
+
+    def remainder(self, message: MessageChanges, body: bytes) -> MessageChanges:
+        """What is left of ``message``, which was decoded from ``body``. Positions and transactions stay."""
+        if not self._reasons and not self._blocked:
+            return message
+        search = _MessageSearch(message, body, self._reasons)
+        parts: list[TableChanges | Truncation] = []
+        for part in message.parts:
+            if isinstance(part, Truncation):
+                parts += self._truncation(part, search)
+            elif search.reasons or any(table.oid == part.table.oid for table in self._blocked):
+                parts += self._rows(part, table_key(part.table), search)
+            else:
+                parts.append(part)
+        return replace(message, parts=parts)
+
+    def copied_remainder(self, copied: CopiedRows) -> CopiedRows:
+        """The same of a whole message of copied rows: only rejected ones are taken out, for what is copied comes before every
+        change."""
+        first, end = copied_position(copied.sequence, 0), copied_position(copied.sequence, copied.rows)
+        found = sorted(p.ordinal - first.ordinal for p in self._reasons if first <= p < end)
+        if not found:
+            return copied
+        lines = bytes(copied.data).split(b"\n")[:-1]
+        columns = len(copied.table.columns)
+        for row in found:
+            position = copied_position(copied.sequence, row)
+            values = tuple(column[0] for column in decode_rows(lines[row] + b"\n", columns))
+            self._add(position, copied.table.qualified_name, copied.sequence, copied.snapshot, copied_row_body(copied, values))
+        left = sorted(set(range(len(lines))) - set(found))
+        data = b"".join(lines[row] + b"\n" for row in left)
+        return replace(copied, rows=len(left), data=memoryview(data), numbers=tuple(left))
+
+    def _rows(self, part: TableChanges, table: TableKey, search: _MessageSearch) -> list[TableChanges]:
+        blocked = self._blocked.get(table, {})
+        otherwise = self._first_blocked_otherwise(table)
+        keys = list(row_keys(part))
+        is_free = otherwise is None and not any(before in blocked or after in blocked for before, after in keys)
+        if not search.reasons and is_free:
+            return [part]
+        blocked = self._blocked.setdefault(table, {})
+        left = []
+        for row, (index, touched) in enumerate(zip(part.change_indexes, keys, strict=True)):
+            position = search.position(index)
+            reason = search.reasons.get(index) or _behind(blocked, touched, position)
+            if not reason and otherwise is not None and otherwise <= position:
+                reason = f"behind the dead letter {otherwise}, of when the table had another key"
+            if not reason:
+                left.append(row)
+                continue
+            for key in touched:
+                blocked[key] = min(position, blocked.get(key, position))
+            self._reasons.setdefault(position, reason)
+            self._add(position, part.table.qualified_name, search.sequence, "", search.letter_body(index))
+        return [part.select(left)] if left else []
+
+    def _first_blocked_otherwise(self, table: TableKey) -> Position | None:
+        """The first letter of the table from when it had another key; None without any."""
+        others = [rows for other, rows in self._blocked.items() if other.oid == table.oid and other != table]
+        return min((position for rows in others for position in rows.values()), default=None)
+
+    def _truncation(self, truncation: Truncation, search: _MessageSearch) -> list[Truncation]:
+        position = search.position(truncation.change_index)
+        if truncation.change_index in search.reasons:
+            tables = ", ".join(table.qualified_name for table in truncation.tables)
+            self._add(position, tables, search.sequence, "", search.letter_body(truncation.change_index))
+            return []
+        for table in truncation.tables:
+            keys = [key for key, rows in self._blocked.items() if key.oid == table.oid and rows]
+            if keys:
+                self._truncated.append((table.oid, position))
+                self._blocked |= {key: {} for key in keys}
+        return [truncation]
+
+    def _add(self, position: Position, table: str, sequence: int, snapshot: str, body: bytes) -> None:
+        if len(self._letters) > self._room:
+            raise TerminalError(
+                f"more than {self._room} more changes of worker '{self._worker}' would become dead letters",
+                "see 'pgsluice dead list' for the reasons; replay or discard them, or raise --max-dead-letters",
+            )
+        reason = self._reasons[position]
+        self._letters.append(DeadLetter(self._worker, position, table, reason, now(), sequence, snapshot, 1, body))
+
+
+def _behind(blocked: dict[RowKey, Position], touched: tuple[RowKey, RowKey], position: Position) -> str:
+    """Why a change goes behind an earlier one of the same row; "" when it does not."""
+    first = min((blocked[key] for key in touched if key in blocked), default=None)
+    return f"behind the dead letter {first} of the same row" if first is not None and first <= position else ""
+
+
+class _MessageSearch:
+    """One message, while changes are looked for in it. ``reasons`` are those of its rejected changes, by their index."""
+
+    def __init__(self, message: MessageChanges, body: bytes, reasons: dict[Position, str]) -> None:
+        self.sequence = message.sequence
+        self._transactions = message.transactions
+        self._ends = [transaction.end_change for transaction in message.transactions]
+        self._body = body
+        self._frames: ChangeFrames | None = None
+        self.reasons = _indexed(message.transactions, reasons)
+
+    def position(self, change_index: int) -> Position:
+        return self._transactions[bisect_right(self._ends, change_index)].position(change_index)
+
+    def letter_body(self, change_index: int) -> bytes:
+        if self._frames is None:
+            self._frames = ChangeFrames(self._body)
+        return self._frames.letter_body(change_index)
+
+
+def _indexed(transactions: list[Transaction], reasons: dict[Position, str]) -> dict[int, str]:
+    """Those of ``reasons`` whose position lies in the transactions, by change index."""
+    by_lsn = {transaction.commit_lsn: transaction for transaction in transactions}
+    found = {}
+    for position, reason in reasons.items():
+        transaction = by_lsn.get(position.commit_lsn)
+        if transaction is not None:
+            index = transaction.first_change + position.ordinal - transaction.first_ordinal
+            if transaction.first_change <= index < transaction.end_change:
+                found[index] = reason
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LookThrough:
+    """A ``PartitionWriter`` whose receipts say nothing."""
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        for _ in messages:
+            pass
+        yield b""
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        for _ in copied:
+            pass
+        yield b""

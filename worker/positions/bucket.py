@@ -1,0 +1,159 @@
+"""The position of a sink that has no better place for it: under ``position.<worker>`` in the group's state bucket.
+
+Each write names the revision that this process read or wrote last, so of two processes that run one worker name only one can
+move the position; the other stops.
+
+The record can also hold *announced ends*: where a batch ended that was begun and perhaps not applied. A sink that cuts its output
+at the end of a batch announces it first, so that a successor, which may find more messages, can cut there again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, NamedTuple
+
+from nats.aio.client import Client
+
+from pgsluice.shared.broker.bucket import Entry, StateBucket, position_key, worker_key
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+class AnnouncedEnd(NamedTuple):
+    """``copied``: the sequence is of the snapshot stream, as ``Receipt.copied`` says."""
+
+    copied: bool
+    sequence: int
+
+
+class BucketPositions:
+    """Blocking calls over a NATS connection of its own, made by ``load``. TransientError when NATS does not answer."""
+
+    def __init__(self, settings: NatsSettings, group: str, worker: str) -> None:
+        self._settings = settings
+        self._names = GroupNames(group)
+        self._worker = worker
+        self._key = position_key(worker)
+        self._writer = uuid.uuid4().hex
+        self._revision: int | None = None
+        self._loop: EventLoopThread | None = None
+        self._client: Client | None = None
+        self._bucket: StateBucket | None = None
+        self._stored = NOTHING_APPLIED
+        self._ends: tuple[AnnouncedEnd, ...] = ()
+
+    def load(self) -> Applied:
+        """The stored position, NOTHING_APPLIED when there is none. The bucket must exist."""
+        if self._loop is None:
+            self._loop = EventLoopThread("pgsluice-positions")
+        if self._client is None:
+            self._client = self._loop.run(connect(self._settings, f"pgsluice worker {self._names.group}/{self._worker} position"))
+        self._bucket = StateBucket(self._client, self._names)
+        entry = self._loop.run(self._bucket.get(self._key))
+        self._revision = entry.revision if entry else None
+        self._stored, self._ends = self._decode(entry) if entry else (NOTHING_APPLIED, ())
+        return self._stored
+
+    def announced_ends(self, *, copied: bool) -> list[int]:
+        """The sequences in one of the streams that were announced and are not applied yet, ascending."""
+        return sorted(end.sequence for end in self._ends if end.copied is copied)
+
+    def announce_end(self, sequence: int, *, copied: bool) -> None:
+        """As ``store``, but the position stays. Nothing is written when that end is announced already."""
+        assert self._loop is not None, "load comes first"
+        end = AnnouncedEnd(copied, sequence)
+        if end not in self._ends:
+            ends = (*self._ends, end)
+            self._loop.run(self._store(self._stored, ends))
+            self._ends = ends
+
+    def store(self, applied: Applied) -> None:
+        """Durable when it returns. Raises TerminalError when another process moved the position since ``load``; after a
+        TransientError it may or may not be stored, and may be stored again."""
+        assert self._loop is not None, "load comes first"
+        ends = tuple(end for end in self._ends if end.sequence > applied.last_sequence(copied=end.copied))
+        self._loop.run(self._store(applied, ends))
+        self._stored, self._ends = applied, ends
+
+    def renumber(self, applied: Applied) -> None:
+        """As ``store``, when the stream counts anew: ends that were announced by the old sequences mean nothing any more."""
+        assert self._loop is not None, "load comes first"
+        self._loop.run(self._store(applied, ()))
+        self._stored, self._ends = applied, ()
+
+    def close(self) -> None:
+        """Ends the connection; nothing happens when there is none."""
+        loop, client = self._loop, self._client
+        self._loop = self._client = self._bucket = None
+        if loop is None:
+            return
+        try:
+            if client is not None:
+                loop.run(disconnect(client), CLOSE_TIMEOUT_S)
+        finally:
+            loop.close()
+
+    async def _store(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> None:
+        revision = await self._write(applied, ends)
+        if revision is None and await self._adopt_own_write():
+            revision = await self._write(applied, ends)
+        if revision is None:
+            raise TerminalError(
+                f"another process moved the position of worker '{self._worker}' of group '{self._names.group}'",
+                "give each worker of a group its own --name; the worker goes on from the stored position when started again",
+            )
+        self._revision = revision
+
+    async def _write(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> int | None:
+        """The new revision; None when the position is not as this process left it."""
+        assert self._bucket is not None, "load comes first"
+        value = self._encode(applied, ends)
+        if self._revision is None:
+            return await self._bucket.create(self._key, value)
+        return await self._bucket.update(self._key, value, self._revision)
+
+    async def _adopt_own_write(self) -> bool:
+        """A write whose acknowledgement was lost leaves our own record under a revision we did not hear of."""
+        assert self._bucket is not None, "load comes first"
+        entry = await self._bucket.get(self._key)
+        if entry is None or entry.value.get("writer") != self._writer:
+            return False
+        self._revision = entry.revision
+        return True
+
+    def _encode(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> dict[str, Any]:
+        return {
+            "sequence": applied.sequence,
+            "commit_lsn": format_lsn(applied.commit_lsn),
+            "committed_at": applied.committed_at,
+            "stream_created": applied.stream_created,
+            "snapshot_sequence": applied.snapshot_sequence,
+            "rules": applied.rules,
+            "announced": [list(end) for end in ends],
+            "writer": self._writer,
+        }
+
+    def _decode(self, entry: Entry) -> tuple[Applied, tuple[AnnouncedEnd, ...]]:
+        try:
+            applied = Applied(
+                sequence=int(entry.value["sequence"]),
+                commit_lsn=parse_lsn(entry.value["commit_lsn"]),
+                committed_at=int(entry.value["committed_at"]),
+                stream_created=str(entry.value["stream_created"]),
+                snapshot_sequence=int(entry.value.get("snapshot_sequence", 0)),
+                rules=str(entry.value.get("rules", "")),
+            )
+            ends = entry.value.get("announced", [])
+            return applied, tuple(AnnouncedEnd(bool(copied), int(sequence)) for copied, sequence in ends)
+        except (KeyError, TypeError, ValueError) as error:
+            raise TerminalError(
+                f"key {self._key} of the state bucket {self._names.bucket} is malformed ({type(error).__name__})",
+                f"something else wrote it; remove it and {worker_key(self._worker)}, and the worker begins at the oldest message",
+            ) from None

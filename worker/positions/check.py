@@ -1,0 +1,208 @@
+"""Where in the group's streams a worker goes on from its sink's position.
+
+The position counts in sequences, and they alone prove nothing: a broker that lost its newest messages, as after a power cut,
+gives their sequences out again when they are published again, packed in another way. What proves that the stream still holds
+what was applied is the transaction that was applied last, known by its commit LSN and its commit time. It has to be the last one
+of the message at the position; or the stream holds it elsewhere: then the worker goes on there, and leaves out of the message
+that holds it what is applied already. A stream that ends before it may still come to hold it: the replicator publishes again
+what the slot was not told to forget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
+from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
+from pgsluice.shared.pgoutput import decode_changes
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Anchor
+from pgsluice.worker.batches.change_reader import Body
+from pgsluice.worker.sinks.sink import Applied
+
+_COPY_AGAIN = "restore the stream, or run 'pgsluice drop' and copy the tables again into an empty target"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """``applied`` with the sequence at which the stream holds it now. ``before`` is what the next message names as before it,
+    None when that is the last change applied. Changes that commit before ``applied_before`` are applied."""
+
+    applied: Applied
+    before: Anchor | None = None
+    applied_before: int = 0
+
+
+async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, state: StreamState | None) -> Start:
+    """Where to go on in the stream of changes, of which ``state`` is newer than ``applied``. There is none when the group only
+    copied.
+
+    Raises HistoryError when the stream is not the one that was applied, or lost messages that were not; StreamBehindError when
+    it ends before what is applied; TransientError when NATS does not answer.
+    """
+    if state is None:
+        if applied.sequence:
+            raise HistoryError(
+                f"stream {names.changes_stream} is gone, and {applied.sequence} messages of it are applied", _COPY_AGAIN
+            )
+        return Start(applied)
+    if applied.stream_created and applied.stream_created != state.created:
+        raise HistoryError(
+            f"stream {names.changes_stream} was created anew since this worker last ran ({state.created})",
+            "its sequences mean something else now; drop the group on both sides and copy the tables again",
+        )
+    return await _Search(stream, applied, state).find()
+
+
+def check_goes_on(names: GroupNames, applied: Applied, state: StreamState | None) -> None:
+    """Whether the stream that is being read still is the one that ``applied`` counts in, as far as its state tells; ``state`` is
+    newer than ``applied``. Raises HistoryError or StreamBehindError: then it was replaced or put back under a running worker."""
+    if state is not None and applied.stream_created in ("", state.created) and applied.sequence <= state.last_sequence:
+        return
+    if not applied.sequence:
+        return
+    if state is not None and applied.stream_created == state.created:
+        raise StreamBehindError(
+            f"stream {names.changes_stream} ends at message {state.last_sequence}, before what is applied ({applied.sequence}): "
+            "the broker lost messages",
+            "started again, the worker looks for its place in the stream",
+        )
+    raise HistoryError(
+        f"stream {names.changes_stream} was removed or created anew while the worker read it",
+        "drop the group on both sides and copy the tables again",
+    )
+
+
+def check_snapshot_position(names: GroupNames, applied: Applied, stream: StreamState | None) -> None:
+    """Raises HistoryError when the snapshot stream, which a group that never copied does not have, is not the one that the
+    position counts in, or lost messages that were not applied."""
+    if stream is None:
+        if applied.snapshot_sequence:
+            raise _lost_messages(names.snapshot_stream, 0, applied.snapshot_sequence)
+    elif applied.snapshot_sequence > stream.last_sequence:
+        raise _lost_messages(names.snapshot_stream, stream.last_sequence, applied.snapshot_sequence)
+    else:
+        _check_first(names.snapshot_stream, applied.snapshot_sequence, stream)
+
+
+def _check_first(name: str, applied: int, stream: StreamState) -> None:
+    if stream.first_sequence > applied + 1:
+        raise HistoryError(
+            f"stream {name} begins at message {stream.first_sequence}; "
+            f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
+            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
+        )
+
+
+def _lost_messages(name: str, last_sequence: int, applied: int) -> HistoryError:
+    return HistoryError(
+        f"stream {name} ends at message {last_sequence}, before what is applied ({applied})",
+        "the broker lost messages; restore it, or drop the group and copy the tables again",
+    )
+
+
+class _Search:
+    """For the transaction that was applied last, in one stream."""
+
+    def __init__(self, stream: ChangeStream, applied: Applied, state: StreamState) -> None:
+        self._stream = stream
+        self._applied = applied
+        self._state = state
+
+    async def find(self) -> Start:
+        applied, state = self._applied, self._state
+        if not applied.commit_lsn or await self._is_where_it_was():
+            _check_first(self._stream.name, applied.sequence, state)
+            return Start(applied)
+        if state.messages == 0:
+            _check_first(self._stream.name, applied.sequence, state)
+            raise self._not_there("is empty")
+        sequence = await self._first_that_reaches()
+        return await self._start_in(sequence)
+
+    async def _is_where_it_was(self) -> bool:
+        """Whether the message at the position ends with the transaction that was applied last; or, when retention removed that
+        message, whether the one after it says so. An empty stream that ends there can only be believed."""
+        sequence, state = self._applied.sequence, self._state
+        if state.first_sequence <= sequence <= state.last_sequence:
+            headers = MessageHeaders.decode((await self._message(sequence)).headers)
+            anchor = headers.anchor or Anchor(headers.last, 0, self._applied.committed_at)
+            return headers.chunk.is_last and headers.settled == sequence and self._is_applied_last(anchor)
+        if state.first_sequence == sequence + 1 <= state.last_sequence:
+            after = MessageHeaders.decode((await self._message(sequence + 1)).headers).after
+            return after is None or self._is_applied_last(after)
+        return state.messages == 0 and state.last_sequence == sequence
+
+    def _is_applied_last(self, anchor: Anchor) -> bool:
+        applied = self._applied
+        return (anchor.position.commit_lsn, anchor.committed_at) == (applied.commit_lsn, applied.committed_at)
+
+    async def _first_that_reaches(self) -> int:
+        """The first message whose last change commits at the applied commit LSN or later; a binary search, since positions
+        ascend."""
+        low, high = self._state.first_sequence, self._state.last_sequence
+        newest = MessageHeaders.decode((await self._message(high)).headers).last.commit_lsn
+        if newest < self._applied.commit_lsn:
+            raise StreamBehindError(
+                f"stream {self._stream.name} ends at the commit {format_lsn(newest)}, before what is applied "
+                f"({format_lsn(self._applied.commit_lsn)}): the broker lost messages",
+                "start the replicator, which publishes them again if the source still has them",
+            )
+        while low < high:
+            middle = (low + high) // 2
+            if MessageHeaders.decode((await self._message(middle)).headers).last.commit_lsn >= self._applied.commit_lsn:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def _start_in(self, sequence: int) -> Start:
+        """``sequence`` is that of the first message, perhaps a chunk, that ends with the transaction or beyond it: that message
+        must hold it, wholly or its beginning."""
+        applied = self._applied
+        body = await self._body_that_reaches(sequence)
+        if body.after is not None and self._is_applied_last(body.after):
+            return Start(replace(applied, sequence=body.first_sequence - 1))
+        message = decode_changes(
+            body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
+        )
+        held = any((t.commit_lsn, t.committed_at) == (applied.commit_lsn, applied.committed_at) for t in message.transactions)
+        if not held or (body.after is None and body.first_sequence > 1):
+            _check_first(self._stream.name, applied.sequence, self._state)
+            raise self._not_there(f"has another transaction in its place, message {body.sequence}")
+        return Start(replace(applied, sequence=body.first_sequence - 1), body.after, applied.commit_lsn + 1)
+
+    async def _body_that_reaches(self, sequence: int) -> Body:
+        """The first complete body, from the chunk at ``sequence`` on, that ends at the applied commit LSN or later. Groups of
+        chunks that were begun again are passed over."""
+        at = sequence - MessageHeaders.decode((await self._message(sequence)).headers).chunk.index + 1
+        pieces: list[bytes] = []
+        while at <= self._state.last_sequence:
+            message = await self._message(at)
+            headers = MessageHeaders.decode(message.headers)
+            if headers.chunk.index == 1:
+                pieces = []
+            pieces.append(message.data)
+            if len(pieces) == headers.chunk.count and headers.last.commit_lsn >= self._applied.commit_lsn:
+                first = at - headers.chunk.count + 1
+                return Body(first, at, headers.first.ordinal, b"".join(pieces), headers.anchor, headers.after)
+            at += 1
+        raise StreamBehindError(
+            f"the newest message of stream {self._stream.name} is not complete", "start the replicator, which completes it"
+        )
+
+    async def _message(self, sequence: int) -> StoredMessage:
+        message = await self._stream.message(sequence)
+        if message is None:
+            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
+        return message
+
+    def _not_there(self, found: str) -> HistoryError:
+        applied = self._applied
+        return HistoryError(
+            f"what is applied ends with the transaction at {format_lsn(applied.commit_lsn)} (message {applied.sequence} of "
+            f"stream {self._stream.name}), but the stream {found}",
+            _COPY_AGAIN,
+        )

@@ -1,0 +1,174 @@
+"""Background tasks whose end is the end of the worker: none may die alone and leave a process that only looks alive.
+
+Who runs a worker name: one process at a time.
+
+The holder writes its identity under ``lease.<worker>`` in the state bucket and rewrites it every RENEWAL_INTERVAL_S. Whoever
+waits watches the entry's revision on its own clock (clocks of two machines are never compared): unchanged for
+LEASE_DURATION_S, the holder is gone. On the same host the waiter also sees at once when the holder's process no longer exists.
+
+The lease keeps two workers from doing the same work. It is not what makes a sink exactly-once: that is the position, which a sink
+moves only from the value it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import LEASE_DURATION_S, Entry, StateBucket, lease_key
+from pgsluice.shared.errors import TransientError
+
+CANCEL_INTERVAL_S = 0.05
+
+Ended = Callable[[BaseException], None]
+"""Told why a task ended, on its event loop."""
+
+
+class WatchedTask:
+    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``."""
+
+    def __init__(self, name: str, call: Coroutine[Any, Any, None], on_ended: Ended) -> None:
+        self._name = name
+        self._on_ended = on_ended
+        self._task = asyncio.create_task(call, name=name)
+        self._task.add_done_callback(self._note_end)
+
+    async def cancel(self) -> None:
+        """Returns when it has ended."""
+        while not self._task.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=CANCEL_INTERVAL_S)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._on_ended(task.exception() or TransientError(f"{self._name} ended by itself", "start the worker again"))
+
+
+RENEWAL_INTERVAL_S = 2.0
+POLL_INTERVAL_S = 0.25
+WAIT_LOG_INTERVAL_S = 10.0
+
+log = telemetry.logger(__name__)
+
+
+class Lease:
+    """The lease of one worker name. Used on one event loop."""
+
+    def __init__(self, bucket: StateBucket, worker: str) -> None:
+        self._bucket = bucket
+        self._worker = worker
+        self._key = lease_key(worker)
+        self._revision = 0
+        self._renewal: WatchedTask | None = None
+
+    async def acquire(self, on_ended: Ended) -> None:
+        """Waits until this process holds the lease, also while the broker does not answer, then renews it in the background.
+        ``on_ended`` is told why that came to an end: TransientError when another process took the lease."""
+        while True:
+            try:
+                self._revision = await self._win()
+                self._renewal = WatchedTask("the renewal of the lease", self._renew(), on_ended)
+                return
+            except TransientError as error:
+                log.warning("waiting for the broker to give the lease", worker=self._worker, reason=str(error))
+            await asyncio.sleep(RENEWAL_INTERVAL_S)
+
+    async def _win(self) -> int:
+        """Waits for the lease; the revision under which it is ours."""
+        waited_since = time.monotonic()
+        seen_revision, seen_at, logged_at = -1, 0.0, 0.0
+        while True:
+            entry = await self._bucket.get(self._key)
+            now = time.monotonic()
+            if entry is None:
+                revision = await self._bucket.create(self._key, _identity())
+            elif _is_gone(entry) or (entry.revision == seen_revision and now - seen_at > LEASE_DURATION_S):
+                revision = await self._bucket.update(self._key, _identity(), entry.revision)
+            else:
+                revision = None
+                if entry.revision != seen_revision:
+                    seen_revision, seen_at = entry.revision, now
+                if now - logged_at > WAIT_LOG_INTERVAL_S:
+                    logged_at = now
+                    log.warning(
+                        "waiting for the lease of a worker of the same name",
+                        worker=self._worker,
+                        holder_host=entry.value.get("host"),
+                        holder_pid=entry.value.get("pid"),
+                        waited_s=now - waited_since,
+                    )
+            if revision is not None:
+                return revision
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def release(self) -> None:
+        """Stops renewing and gives the lease back; nothing happens when it is not held."""
+        if self._renewal is None:
+            return
+        renewal, self._renewal = self._renewal, None
+        await renewal.cancel()
+        entry = await self._bucket.get(self._key)
+        if entry is not None and entry.revision == self._revision:
+            await self._bucket.delete(self._key)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_INTERVAL_S)
+            try:
+                is_ours = await self._is_renewed()
+            except TransientError as error:
+                log.warning("the lease could not be renewed, trying again", reason=str(error))
+                continue
+            if not is_ours:
+                raise TransientError(
+                    f"another process took over worker '{self._worker}'", "give each worker of a group its own --name"
+                )
+
+    async def _is_renewed(self) -> bool:
+        revision = await self._bucket.update(self._key, _identity(), self._revision)
+        self._revision = revision or self._revision
+        return revision is not None or await self._still_ours()
+
+    async def _still_ours(self) -> bool:
+        """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""
+        entry = await self._bucket.get(self._key)
+        if entry is None or entry.value != _identity():
+            return False
+        self._revision = entry.revision
+        return True
+
+
+def _identity() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": os.getpid(), "started": _started_at(os.getpid())}
+
+
+def _is_gone(entry: Entry) -> bool:
+    """Whether the holder ran on this very machine and its process has ended. False when that cannot be known."""
+    holder = entry.value
+    if not holder.get("boot") or (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot_id()):
+        return False
+    return _started_at(int(holder["pid"])) != str(holder["started"])
+
+
+def _boot_id() -> str:
+    """Tells this boot of this kernel, and this process namespace, from any other; empty where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started_at(pid: int) -> str:
+    """The process's start time in clock ticks since boot, which tells it from a later one with the same number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]

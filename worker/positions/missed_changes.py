@@ -1,0 +1,97 @@
+"""Changes that met no row in the sink: what is said of them in the log and in the worker's report.
+
+An update or delete has nothing to do where its row is not there. That is as it should be when the sink was started without the
+source's rows, and for a table with a filter or a route: a delete is sent where a row may have been, and some rows never are. A
+table that was copied, and whose changes all come, has each row that they speak of; so there it is evidence that source and
+target differ. (An update that brings its whole row writes it, whether it was there or not, and is not counted.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared import telemetry
+from pgsluice.worker.batches.ownership import Ownership
+from pgsluice.worker.sinks.sink import CountingSink, MissedChanges, Sink
+
+LOG_INTERVAL_S = 600.0
+"""For one table."""
+
+REPORTED_TABLES = 20
+"""The report is one small record; who has more tables in trouble needs no longer list."""
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(slots=True)
+class _Logged:
+    changes: int
+    at: float
+
+
+class MissedChangesLog:
+    """Says it once for each table, and again when there are more and LOG_INTERVAL_S is over. ``clock`` counts seconds. A sink
+    that does not count its missed changes has none."""
+
+    def __init__(self, sink: Sink, transformation: Transformation, clock: Callable[[], float] = time.monotonic) -> None:
+        self._missed: Callable[[], Sequence[MissedChanges]] = sink.missed if isinstance(sink, CountingSink) else tuple
+        self._transformation = transformation
+        self._clock = clock
+        self._logged: dict[tuple[int, tuple[str, str]], _Logged] = {}
+        self._noted: Sequence[MissedChanges] = ()
+
+    def begin(self) -> Sequence[MissedChanges]:
+        """What the sink counted by now, and an earlier process logged: only more of it is news."""
+        self._noted = self._missed()
+        self._logged = {(each.oid, each.place): _Logged(each.changes, self._clock() - LOG_INTERVAL_S) for each in self._noted}
+        return self._noted
+
+    def note(self, ownership: Ownership) -> Sequence[MissedChanges]:
+        """What the sink counted by now. Most batches miss nothing: then it is the same list as before."""
+        missed = self._missed()
+        if missed is not self._noted:
+            self._noted = missed
+            self._log(missed, ownership)
+        return missed
+
+    def _log(self, missed: Sequence[MissedChanges], ownership: Ownership) -> None:
+        for each in missed:
+            before = self._logged.get((each.oid, each.place))
+            if before is not None and (each.changes <= before.changes or self._clock() - before.at < LOG_INTERVAL_S):
+                continue
+            self._logged[each.oid, each.place] = _Logged(each.changes, self._clock())
+            self._say(each, is_copied=ownership.is_copied(each.oid))
+
+    def _say(self, missed: MissedChanges, *, is_copied: bool) -> None:
+        fields = {"table": ".".join(missed.place), "changes": missed.changes, "since": missed.since}
+        if is_expected(missed, self._transformation):
+            log.info("changes met no row, as they may under a filter or a route", **fields)
+        elif is_copied:
+            log.warning("changes met no row in a table that was copied: source and target differ", **fields)
+        else:
+            log.warning("changes met no row at the target", **fields)
+
+
+def is_expected(missed: MissedChanges, transformation: Transformation) -> bool:
+    """Whether that may be as it should be, wherever the rows came from."""
+    return transformation.may_leave_rows_out(missed.oid, missed.source)
+
+
+def report_missed(missed: Sequence[MissedChanges], transformation: Transformation) -> list[dict[str, Any]]:
+    """For the worker's record: what matters most first, REPORTED_TABLES at most."""
+    judged = sorted(((is_expected(each, transformation), -each.changes, each) for each in missed), key=itemgetter(0, 1))
+    return [
+        {
+            "oid": each.oid,
+            "table": ".".join(each.place),
+            "changes": each.changes,
+            "since": each.since,
+            "expected": expected,
+        }
+        for expected, _, each in judged[:REPORTED_TABLES]
+    ]

@@ -1,0 +1,133 @@
+"""What a worker tells the others about itself, under ``worker.<name>`` in the state bucket, at most once a second.
+
+``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
+own position, never run ahead of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.worker.positions.lease import Ended, WatchedTask
+from pgsluice.worker.positions.missed_changes import report_missed
+from pgsluice.worker.sinks.sink import Applied, MissedChanges
+
+REPORT_INTERVAL_S = 1.0
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ProgressReport:
+    """Used on one event loop, except for the methods ``note…``, which any thread may call."""
+
+    def __init__(
+        self, bucket: StateBucket, worker: str, applied: Applied, transformation: Transformation = UNTRANSFORMED
+    ) -> None:
+        """``transformation`` tells which changes may rightly meet no row."""
+        self._bucket = bucket
+        self._key = worker_key(worker)
+        self._applied = applied
+        self._batches = 0
+        self._changes = 0
+        self._waiting = ""
+        self._missed: Sequence[MissedChanges] = ()
+        self._transformation = transformation
+        self._started_at = _now()
+        self._reported: tuple[Applied, int, str, Sequence[MissedChanges]] | None = None
+        self._task: WatchedTask | None = None
+
+    def note(self, applied: Applied, changes: int) -> None:
+        self._applied = applied
+        self._batches += 1
+        self._changes += changes
+        self._waiting = ""
+
+    def note_missed(self, missed: Sequence[MissedChanges]) -> None:
+        """All changes that met no row, so far."""
+        self._missed = missed
+
+    def note_waiting(self, reason: str) -> None:
+        """A batch could not be applied for now; it is tried again until it is."""
+        self._waiting = reason
+
+    async def start(self, on_ended: Ended) -> None:
+        """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
+        ``on_ended`` is told why that came to an end."""
+        await self._report()
+        self._task = WatchedTask("the report of the worker's progress", self._report_for_ever(), on_ended)
+
+    async def stop(self) -> None:
+        """Writes the last report."""
+        if self._task is not None:
+            await self._task.cancel()
+            await self._report()
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            if self._reported != self._state:
+                await self._report()
+
+    async def _report(self) -> None:
+        state = self._state
+        try:
+            await self._bucket.put(self._key, self._content())
+        except TransientError:
+            return  # nothing depends on one report; the next carries the same facts
+        self._reported = state
+
+    @property
+    def _state(self) -> tuple[Applied, int, str, Sequence[MissedChanges]]:
+        return self._applied, self._batches, self._waiting, self._missed
+
+    def _content(self) -> dict[str, Any]:
+        applied = self._applied
+        return {
+            "sequence": applied.sequence,
+            "snapshot_sequence": applied.snapshot_sequence,
+            "commit_lsn": format_lsn(applied.commit_lsn),
+            "committed_at": _timestamp(applied.committed_at),
+            "stream_created": applied.stream_created,
+            "rules": applied.rules,
+            "batches": self._batches,
+            "changes": self._changes,
+            "waiting": self._waiting,
+            "missed": report_missed(self._missed, self._transformation),
+            "missed_tables": len(self._missed),
+            "started_at": self._started_at,
+            "updated_at": _now(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+
+async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> None:
+    """Raises TerminalError when the worker reported of a position and its sink has none. Its data may be there all the same: to
+    begin anew would double what has no key."""
+    entry = await bucket.get(worker_key(worker))
+    reported = entry.value if entry else {}
+    if applied.sequence or applied.snapshot_sequence or not (reported.get("sequence") or reported.get("snapshot_sequence")):
+        return
+    raise TerminalError(
+        f"the sink has no position of worker '{worker}', which had applied changes up to message {reported.get('sequence')} and"
+        f" copied rows up to message {reported.get('snapshot_sequence')}",
+        "restore the position together with the data (Postgres: pgsluice.applied); for a sink that is new and empty, give the"
+        " worker another --name",
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _timestamp(microseconds: int) -> str | None:
+    """RFC 3339 of a time in microseconds since 2000-01-01 UTC; None for 0, before the first transaction."""
+    return (POSTGRES_EPOCH + timedelta(microseconds=microseconds)).isoformat() if microseconds else None

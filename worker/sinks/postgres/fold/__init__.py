@@ -1,0 +1,1 @@
+"""A batch's changes folded: what is left of each row, as COPY text."""

@@ -1,0 +1,90 @@
+"""Which source change to blame for a folded row: the last one of its key in the partition, or the first.
+
+Needed only while rows are looked for that the target refuses: then each row that is staged carries its number in its piece and
+a position, in two more columns. When the last change of a row is taken out and what remains is still refused, the next pass takes
+out the one before it, until the row is as the target could take it. That may take as many passes as the row has changes, so after
+some of them the first change is blamed: then all of the row's changes in the partition are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pgsluice.shared.rows.changes import DELETE, NO_OLD_ROW, MessageChanges, TableChanges
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.table import UNCHANGED, Table, Value
+from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind, Share
+from pgsluice.worker.sinks.postgres.fold.piece_text import encode_columns
+
+_TableName = tuple[str, str]
+
+
+class BlamedPositions:
+    """Takes the messages that a partition's fold takes. Rows are known by the COPY text of their key. ``first``: blames the
+    first change."""
+
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
+        self._rows: dict[_TableName, dict[bytes, Position]] = {}
+
+    def add(self, message: MessageChanges) -> None:
+        positions = [t.position(index) for t in message.transactions for index in range(t.first_change, t.end_change)]
+        for part in message.parts:
+            if isinstance(part, TableChanges):
+                self._add_part(part, positions)
+
+    def label(self, share: Share) -> Share:
+        """``share``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""
+        return replace(share, pieces=tuple(self._labelled(piece) for piece in share.pieces))
+
+    def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
+        rows = self._rows.setdefault((part.table.schema, part.table.name), {})
+        new = _key_texts(part.table, _whole(part), len(part))
+        old = new if part.old is None else _key_texts(part.table, part.old, len(part))
+        for row, (operation, index) in enumerate(zip(part.operations, part.change_indexes, strict=True)):
+            position = positions[index]
+            if operation != DELETE:
+                self._blame(rows, new[row], position)
+            if part.old_kinds is not None and part.old_kinds[row] != NO_OLD_ROW:
+                self._blame(rows, old[row], position)
+
+    def _blame(self, rows: dict[bytes, Position], key: bytes, position: Position) -> None:
+        if not self._first or key not in rows:
+            rows[key] = position
+
+    def _labelled(self, piece: Piece) -> Piece:
+        assert isinstance(piece.content, bytes)
+        rows = self._rows[piece.table.schema, piece.table.name]
+        lines = piece.content.split(b"\n")[:-1]
+        has_fields = bool(piece.table.columns) or piece.kind is PieceKind.IN_ORDER
+        before_labels = b"\t" if has_fields else b""
+        labelled = [
+            b"%b%b%d\t%b\n" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)
+        ]
+        return replace(piece, content=b"".join(labelled))
+
+
+def _key_texts(table: Table, columns: Sequence[Sequence[Value]], rows: int) -> list[bytes]:
+    return encode_columns([columns[i] for i in table.key] if table.key else columns, rows).split(b"\n")
+
+
+def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:
+    """The new columns; of a table without a key, those that were not sent are the old ones."""
+    if part.table.key or part.old is None:
+        return part.new
+    return [
+        [before if after is UNCHANGED else after for after, before in zip(new, old, strict=True)]
+        for new, old in zip(part.new, part.old, strict=True)
+    ]
+
+
+def _key_of(piece: Piece, line: bytes) -> bytes:
+    """The text of the key in a staged row, whose columns ``PieceKind`` lists."""
+    if piece.kind is PieceKind.DELETE:
+        return line
+    fields = line.split(b"\t")
+    if piece.kind is PieceKind.IN_ORDER:
+        width = len(piece.table.columns)
+        return b"\t".join(fields[2 + width :] if fields[1] == b"D" else fields[2 : 2 + width])
+    return b"\t".join(fields[i] for i in piece.table.key) if piece.table.key else line

@@ -1,0 +1,212 @@
+"""The receipt of a partition of copied rows: the rows themselves are in their tables by then.
+
+What a partition's changes come down to: pieces, each a set of rows to which one kind of statement applies.
+
+A partition is cut into rounds, in commit order. Within a round no two pieces touch the same row, so the pieces of a round may
+be merged in any order the target's foreign keys ask for; the rounds, and the partitions, must be merged one after the other.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedShare:
+    """``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied anew: they are
+    to be emptied, and then nothing was loaded with them. ``filled`` are the tables of the messages, where who
+    commits wants to know."""
+
+    sequences: tuple[int, ...]
+    restarted: tuple[Table, ...]
+    filled: tuple[Table, ...] = ()
+
+    def encode(self) -> bytes:
+        tables = {"restarted": self.restarted, "filled": self.filled}
+        encoded = {name: [table.encode() for table in of_kind] for name, of_kind in tables.items()}
+        return orjson.dumps({"sequences": self.sequences} | encoded)
+
+    @classmethod
+    def decode(cls, body: bytes) -> CopiedShare:
+        """Raises WireError for bytes that ``encode`` does not make."""
+        try:
+            share: Any = orjson.loads(body)
+            restarted, filled = (tuple(map(Table.decode, share[name])) for name in ("restarted", "filled"))
+            return cls(tuple(map(int, share["sequences"])), restarted, filled)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
+
+
+_U32 = struct.Struct(">I")
+
+
+class PieceKind(enum.StrEnum):
+    """What becomes of the rows, and which columns they have when staged.
+
+    ``c1 … cn`` are the table's columns, ``k1 … km`` its key columns as they were before, ``o1 … on`` all columns as they were
+    before, ``unchanged`` one bit per column: 1 for a column whose value was not sent, which keeps what the target has.
+    """
+
+    INSERT = "insert"
+    """c: rows that are new at the source."""
+    UPSERT = "upsert"
+    """c: whole rows, new or not."""
+    PATCH = "patch"
+    """c, unchanged: rows known in part; the key did not change."""
+    MOVE = "move"
+    """c, unchanged, k: rows known in part whose key changed."""
+    DELETE = "delete"
+    """k: keys of rows that are gone."""
+    IN_ORDER = "in_order"
+    """ord, op, c, o: changes of a table without a key, each to one row, in the order of ``ord``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows that wait in the table ``name`` of the target's schema ``pgsluice``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedText:
+    """COPY text of ``size`` bytes that waits under ``name`` in the table ``table`` of the target's schema ``pgsluice``."""
+
+    table: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``rows`` counts rows, of which ``absent`` may be missing at the target already (DELETE: they came and went within the
+    round). ``content`` is COPY text, or where the rows were staged or the text is parked."""
+
+    table: Table
+    round: int
+    kind: PieceKind
+    rows: int
+    absent: int
+    content: bytes | StagedRows | ParkedText
+
+    @property
+    def text_bytes(self) -> int:
+        """The size of its COPY text; 0 when its rows are staged."""
+        match self.content:
+            case StagedRows():
+                return 0
+            case ParkedText(size=size):
+                return size
+            case text:
+                return len(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """A table to truncate before the partition's first round."""
+
+    table: Table
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one receipt brings: tables to clear, then pieces in the order of their rounds. ``is_refused``: the target did not take
+    all rows, so there is nothing; they have to be looked at one by one."""
+
+    clearings: tuple[Clearing, ...]
+    pieces: tuple[Piece, ...]
+    is_refused: bool = False
+
+    def stages(self) -> list[str]:
+        """Names of the tables that rows were staged in."""
+        return [piece.content.name for piece in self.pieces if isinstance(piece.content, StagedRows)]
+
+    def parked_tables(self) -> list[str]:
+        """Names of the tables that text was parked in, each once."""
+        return list(dict.fromkeys(piece.content.table for piece in self.pieces if isinstance(piece.content, ParkedText)))
+
+    def encode(self) -> bytes:
+        """u32 length + JSON, then the COPY text of all pieces that carry it."""
+        tables: dict[Table, int] = {}
+
+        def number(table: Table) -> int:
+            return tables.setdefault(table, len(tables))
+
+        clearings = [[number(clearing.table), clearing.restart_identity] for clearing in self.clearings]
+        pieces: list[list[Any]] = []
+        texts: list[bytes] = []
+        for piece in self.pieces:
+            content: int | str | list[Any]
+            match piece.content:
+                case StagedRows(name=name):
+                    content = name
+                case ParkedText(table=table, name=name, size=size):
+                    content = [table, name, size]
+                case text:
+                    content = len(text)
+                    texts.append(text)
+            pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
+        header = orjson.dumps(
+            {"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
+        )
+        return b"".join([_U32.pack(len(header)), header, *texts])
+
+    @classmethod
+    def decode(cls, body: bytes) -> Share:
+        """Raises WireError for bytes that ``encode`` does not make."""
+        try:
+            (length,) = _U32.unpack_from(body)
+            start = _U32.size + length
+            header: Any = orjson.loads(body[_U32.size : start])
+            tables = [Table.decode(table) for table in header["tables"]]
+            clearings = tuple(Clearing(tables[table], bool(restart)) for table, restart in header["clearings"])
+            pieces, end = _decode_pieces(tables, header["pieces"], body, start)
+            is_refused = bool(header["refused"])
+        except (struct.error, orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
+        if end != len(body):
+            raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header says {end}")
+        return cls(clearings, pieces, is_refused)
+
+
+def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
+    """One share instead of all, when they bring nothing but new rows: these may go into a table in any order. A table's rows go
+    there together, as far as receipts carry them."""
+    pieces = [piece for share in shares for piece in share.pieces]
+    if any(share.clearings for share in shares) or any(piece.kind is not PieceKind.INSERT or piece.round for piece in pieces):
+        return shares
+    joined = [piece for piece in pieces if not isinstance(piece.content, bytes)]
+    carried: dict[Table, list[Piece]] = {}
+    for piece in pieces:
+        if isinstance(piece.content, bytes):
+            carried.setdefault(piece.table, []).append(piece)
+    for table, parts in carried.items():
+        text = b"".join(piece.content for piece in parts if isinstance(piece.content, bytes))
+        joined.append(Piece(table, 0, PieceKind.INSERT, sum(piece.rows for piece in parts), 0, text))
+    return [Share((), tuple(joined))]
+
+
+def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:
+    """The pieces, and where the text of the last one ends."""
+    pieces = []
+    for table, round_number, kind, rows, absent, content in listed:
+        source: bytes | StagedRows | ParkedText
+        if isinstance(content, str):
+            source = StagedRows(content)
+        elif isinstance(content, list):
+            source = ParkedText(*content)
+        else:
+            source = body[start : start + content]
+            start += content
+        pieces.append(Piece(tables[table], round_number, PieceKind(kind), rows, absent, source))
+    return tuple(pieces), start

@@ -1,0 +1,1 @@
+"""Folded rows staged in the target and merged into its tables."""

@@ -1,0 +1,221 @@
+"""Merges the pieces of a batch into the target's tables, inside the caller's transaction.
+
+Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
+those that refer to them; then deletions, the other way round. Constraints that can be deferred are, until all is merged: they
+alone serve tables that refer to each other in a circle.
+
+A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again with its
+deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
+deletions always go first.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+import psycopg
+from psycopg import sql
+
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.fold.piece import Clearing, ParkedText, Piece, PieceKind, Share, StagedRows, without_borders
+from pgsluice.worker.sinks.postgres.merge.row_merge import RowMerge
+from pgsluice.worker.sinks.postgres.merge.staging import Stage, copy_into, stage_identifier
+from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
+from pgsluice.worker.sinks.postgres.own.parked_text import fetch
+from pgsluice.worker.sinks.postgres.sessions import DriverSession
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.failure import OccupiedError, PieceError
+from pgsluice.worker.sinks.postgres.target.sequences import advance_statement, restart_sequences
+from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
+
+_WRITE_ORDER = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
+_JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
+
+_NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merges in ``session``, which is prepared for everything that the batch's pieces need.
+
+    ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row. What an
+    attempt counted that was taken back does not stay.
+    ``row_merge`` takes rounds that the target refuses as a whole; without it they raise.
+    """
+
+    session: DriverSession
+    row_merge: RowMerge | None = None
+    missing: Counter[Table] = field(default_factory=Counter)
+
+    @property
+    def connection(self) -> Connection:
+        return self.session.connection
+
+    @property
+    def targets(self) -> dict[Table, TargetTable]:
+        return self.session.targets
+
+    def apply(self, shares: Sequence[Share]) -> None:
+        """Raises PieceError, OccupiedError, or TerminalError for what a target table cannot do."""
+        pieces = [piece for share in shares for piece in share.pieces]
+        joined = [piece for piece in pieces if piece.kind in _JOINED]
+        if joined and all(isinstance(piece.content, bytes) for piece in joined):
+            # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
+            self.connection.execute(_NO_SCANS)
+        # A check that waits cannot tell which row it refuses.
+        self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
+        if self.row_merge is None:
+            shares = without_borders(shares)
+        for share in shares:
+            self._clear(share.clearings)
+            for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
+                self._merge_round(list(round_pieces))
+        self._check_deferred(list(self.targets))
+
+    def _check_deferred(self, tables: Sequence[Table]) -> None:
+        """What is wrong would come up at the commit otherwise, when it is too late to tell the table."""
+        try:
+            self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except psycopg.Error as error:
+            named = [table for table in tables if table.name == error.diag.table_name]
+            raise PieceError((named or tables)[0], error) from None
+
+    def _clear(self, clearings: Sequence[Clearing]) -> None:
+        """TRUNCATE is refused where a deferred check waits, and for a table that others refer to, even if none of their rows
+        does. DELETE is the same then, but for the time it takes."""
+        if not clearings:
+            return
+        tables = [self.targets[clearing.table] for clearing in clearings]
+        restart_identity = any(clearing.restart_identity for clearing in clearings)
+        try:
+            try:
+                with self.connection.transaction():
+                    self.connection.execute(truncate_statement(tables, restart_identity=restart_identity))
+            except (psycopg.errors.ObjectInUse, psycopg.errors.FeatureNotSupported):
+                order = self._referenced_first(clearing.table for clearing in clearings)
+                for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
+                    self._delete_all(target, restart_identity=restart_identity)
+        except psycopg.Error as error:
+            raise PieceError(clearings[0].table, error, has_rows=False) from None
+
+    def _delete_all(self, target: TargetTable, *, restart_identity: bool) -> None:
+        self.connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
+        if restart_identity:
+            restart_sequences(self.connection, target.oid)
+
+    def _merge_round(self, pieces: list[Piece]) -> None:
+        order = self._referenced_first({piece.table for piece in pieces})
+        pieces.sort(key=lambda piece: (order[piece.table], _WRITE_ORDER.index(piece.kind) if piece.kind in _WRITE_ORDER else 0))
+        writes = [piece for piece in pieces if piece.kind is not PieceKind.DELETE]
+        deletes = [piece for piece in reversed(pieces) if piece.kind is PieceKind.DELETE]
+        early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
+        late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
+        in_order, deletes_first = early + writes + late, deletes + writes
+        before = self.missing.copy()
+        if self.row_merge is None:
+            self._apply_round(in_order, deletes_first)
+        elif not self.row_merge.takes(lambda: self._apply_round(in_order, deletes_first)):
+            self._count_again_from(before)
+            self.row_merge.apply(in_order, self._merge)
+
+    def _apply_round(self, in_order: Sequence[Piece], deletes_first: Sequence[Piece]) -> None:
+        if in_order == deletes_first:
+            self._apply_all(in_order)
+            return
+        before = self.missing.copy()
+        try:
+            with self.connection.transaction():
+                self._apply_all(in_order)
+        except PieceError as error:
+            if not isinstance(error.cause, psycopg.errors.UniqueViolation):
+                raise
+            self._count_again_from(before)
+            self._apply_all(deletes_first)
+
+    def _count_again_from(self, before: Counter[Table]) -> None:
+        self.missing.clear()
+        self.missing.update(before)
+
+    def _referenced_first(self, tables: Iterable[Table]) -> dict[Table, int]:
+        """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
+        places in some order: only deferred constraints can serve them."""
+        targets = [self.targets[table] for table in tables]
+        present = {target.oid for target in targets}
+        references = {target.oid: (target.references & present) - {target.oid} for target in targets}
+        try:
+            places = list(TopologicalSorter(references).static_order())
+        except CycleError:
+            places = sorted(present)
+        return {target.table: places.index(target.oid) for target in targets}
+
+    def _apply_all(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            try:
+                self._apply(piece)
+            except psycopg.Error as error:
+                raise PieceError(piece.table, error) from None
+
+    def _apply(self, piece: Piece) -> None:
+        match piece.content:
+            case StagedRows(name=name):
+                self._merge(piece, Stage(stage_identifier(name), self.targets[piece.table]))
+            case ParkedText() as parked:
+                self._apply_text(piece, fetch(self.connection, parked))
+            case text:
+                self._apply_text(piece, text)
+
+    def _apply_text(self, piece: Piece, text: bytes) -> None:
+        if self.session.goes_straight(piece):
+            self._copy(piece, text)
+            return
+        stage = self.session.stages[self.targets[piece.table], piece.kind]
+        copy_into(self.connection, stage.identifier, text, new=False)
+        self._merge(piece, stage)
+        self.session.stages.empty(stage, len(text))
+
+    def _copy(self, piece: Piece, text: bytes) -> None:
+        """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
+        try:
+            copy_into(self.connection, self.targets[piece.table].copy_destination, text, new=False)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):
+            raise OccupiedError from None
+
+    def _merge(self, piece: Piece, stage: Stage) -> None:
+        if piece.kind is PieceKind.INSERT and piece.table.key:
+            try:
+                with self.connection.transaction():
+                    self._run(stage, PieceKind.INSERT)
+            except psycopg.errors.UniqueViolation:
+                self._run(stage, PieceKind.UPSERT)
+            return
+        missing = self._missing(piece, self._run(stage, piece.kind))
+        if missing > 0:
+            self.missing[piece.table] += missing
+
+    def _run(self, stage: Stage, kind: PieceKind) -> int:
+        """The number of rows that the last statement touched."""
+        check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
+        if check is not None and self.connection.execute(check).rowcount:
+            raise identity_error(stage.target)
+        touched = 0
+        for statement in stage.statements(kind):
+            touched = self.connection.execute(statement).rowcount
+        if kind is not PieceKind.DELETE:
+            for sequence in stage.target.sequences:
+                self.connection.execute(advance_statement(sequence, stage.identifier, f"c{sequence.column + 1}"))
+        return touched
+
+    def _missing(self, piece: Piece, touched: int) -> int:
+        """How many of the piece's changes met no row."""
+        match piece.kind:
+            case PieceKind.PATCH | PieceKind.MOVE | PieceKind.DELETE:
+                return piece.rows - piece.absent - touched
+            case PieceKind.IN_ORDER:
+                found = self.connection.execute("SELECT current_setting('pgsluice.missing')").fetchone()
+                return int(found[0]) if found else 0
+            case PieceKind.INSERT | PieceKind.UPSERT:
+                return 0

@@ -1,0 +1,220 @@
+"""Where a piece's rows wait until the merge reads them.
+
+A large piece is copied by its task into an unlogged table of its own in schema ``pgsluice``, which is dropped with the merge or,
+when there are many, after it. What would be too many tables is parked as text (``parked_text``). A small
+one travels in the receipt, and the driver copies it into a temporary table that its session keeps for pieces of that shape.
+An unlogged table is empty after a crash of the target: the merge must look before it trusts one (``check_staged``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.worker.sinks.postgres.merge.statements import merge_statements, stage_query
+from pgsluice.worker.sinks.postgres.own.parked_text import gone
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.table import TargetTable
+
+MAX_SESSION_STAGES = 500
+"""A temporary table costs its session some memory, and about two milliseconds when it has to be made again."""
+
+DELETED_BYTES_BEFORE_TRUNCATE = 256 * 1024
+"""TRUNCATE takes a millisecond or two and DELETE next to nothing, but leaves dead rows to scan. (ON COMMIT DELETE ROWS would
+empty all temporary tables of the session at each commit, used or not.)"""
+
+LOCKS_PER_STAGE = 8
+"""Reading a stage takes up to three locks, for the table, its large values and their index. Most of the target's locks are left
+for its tables and for others."""
+
+DROPPED_AT_ONCE = 32
+"""So many staging tables are dropped in one transaction: each takes three locks, of which a target has some thousand for all its
+sessions, or some hundred when its settings are small."""
+
+_STAGES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND (starts_with(c.relname, %s) OR c.relname = %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageNames:
+    """Names of one worker's staging tables: ``stage_<hash of group and worker>_<first sequence>_<attempt>_<number>``. The
+    names themselves would not fit: an identifier has 63 bytes."""
+
+    group: str
+    worker: str
+
+    @property
+    def prefix(self) -> str:
+        return f"stage_{self._digest}_"
+
+    @property
+    def parked_table(self) -> str:
+        """Where text is parked (``parked_text``)."""
+        return f"parked_{self._digest}"
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
+
+    def of_attempt(self, first_sequence: int) -> Iterable[str]:
+        """Names for one attempt to write one partition; no other attempt gets the same."""
+        attempt = uuid.uuid4().hex[:12]
+        return (f"{self.prefix}{first_sequence}_{attempt}_{number}" for number in itertools.count(1))
+
+    def first_sequence(self, name: str) -> int:
+        return int(name.removeprefix(self.prefix).split("_", 1)[0])
+
+
+def stage_identifier(name: str) -> sql.Identifier:
+    return sql.Identifier(TARGET_SCHEMA, name)
+
+
+_COMPRESSED = """
+SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstorage IN ('x', 'm')
+"""
+_LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text")
+"""What ``blamed_positions`` adds."""
+
+
+def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, apart: bool = False) -> None:
+    """Makes the table ``name``, for rows with labels when they are told ``apart``. It is autovacuum's business to leave it alone:
+    it is gone in a moment."""
+    connection.execute(
+        sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
+            stage_identifier(name), stage_query(target, kind)
+        )
+    )
+    if apart:
+        connection.execute(_LABELS.format(stage_identifier(name)))
+
+
+def keep_uncompressed(connection: Connection, name: str) -> None:
+    """For rows with large values. A value that does not compress would be tried twice, here and by the merge, which takes the
+    server most of its time; one that does costs a little more when only the merge, in one session, compresses it."""
+    found = connection.execute(_COMPRESSED, [stage_identifier(name).as_string()]).fetchall()
+    actions = sql.SQL(", ").join(
+        sql.SQL("ALTER COLUMN {} SET STORAGE EXTERNAL").format(sql.Identifier(column)) for (column,) in found
+    )
+    if found:
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(stage_identifier(name), actions))
+
+
+def index_rows(connection: Connection, name: str) -> None:
+    """For the merge, which may look for rows by their number many times."""
+    connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(stage_identifier(name)))
+
+
+def copy_into(connection: Connection, table: sql.Composable, text: bytes, *, new: bool) -> None:
+    """``new``: the table was created in this transaction, so its rows may be written as frozen."""
+    options = sql.SQL(" WITH (FREEZE)" if new else "")
+    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN{}").format(table, options)) as copy:
+        copy.write(text)
+
+
+def check_staged(connection: Connection, names: Iterable[str]) -> None:
+    """Raises TransientError when one of these tables is missing or empty: then the rows have to be staged again."""
+    for name in names:
+        identifier = stage_identifier(name)
+        found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [identifier.as_string()]).fetchone()
+        has_rows = found == (True,) and connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(identifier)).rowcount == 1
+        if not has_rows:
+            raise gone()
+
+
+def lock_capacity(connection: Connection) -> int:
+    """How many locks the target's settings promise to all sessions together (manual: max_locks_per_transaction)."""
+    query = "SELECT current_setting('max_locks_per_transaction')::int * current_setting('max_connections')::int"
+    found = connection.execute(query).fetchone()
+    assert found is not None, "a query without FROM has one row"
+    return int(found[0])
+
+
+def drop_stages(connection: Connection, names: Sequence[str]) -> None:
+    """DROPPED_AT_ONCE in a statement, which is a transaction unless the caller has one open."""
+    for first in range(0, len(names), DROPPED_AT_ONCE):
+        identifiers = sql.SQL(", ").join(stage_identifier(name) for name in names[first : first + DROPPED_AT_ONCE])
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifiers))
+
+
+def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: int | None) -> list[str]:
+    """This worker's staging tables whose first sequence is at most ``up_to_sequence`` (None: all of them), and the table of
+    parked text. Once the position has passed it, nobody will merge them: the batch was applied, or the task that made them was
+    repeated elsewhere."""
+    found = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix, names.parked_table]).fetchall()]
+    return [
+        name
+        for name in found
+        if up_to_sequence is None or name == names.parked_table or names.first_sequence(name) <= up_to_sequence
+    ]
+
+
+class Stage:
+    """A table that holds rows of one shape, and the statements that merge them, rendered once."""
+
+    def __init__(self, identifier: sql.Composable, target: TargetTable) -> None:
+        self.identifier = identifier
+        self.deleted_bytes = 0
+        self.target = target
+        self._rendered: dict[PieceKind, list[bytes]] = {}
+
+    def statements(self, kind: PieceKind) -> list[bytes]:
+        """``merge_statements`` of ``kind``."""
+        if kind not in self._rendered:
+            self._rendered[kind] = [statement.as_bytes() for statement in merge_statements(self.target, kind, self.identifier)]
+        return self._rendered[kind]
+
+
+class SessionStages:
+    """The temporary tables of one session; the least recently used goes first when there are too many. ``apart``: they are for
+    rows with labels; set it while there are none."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.apart = False
+        self._connection = connection
+        self._stages: OrderedDict[tuple[TargetTable, PieceKind], Stage] = OrderedDict()
+        self._numbers = itertools.count(1)
+
+    def prepare(self, target: TargetTable, kind: PieceKind) -> None:
+        """Makes sure that there is one. Must not be called inside the merge's transaction, which may be rolled back."""
+        if (target, kind) in self._stages:
+            self._stages.move_to_end((target, kind))
+            return
+        identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
+        self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, kind)))
+        if self.apart:
+            self._connection.execute(_LABELS.format(identifier))
+        self._stages[target, kind] = Stage(identifier, target)
+
+    def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:
+        return self._stages[shape]
+
+    def empty(self, stage: Stage, size: int) -> None:
+        """Takes out what was put in: ``size`` bytes of COPY text."""
+        stage.deleted_bytes += size
+        if stage.deleted_bytes > DELETED_BYTES_BEFORE_TRUNCATE:
+            self._connection.execute(sql.SQL("TRUNCATE TABLE {}").format(stage.identifier))
+            stage.deleted_bytes = 0
+        else:
+            self._connection.execute(sql.SQL("DELETE FROM {}").format(stage.identifier))
+
+    def trim(self) -> None:
+        """Drops what is more than MAX_SESSION_STAGES; must not be called inside the merge's transaction."""
+        while len(self._stages) > MAX_SESSION_STAGES:
+            self._drop(next(iter(self._stages)))
+
+    def clear(self) -> None:
+        for shape in list(self._stages):
+            self._drop(shape)
+
+    def _drop(self, shape: tuple[TargetTable, PieceKind]) -> None:
+        self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._stages.pop(shape).identifier))

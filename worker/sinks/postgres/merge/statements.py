@@ -1,0 +1,240 @@
+"""The SQL of staging and merging. Pure: target tables and stages in, statements out.
+
+A stage is a table that holds the rows of one piece under positional names (``piece.PieceKind``), with the types of the target's
+columns, so that no name of a user's column can clash with ours and every value is checked when it is staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psycopg import sql
+
+from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.worker.sinks.postgres.target.table import TargetTable
+
+Statement = sql.Composed
+
+_COMMA = sql.SQL(", ")
+_AND = sql.SQL(" AND ")
+
+
+def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
+    """For CREATE TABLE … AS: the columns of a stage for pieces of ``kind``, without rows."""
+    rows = _typed("c", range(len(target.table.columns)), target)
+    keys = _typed("k", target.table.key, target)
+    bits = [sql.SQL("NULL::varbit AS unchanged")]
+    columns: list[sql.Composable]
+    match kind:
+        case PieceKind.INSERT | PieceKind.UPSERT:
+            columns = [*rows]
+        case PieceKind.PATCH:
+            columns = [*rows, *bits]
+        case PieceKind.MOVE:
+            columns = [*rows, *bits, *keys]
+        case PieceKind.DELETE:
+            columns = [*keys]
+        case PieceKind.IN_ORDER:
+            old = _typed("o", range(len(target.table.columns)), target)
+            columns = [sql.SQL('NULL::bigint AS ord, NULL::"char" AS op'), *rows, *old]
+    return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
+
+
+def _typed(prefix: str, columns: Iterable[int], target: TargetTable) -> list[Statement]:
+    return [
+        sql.SQL("target.{}{} AS {}").format(
+            _name(target, i),
+            sql.SQL(f"::{target.domain_types[i]}" if target.domain_types[i] else ""),
+            sql.Identifier(f"{prefix}{n}"),
+        )
+        for n, i in enumerate(columns, 1)
+    ]
+
+
+def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> list[Statement]:
+    """What applies the rows of ``stage``, in order; the last one's row count is the number of rows it touched (IN_ORDER:
+    the setting ``pgsluice.missing`` tells how many changes met no row)."""
+    match kind:
+        case PieceKind.INSERT:
+            return [_insert(target, stage)]
+        case PieceKind.UPSERT:
+            return [_upsert(target, stage)]
+        case PieceKind.PATCH:
+            return [_update(target, stage, _on_key(target, "c"), set_key=False)]
+        case PieceKind.MOVE:
+            return [
+                _delete(target, stage, sql.SQL("{} AND NOT ({})").format(_on_key(target, "c"), _on_key(target, "k"))),
+                _update(target, stage, _on_key(target, "k"), set_key=True),
+            ]
+        case PieceKind.DELETE:
+            return [_delete(target, stage, _on_key(target, "k"))]
+        case PieceKind.IN_ORDER:
+            return [_in_order(target, stage)]
+
+
+def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> Statement | None:
+    """Finds a row of ``stage`` that would change the value of a column in ``target.fixed``, which no statement can; None when
+    there cannot be one."""
+    key = target.table.key
+    match kind:
+        case PieceKind.INSERT | PieceKind.DELETE:
+            return None
+        case PieceKind.MOVE:
+            pairs = [(_staged("k", n), _staged("c", i)) for n, i in enumerate(key) if i in target.fixed]
+            source = sql.SQL("{} AS staged").format(stage)
+        case PieceKind.IN_ORDER:
+            pairs = [(_staged("o", i), _staged("c", i)) for i in sorted(target.fixed)]
+            source = sql.SQL("(SELECT * FROM {} WHERE op = 'U') AS staged").format(stage)
+        case PieceKind.UPSERT | PieceKind.PATCH:
+            pairs = [
+                (sql.SQL("target.{}").format(_name(target, i)), _sent(target, kind, i)) for i in target.fixed.difference(key)
+            ]
+            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.identifier, _on_key(target, "c"))
+    if not pairs:
+        return None
+    changed = sql.SQL(" OR ").join(sql.SQL("{} IS DISTINCT FROM {}").format(*pair) for pair in pairs)
+    return sql.SQL("SELECT FROM {} WHERE {} LIMIT 1").format(source, changed)
+
+
+def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
+    tables = _COMMA.join(target.identifier for target in targets)
+    return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
+
+
+def _name(target: TargetTable, column: int) -> sql.Identifier:
+    return sql.Identifier(target.columns[column].name)
+
+
+def _staged(prefix: str, column: int) -> sql.Composed:
+    return sql.SQL("staged.{}").format(sql.Identifier(f"{prefix}{column + 1}"))
+
+
+def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
+    if not target.written:
+        return sql.SQL("INSERT INTO {} AS target OVERRIDING SYSTEM VALUE SELECT FROM {} AS staged").format(
+            target.identifier, stage
+        )
+    return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged").format(
+        target.identifier,
+        _COMMA.join(_name(target, i) for i in target.written),
+        _COMMA.join(_staged("c", i) for i in target.written),
+        stage,
+    )
+
+
+def _upsert(target: TargetTable, stage: sql.Composable) -> Statement:
+    # A key that is equal without being the same text is written too.
+    kept = target.fixed.union(target.table.key) if target.has_exact_key else target.fixed
+    changed = [i for i in target.written if i not in kept]
+    action: sql.Composable = sql.SQL("NOTHING")
+    if changed:
+        action = sql.SQL("UPDATE SET ") + _COMMA.join(
+            sql.SQL("{} = excluded.{}").format(_name(target, i), _name(target, i)) for i in changed
+        )
+    key = _COMMA.join(_name(target, i) for i in target.table.key)
+    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, action)
+
+
+def _on_key(target: TargetTable, prefix: str) -> Statement:
+    """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
+    key = target.table.key
+    staged = [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(key)]
+    return _AND.join(
+        sql.SQL("target.{} {} {}").format(_name(target, i), _equals(target, i), value)
+        for i, value in zip(key, staged, strict=True)
+    )
+
+
+def _equals(target: TargetTable, column: int) -> sql.SQL:
+    """Types of extensions have an ``=`` that only their schema in the search path would find."""
+    operator = target.equality[column]
+    return sql.SQL(f"OPERATOR({operator})" if operator else "=")
+
+
+def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) -> Statement:
+    return sql.SQL("DELETE FROM {} AS target USING {} AS staged WHERE {}").format(target.identifier, stage, condition)
+
+
+def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *, set_key: bool) -> Statement:
+    """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read."""
+    sets = [
+        sql.SQL("{} = {}").format(_name(target, i), _sent(target, PieceKind.PATCH, i))
+        for i in target.written
+        if i not in target.fixed and (set_key or i not in target.table.key)
+    ]
+    return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
+        target.identifier, _COMMA.join(sets), stage, condition
+    )
+
+
+def _sent(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
+    """The value that the row is to have: what was sent, else what it has."""
+    if kind is PieceKind.UPSERT:
+        return _staged("c", column)
+    return sql.SQL("CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
+        sql.SQL(str(column)), _staged("c", column), _name(target, column)
+    )
+
+
+_IN_ORDER = """
+DECLARE
+    staged record;
+    found_table oid;
+    found_row tid;
+    missing bigint := 0;
+BEGIN
+    FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
+        IF staged.op = 'I' THEN
+            INSERT INTO {table} {row};
+            CONTINUE;
+        END IF;
+        SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {table} AS target WHERE {same} LIMIT 1;
+        IF NOT FOUND THEN
+            missing := missing + 1;
+        ELSIF staged.op = 'D' THEN
+            DELETE FROM {table} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
+        ELSE
+            {update};
+        END IF;
+    END LOOP;
+    PERFORM set_config('pgsluice.missing', missing::text, true);
+END
+"""
+
+
+def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
+    body = sql.SQL(_IN_ORDER).format(
+        stage=stage,
+        table=target.identifier,
+        row=_inserted_row(target),
+        same=_AND.join(_same(target, i) for i in target.written) if target.written else sql.SQL("true"),
+        update=_update_of_found_row(target),
+    )
+    return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
+
+
+def _inserted_row(target: TargetTable) -> sql.Composable:
+    if not target.written:
+        return sql.SQL("DEFAULT VALUES")
+    return sql.SQL("({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+        _COMMA.join(_name(target, i) for i in target.written), _COMMA.join(_staged("c", i) for i in target.written)
+    )
+
+
+def _update_of_found_row(target: TargetTable) -> sql.Composable:
+    changed = [i for i in target.written if i not in target.fixed]
+    if not changed:
+        return sql.SQL("NULL")
+    return sql.SQL("UPDATE {} AS target SET {} WHERE target.tableoid = found_table AND target.ctid = found_row").format(
+        target.identifier, _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in changed)
+    )
+
+
+def _same(target: TargetTable, column: int) -> Statement:
+    """The target's value is the staged old one: by its text, unless ``=`` says the same (then an index can help)."""
+    name, staged = _name(target, column), _staged("o", column)
+    if column not in target.exact:
+        return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, staged)
+    if column in target.not_null:
+        return sql.SQL("target.{} = {}").format(name, staged)
+    return sql.SQL("(target.{name} = {staged} OR (target.{name} IS NULL AND {staged} IS NULL))").format(name=name, staged=staged)

@@ -1,0 +1,1 @@
+"""What the sink itself keeps in the target, in schema pgsluice."""

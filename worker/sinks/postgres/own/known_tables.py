@@ -1,0 +1,213 @@
+"""Which of the source's tables a worker writes, and where: the table ``pgsluice.tables``.
+
+group_name, worker            whose memory it is; a replay shares its worker's
+oid                           the source's table, which keeps its OID when it is renamed or gets another schema
+table_schema, table_name      where its rows go: the source's name, or that of a route
+source_schema, source_name    what the source called it when it was seen last
+target_oid                    the target's table, which keeps its OID as well
+target_database               where that OID counts: a target that was restored from a dump has others
+column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
+missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
+
+So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
+target is found again. It is forgotten together with the worker's position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg import sql
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.names import TARGET_SCHEMA, replayed_worker
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.sink import MissedChanges
+
+Name = tuple[str, str]
+"""Schema and name."""
+
+_DATABASE = (
+    "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
+)
+_TABLE = sql.Identifier(TARGET_SCHEMA, "tables")
+_READ = sql.SQL(
+    "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
+    " column_names, column_numbers, table_schema, table_name, source_schema, source_name"
+    " FROM {} WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
+).format(_TABLE)
+_REMEMBER = sql.SQL(
+    "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
+    " column_names, column_numbers, target_database)"
+    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], " + _DATABASE + ")"
+    " ON CONFLICT (group_name, worker, oid, table_schema, table_name) DO UPDATE SET source_schema = excluded.source_schema,"
+    " source_name = excluded.source_name, target_oid = excluded.target_oid, column_names = excluded.column_names,"
+    " column_numbers = excluded.column_numbers, target_database = excluded.target_database"
+).format(_TABLE)
+_FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
+_OTHERS = sql.SQL(
+    "SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid AND target_database = "
+    + _DATABASE
+).format(_TABLE)
+_COUNT = sql.SQL(
+    "UPDATE {} SET missed = missed + %s, missed_since = coalesce(missed_since, now())"
+    " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
+).format(_TABLE)
+_CLEAR = sql.SQL(
+    "UPDATE {} SET missed = 0, missed_since = NULL WHERE group_name = %s AND worker = %s AND missed > 0 AND oid = %s::oid"
+).format(_TABLE)
+_MISSED = sql.SQL(
+    "SELECT oid::bigint, source_schema, source_name, table_schema, table_name, missed, missed_since FROM {}"
+    " WHERE group_name = %s AND worker = %s AND missed > 0 ORDER BY table_schema, table_name, oid"
+).format(_TABLE)
+_NAME_OF = "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::oid"
+_IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """One place that rows of the source's table ``oid`` went to. ``target_oid`` is 0 when the target is another database since.
+    ``columns`` are numbers of the target's by names of the
+    source's."""
+
+    oid: int
+    place: Name
+    source: Name
+    target_oid: int
+    columns: Mapping[str, int]
+
+
+Known = Mapping[int, Sequence[KnownTable]]
+"""By the source's OID."""
+
+NOTHING_KNOWN: Known = {}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """The memory of one worker of one group. Picklable."""
+
+    group: str
+    worker: str
+
+    @classmethod
+    def of(cls, group: str, worker: str) -> KnownTables:
+        return cls(group, replayed_worker(worker))
+
+    def read(self, connection: Connection, tables: Iterable[Table]) -> Known:
+        found: dict[int, list[KnownTable]] = defaultdict(list)
+        for oid, target_oid, columns, numbers, *names in connection.execute(
+            _READ, [*self._owner, [table.oid for table in tables]]
+        ).fetchall():
+            schema, name, source_schema, source_name = names
+            by_name = dict(zip(columns, numbers, strict=True))
+            found[oid].append(KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name))
+        return found
+
+    def remember(
+        self, connection: Connection, table: Table, target_oid: int, columns: Mapping[str, int], known: Known = NOTHING_KNOWN
+    ) -> None:
+        """That rows of ``table`` go to the target's table ``target_oid``, and its columns to those of these numbers; does nothing
+        when ``known`` says so."""
+        if self._entry(table, target_oid, columns, known) not in known.get(table.oid, ()):
+            entry = self._entry(table, target_oid, columns, self.read(connection, [table]))  # another version may be news too
+            row = [table.oid, *entry.place, *entry.source, target_oid, list(entry.columns), list(entry.columns.values())]
+            connection.execute(_REMEMBER, [*self._owner, *row])
+
+    def _entry(self, table: Table, target_oid: int, columns: Mapping[str, int], known: Known) -> KnownTable:
+        every_column = {**known_columns(table, target_oid, known), **columns}
+        return KnownTable(table.oid, _place(table), table.source_name, target_oid, every_column)
+
+    def forget(self, connection: Connection) -> None:
+        connection.execute(_FORGET, self._owner)
+
+    def moved_to(self, connection: Connection, table: Table, known: Known, found_oid: int | None) -> Name | None:
+        """What the target's table for ``table`` is called when it was renamed there; None when its name is its own.
+        ``found_oid`` is the table of that name (None: there is none): it may be another one's by now."""
+        here = _known_at(table, known)
+        if here is None or here.target_oid == found_oid:
+            return None
+        if found_oid is not None and not connection.execute(_OTHERS, [*self._owner, table.oid, found_oid]).rowcount:
+            return None
+        row = connection.execute(_NAME_OF, [here.target_oid]).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def check_name(self, connection: Connection, table: Table, known: Known, found_oid: int | None) -> None:
+        """Raises TerminalError when ``table`` is a table whose rows are elsewhere, because the source renamed it. That ends when
+        the target's table is renamed too, or a route sends its rows there."""
+        entries = known.get(table.oid, ())
+        if not entries or _known_at(table, known) is not None or any(entry.source == table.source_name for entry in entries):
+            return
+        if found_oid is not None and any(entry.target_oid == found_oid for entry in entries):
+            return
+        for entry in entries:
+            parameters = [entry.target_oid, sql.Identifier(*entry.place).as_string()]
+            if connection.execute(_IS_THERE, parameters).rowcount:
+                raise _renamed(table, entry, is_taken=found_oid is not None)
+
+    def count_missed(self, connection: Connection, missed: Mapping[Table, int]) -> None:
+        """For the transaction that applied the changes."""
+        places: Counter[tuple[int, Name]] = Counter()
+        for table, changes in missed.items():
+            places[table.oid, _place(table)] += changes
+        for (oid, place), changes in sorted(places.items()):
+            connection.execute(_COUNT, [changes, *self._owner, oid, *place])
+
+    def clear_missed(self, connection: Connection, tables: Iterable[Table]) -> None:
+        """For tables that are filled anew."""
+        for table in tables:
+            connection.execute(_CLEAR, [*self._owner, table.oid])
+
+    def missed(self, connection: Connection) -> list[MissedChanges]:
+        """By table, in the order of names."""
+        found = []
+        for oid, *names, changes, since in connection.execute(_MISSED, self._owner).fetchall():
+            source_schema, source_name, schema, name = names
+            assert isinstance(since, datetime)
+            found.append(MissedChanges(oid, (source_schema, source_name), (schema, name), changes, since.isoformat()))
+        return found
+
+    @property
+    def _owner(self) -> list[str]:
+        return [self.group, self.worker]
+
+
+def known_columns(table: Table, target_oid: int, known: Known) -> dict[str, int]:
+    """Numbers of columns of the target's table, by all names that the source's columns had."""
+    columns: dict[str, int] = {}
+    for entry in known.get(table.oid, ()):
+        if entry.target_oid == target_oid:
+            columns |= entry.columns
+    return columns
+
+
+def _place(table: Table) -> Name:
+    return table.schema, table.name
+
+
+def _known_at(table: Table, known: Known) -> KnownTable | None:
+    return next((entry for entry in known.get(table.oid, ()) if entry.place == _place(table)), None)
+
+
+def _renamed(table: Table, entry: KnownTable, *, is_taken: bool) -> TerminalError:
+    was, now, there = ".".join(entry.source), ".".join(table.source_name), ".".join(entry.place)
+    taken = f" (away with the other table of that name, '{table.qualified_name}', first)" if is_taken else ""
+    return TerminalError(
+        f"table '{was}' of the source is called '{now}' now, and its rows at the target are in '{there}'",
+        f"rename it there{taken}: {_rename_statement(entry.place, _place(table))}; or give '{now}' a route to '{there}'"
+        " (routing-config). Then start again: nothing is lost",
+    )
+
+
+def _rename_statement(was: Name, now: Name) -> str:
+    statements, (schema, name) = [], was
+    if now[0] != schema:
+        statements.append(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(sql.Identifier(*was), sql.Identifier(now[0])))
+        schema = now[0]
+    if now[1] != name:
+        statements.append(sql.SQL("ALTER TABLE {} RENAME TO {}").format(sql.Identifier(schema, name), sql.Identifier(now[1])))
+    return sql.SQL("; ").join(statements).as_string()

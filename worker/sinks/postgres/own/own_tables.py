@@ -1,0 +1,124 @@
+"""Our own tables in the target, in schema ``pgsluice``: made at the first start, and brought up to date at every one.
+
+applied        the workers' positions (``applied``)
+copied         which messages of a snapshot are loaded, beyond the position (``copied_messages``)
+pending_keys   keys of tables that are being filled, to be built when they are full (``pending_keys``)
+tables         which of the source's tables are where, and changes that met no row (``known_tables``)
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from psycopg import sql
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+
+DDL_LOCK = 0x706773_6C75_6963
+"""Key of the advisory lock that whoever creates objects in the target holds, so that two never create the same one."""
+
+_DEFINITIONS = {
+    "applied": """
+CREATE TABLE {} (
+    group_name text NOT NULL,
+    worker text NOT NULL,
+    sequence bigint NOT NULL,
+    commit_lsn pg_lsn NOT NULL,
+    committed_at timestamptz NOT NULL,
+    stream_created text NOT NULL,
+    batches bigint NOT NULL,
+    changes bigint NOT NULL,
+    updated_at timestamptz NOT NULL,
+    PRIMARY KEY (group_name, worker)
+)
+""",
+    "copied": """
+CREATE TABLE {} (
+    group_name text NOT NULL,
+    worker text NOT NULL,
+    sequence bigint NOT NULL,
+    PRIMARY KEY (group_name, worker, sequence),
+    FOREIGN KEY (group_name, worker) REFERENCES pgsluice.applied ON DELETE CASCADE
+)
+""",
+    "pending_keys": """
+CREATE TABLE {} (
+    group_name text NOT NULL,
+    worker text NOT NULL,
+    table_schema text NOT NULL,
+    table_name text NOT NULL,
+    columns text[] NOT NULL,
+    is_primary boolean NOT NULL,
+    PRIMARY KEY (group_name, worker, table_schema, table_name, is_primary)
+)
+""",
+    "tables": """
+CREATE TABLE {} (
+    group_name text NOT NULL,
+    worker text NOT NULL,
+    oid oid NOT NULL,
+    table_schema text NOT NULL,
+    table_name text NOT NULL,
+    source_schema text NOT NULL,
+    source_name text NOT NULL,
+    target_oid oid NOT NULL,
+    target_database text NOT NULL,
+    column_names text[] NOT NULL,
+    column_numbers smallint[] NOT NULL,
+    missed bigint NOT NULL DEFAULT 0,
+    missed_since timestamptz,
+    PRIMARY KEY (group_name, worker, oid, table_schema, table_name)
+)
+""",
+}
+_ADDED_COLUMNS = {
+    "snapshot_sequence": "ALTER TABLE {} ADD COLUMN snapshot_sequence bigint NOT NULL DEFAULT 0",
+    "copied_rows": "ALTER TABLE {} ADD COLUMN copied_rows bigint NOT NULL DEFAULT 0",
+    "rules": "ALTER TABLE {} ADD COLUMN rules text NOT NULL DEFAULT ''",
+}
+"""Of ``applied``, which an earlier version may have made without them."""
+
+_HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND NOT attisdropped"
+
+_FOREIGN: LiteralString = """
+WITH ours AS (
+    SELECT 'SCHEMA' AS kind, quote_ident(nspname) AS name, nspowner AS owner FROM pg_namespace WHERE nspname = %(schema)s
+    UNION ALL
+    SELECT 'TABLE', quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relowner
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(schema)s AND c.relname = ANY (%(tables)s))
+SELECT ours.kind, ours.name, owner.rolname, me.rolname
+FROM ours JOIN pg_roles owner ON owner.oid = ours.owner CROSS JOIN pg_roles me
+WHERE me.rolname = current_user AND NOT owner.rolsuper AND owner.oid <> me.oid
+  AND (me.rolsuper OR NOT pg_has_role(owner.oid, 'MEMBER'))
+"""
+"""Of what is ours by name, that of other owners. A superuser is a member of every role, which says nothing about trust."""
+
+
+def ensure_tables(connection: Connection) -> None:
+    """Makes what is missing. What is there is only looked at: a user who may not create anything can be given it. Raises
+    TerminalError when somebody else could have put anything into it."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+        _check_owners(connection)
+        if connection.execute("SELECT to_regnamespace(%s)", [TARGET_SCHEMA]).fetchone() == (None,):
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
+        for name, definition in _DEFINITIONS.items():
+            if connection.execute("SELECT to_regclass(%s)", [f"{TARGET_SCHEMA}.{name}"]).fetchone() == (None,):
+                connection.execute(sql.SQL(definition).format(sql.Identifier(TARGET_SCHEMA, name)))
+        for column, statement in _ADDED_COLUMNS.items():
+            if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.applied", column]).rowcount == 0:
+                connection.execute(sql.SQL(statement).format(sql.Identifier(TARGET_SCHEMA, "applied")))
+
+
+def _check_owners(connection: Connection) -> None:
+    """Whoever owns a table has its triggers and rules run as the worker's role, and a schema's owner can exchange its tables."""
+    found = connection.execute(_FOREIGN, {"schema": TARGET_SCHEMA, "tables": list(_DEFINITIONS)}).fetchone()
+    if found is not None:
+        kind, name, owner, user = found
+        raise TerminalError(
+            f"{kind.lower()} {name} of the target belongs to '{owner}', who could run anything as '{user}' through it",
+            f"drop it when nobody needs it; otherwise look at its triggers and rules, then run: ALTER {kind} {name}"
+            f' OWNER TO "{user}"',
+        )

@@ -1,0 +1,120 @@
+"""What the target's system catalog says of tables. A group may have hundreds: all are asked for in a handful of queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.keys import unique_keys
+
+_FIND = """
+SELECT n.nspname, c.relname, c.oid, c.relkind
+FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
+JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+"""
+_COLUMNS = """
+SELECT a.attrelid, a.attname, a.attnum, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
+       CASE WHEN t.typtype = 'e' THEN true
+            WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
+            WHEN a.attcollation <> 0 THEN coalesce(c.collisdeterministic, false) AND a.atttypid = ANY (%(strings)s::regtype[])
+            ELSE a.atttypid = ANY (%(exact)s::regtype[])
+       END,
+       CASE WHEN base.depth > 0 THEN format_type(base.type, base.typmod) ELSE '' END,
+       coalesce((SELECT quote_ident(n.nspname) || '.' || o.oprname
+                 FROM pg_opclass k JOIN pg_am m ON m.oid = k.opcmethod AND m.amname = 'btree'
+                 JOIN pg_amop p ON p.amopfamily = k.opcfamily AND p.amoplefttype = k.opcintype AND p.amoprighttype = k.opcintype
+                               AND p.amopstrategy = 3
+                 JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+                 WHERE k.opcdefault AND k.opcintype = base.type AND n.nspname <> 'pg_catalog'), '')
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+CROSS JOIN LATERAL (
+    WITH RECURSIVE below (type, typmod, depth) AS (
+        SELECT a.atttypid, a.atttypmod, 0
+        UNION ALL
+        SELECT b.typbasetype, b.typtypmod, depth + 1 FROM below JOIN pg_type b ON b.oid = below.type WHERE b.typtype = 'd')
+    SELECT type, typmod, depth FROM below ORDER BY depth DESC LIMIT 1) AS base
+WHERE a.attrelid = ANY (%(tables)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum
+"""
+_EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
+_EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
+"""With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
+_REFERENCES = "SELECT DISTINCT conrelid, confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = ANY (%s)"
+_PARTITION_COLUMNS = """
+SELECT p.partrelid, a.attname
+FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
+WHERE p.partrelid = ANY (%s) ORDER BY p.partrelid, a.attnum
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """``number`` is its ``attnum``. ``exact``, ``domain_type`` and ``equality`` are what ``TargetTable`` says of its columns."""
+
+    name: str
+    number: int
+    not_null: bool
+    generated: str
+    identity: str
+    has_default: bool
+    exact: bool
+    domain_type: str
+    equality: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One relation. ``kind`` is its ``relkind``; ``unique_keys`` are the columns of each unique index that ON CONFLICT can use;
+    ``partition_columns`` those that the rows of a partitioned table are distributed by, empty for another table."""
+
+    oid: int
+    kind: str
+    columns: Sequence[TargetColumn]
+    references: frozenset[int]
+    unique_keys: Sequence[set[str]]
+    partition_columns: Sequence[str]
+
+
+Catalog = Mapping[tuple[str, str], CatalogEntry]
+"""By schema and name; without those that do not exist."""
+
+
+def read_catalog(connection: Connection, tables: Collection[Table]) -> Catalog:
+    return _read(connection, [(table.schema, table.name) for table in tables])
+
+
+def find_table(connection: Connection, schema: str, name: str) -> CatalogEntry | None:
+    return _read(connection, [(schema, name)]).get((schema, name))
+
+
+def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog:
+    wanted = [[schema for schema, _ in names], [name for _, name in names]]
+    found = connection.execute(_FIND, wanted).fetchall()
+    oids = [oid for _, _, oid, _ in found]
+    parameters = {"tables": oids, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
+    columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
+    references = _by_oid(connection.execute(_REFERENCES, [oids]).fetchall())
+    partition_columns = _by_oid(connection.execute(_PARTITION_COLUMNS, [oids]).fetchall())
+    keys = unique_keys(connection, oids)
+    return {
+        (schema, name): CatalogEntry(
+            oid,
+            kind,
+            columns=[TargetColumn(*column) for column in columns[oid]],
+            references=frozenset(referred for (referred,) in references[oid]),
+            unique_keys=keys.get(oid, []),
+            partition_columns=[column for (column,) in partition_columns[oid]],
+        )
+        for schema, name, oid, kind in found
+    }
+
+
+def _by_oid(rows: Sequence[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+    """The rest of each row, by its first column."""
+    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for oid, *rest in rows:
+        found[oid].append(tuple(rest))
+    return found

@@ -1,0 +1,68 @@
+"""Sequences that belong to columns of target tables (serial and identity columns)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+
+_OWNED = """
+FROM pg_depend d JOIN pg_sequence s ON s.seqrelid = d.objid
+WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s AND d.deptype IN ('a', 'i')
+"""
+_FIND = (
+    "SELECT a.attname, s.seqrelid"
+    + _OWNED.replace("WHERE", "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid WHERE")
+    + " AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)"
+)
+_ADVANCE = """
+SELECT setval(s.seqrelid,
+              CASE WHEN s.seqincrement > 0 THEN least(used.highest, s.seqmax) ELSE greatest(used.lowest, s.seqmin) END)
+FROM pg_sequence s
+CROSS JOIN (SELECT max({column})::bigint AS highest, min({column})::bigint AS lowest FROM {rows} AS used_rows) AS used
+CROSS JOIN LATERAL (SELECT pg_sequence_last_value(s.seqrelid) AS value) AS last
+WHERE s.seqrelid = {sequence} AND CASE WHEN s.seqincrement > 0 THEN used.highest >= s.seqmin ELSE used.lowest <= s.seqmax END
+  AND (last.value IS NULL OR CASE WHEN s.seqincrement > 0 THEN used.highest > last.value ELSE used.lowest < last.value END)
+"""
+_WHOLE_NUMBERS = frozenset({20, 21, 23})
+"""OIDs of bigint, smallint and integer."""
+
+_RESTART = "SELECT setval(s.seqrelid, s.seqstart, false)" + _OWNED
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedSequence:
+    """The sequence ``oid``, which gives the column ``column`` (an index of the source's columns) its values."""
+
+    column: int
+    oid: int
+
+
+def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) -> tuple[OwnedSequence, ...]:
+    """Those of ``columns`` of the target's table ``oid``."""
+    found: dict[str, int] = dict(connection.execute(_FIND, [oid]).fetchall())
+    return tuple(OwnedSequence(i, found[name]) for i, name in enumerate(columns) if name in found)
+
+
+def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
+    """Whether a column of the target may need a sequence to take over from the source: one that is an identity column there, or a
+    whole number that is the key on its own, as serial columns are (what a default is, the stream does not say)."""
+    owned = {sequence.column for sequence in sequences}
+    serial = [i for i in table.key if len(table.key) == 1 and table.columns[i].type_oid in _WHOLE_NUMBERS]
+    identity = [i for i, column in enumerate(table.columns) if column.identity]
+    return not owned.issuperset(identity) or (not owned and bool(serial))
+
+
+def advance_statement(sequence: OwnedSequence, rows: sql.Composable, column: str) -> sql.Composed:
+    """Moves the sequence on to the value in ``column`` of ``rows`` that is farthest in its direction, never back. A rollback does
+    not undo it. One process at a time may do that."""
+    return sql.SQL(_ADVANCE).format(column=sql.Identifier(column), rows=rows, sequence=sql.Literal(sequence.oid))
+
+
+def restart_sequences(connection: Connection, oid: int) -> None:
+    """As TRUNCATE … RESTART IDENTITY does, but that it is not undone by a rollback."""
+    connection.execute(_RESTART, [oid])

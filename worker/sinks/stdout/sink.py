@@ -1,0 +1,107 @@
+"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``line_shape`` says what
+is in it.
+
+The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
+at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
+its last line torn: a line is whole when its line feed is there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import ConsumerGoneError, TerminalError
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.lines.line_shape import LineShape
+from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
+
+STANDARD_OUTPUT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Receipt bodies are lines, about RECEIPT_BYTES of them; one message is never cut, so a large one makes a large body."""
+
+    transactions: bool
+    shape: LineShape = LineShape.JSON
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        return receipt_bodies((self.shape.encode(message, transactions=self.transactions), True) for message in messages)
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        return receipt_bodies((self.shape.encode_copied(rows), not rows.more_follow) for rows in copied)
+
+
+class StdoutSink:
+    """Writes to ``descriptor``; the position is in the group's state bucket."""
+
+    delivery = Delivery.STREAMED
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        transactions: bool,
+        descriptor: int = STANDARD_OUTPUT,
+        shape: LineShape = LineShape.JSON,
+    ) -> None:
+        self._positions = BucketPositions(settings.nats, settings.group, settings.name)
+        self._writer = LineWriter(transactions, shape)
+        self._descriptor = descriptor
+        self._applied = NOTHING_APPLIED
+        self._written = NOTHING_APPLIED
+        """Everything up to here is handed over, by this process or before it."""
+
+    def open(self) -> Applied:
+        self._applied = self._written = self._positions.load()
+        return self._applied
+
+    def renumber(self, applied: Applied) -> None:
+        self._positions.renumber(applied)
+        self._applied = self._written = applied
+
+    def writer(self) -> LineWriter:
+        return self._writer
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
+        applied = self._applied
+        for receipt in receipts:
+            if receipt.last_sequence > self._written.last_sequence(copied=receipt.copied):
+                write_all(self._descriptor, receipt.body)
+                self._written = self._written.after(receipt, stream_created)
+            applied = applied.after(receipt, stream_created)
+        self._positions.store(applied)
+        self._applied = applied
+        return applied
+
+    def finish_copy(self) -> None:
+        """There is nothing to do: a line was final when it was written."""
+
+    def close(self) -> None:
+        self._positions.close()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Returns when the operating system has taken all of ``data``, however long the reader takes."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # whoever made the pipe may have made it non-blocking
+            select.select([], [descriptor], [])
+        except BrokenPipeError:
+            raise ConsumerGoneError(
+                "the reader of standard output is gone",
+                "start reader and worker again; the worker goes on with the batch it could not hand over",
+            ) from None
+        except OSError as error:
+            raise TerminalError(
+                f"standard output cannot be written ({os.strerror(error.errno or 0)})",
+                "make room or give another destination; the worker goes on with the same batch when started again",
+            ) from None

@@ -1,0 +1,190 @@
+"""What a receiver's answer means.
+
+| answer | verdict |
+|---|---|
+| 2xx | accepted |
+| 408, 425, 429, 5xx | try again later; not before ``Retry-After``, where given |
+| other 4xx | refused: the same request would be refused again |
+| anything else, redirects among them | misdirected: this is not the receiver; a person is needed |
+
+Brings requests to the receiver, one at a time, until each is accepted or refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.sinks.webhook.deliveries import Deliveries
+from pgsluice.worker.sinks.webhook.http_connection import Answer, ReceiverConnection
+from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine
+from pgsluice.worker.sinks.webhook.request import Format, Signer, request_key
+
+LONGEST_RETRY_AFTER_S = 3600.0  # a receiver's mistake must not silence the worker for a year; it is asked again then
+
+_TRY_AGAIN = frozenset({408, 425, 429})
+
+
+class Verdict(enum.Enum):
+    ACCEPTED = "accepted"
+    TRY_AGAIN = "try again"
+    REFUSED = "refused"
+    MISDIRECTED = "misdirected"
+
+
+def verdict(status: int) -> Verdict:
+    if 200 <= status < 300:
+        return Verdict.ACCEPTED
+    if status in _TRY_AGAIN or status >= 500:
+        return Verdict.TRY_AGAIN
+    return Verdict.REFUSED if 400 <= status < 500 else Verdict.MISDIRECTED
+
+
+def parse_retry_after(header: str, now: datetime) -> float:
+    """Seconds to wait from ``now``: the header's number, or until its date (RFC 9110, 10.2.3). 0 when it says neither."""
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), LONGEST_RETRY_AFTER_S)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)) - now
+    return min(max(seconds.total_seconds(), 0.0), LONGEST_RETRY_AFTER_S)
+
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stationery:
+    """How requests of this worker look."""
+
+    group: str
+    worker: str
+    origin: str
+    """What the log may show of the URL."""
+    format: Format
+    headers: Mapping[str, str] = field(repr=False)
+    signer: Signer
+
+    def headers_of(self, key: str, body: bytes) -> dict[str, str]:
+        """Those of one attempt: the signature holds its time."""
+        common = {"Content-Type": self.format.content_type, "Idempotency-Key": key}
+        return common | dict(self.headers) | dict(self.signer.headers(key, int(time.time()), body))
+
+
+class Pause:
+    """Until when the receiver asked to be left alone, by all couriers; and whether to give up instead of waiting."""
+
+    def __init__(self) -> None:
+        self.halted = threading.Event()
+        self._until = 0.0
+
+    def extend(self, seconds: float) -> None:
+        self._until = max(self._until, time.monotonic() + seconds)
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """At least ``seconds``; raises TransientError when halted."""
+        until = time.monotonic() + seconds
+        while (remaining := max(until, self._until) - time.monotonic()) > 0 and not self.halted.is_set():
+            self.halted.wait(remaining)
+        if self.halted.is_set():
+            raise TransientError("a request was given up", "it is sent again with its batch")
+
+
+class Courier:
+    """For one thread, but for ``abort``."""
+
+    def __init__(
+        self, lane: int, connection: ReceiverConnection, stationery: Stationery, pause: Pause, deliveries: Deliveries
+    ) -> None:
+        self._lane = lane
+        self._connection = connection
+        self._stationery = stationery
+        self._pause = pause
+        self._deliveries = deliveries
+
+    def deliver(self, lines: Sequence[PlacedLine]) -> None:
+        """Returns when each line is delivered, refused, or held back behind a refused one. A request that is refused goes again
+        in halves, until what is refused stands alone.
+
+        Tries for ever. Raises TransientError when halted, RejectedChanges when too much is refused, TerminalError.
+        """
+        lines = self._deliveries.without_refused_rows(self._lane, lines)
+        if not lines:
+            return
+        status = self._send(lines)
+        if verdict(status) is Verdict.ACCEPTED:
+            self._deliveries.note_delivered(self._lane, lines)
+        elif len(lines) == 1:
+            self._deliveries.note_refused(self._lane, lines[0], status)
+        else:
+            half = len(lines) // 2
+            self.deliver(lines[:half])
+            self.deliver(lines[half:])
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, lines: Sequence[PlacedLine]) -> int:
+        """The status of an answer that accepts or refuses."""
+        stationery = self._stationery
+        body = stationery.format.body(lines)
+        key = request_key(stationery.group, stationery.worker, lines, body)
+        for pause_s in _pauses():
+            self._pause.wait()
+            try:
+                answer = self._connection.post(stationery.headers_of(key, body), body)
+            except TransientError as error:
+                self._wait_after(str(error), pause_s, key)
+                continue
+            match verdict(answer.status):
+                case Verdict.ACCEPTED | Verdict.REFUSED:
+                    return answer.status
+                case Verdict.MISDIRECTED:
+                    raise self._misdirected(answer)
+                case Verdict.TRY_AGAIN:
+                    retry_after_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
+                    self._pause.extend(retry_after_s)
+                    self._wait_after(f"status {answer.status}", max(pause_s, retry_after_s), key)
+        raise AssertionError("pauses never end")
+
+    def _wait_after(self, reason: str, pause_s: float, key: str) -> None:
+        pause_s *= random.uniform(1.0, 1.25)  # noqa: S311  spreads retries, protects nothing
+        if not self._pause.halted.is_set():
+            log.warning(
+                "a request was not accepted, trying again",
+                receiver=self._stationery.origin,
+                reason=reason,
+                pause_s=round(pause_s, 1),
+                key=key,
+            )
+        self._pause.wait(pause_s)
+
+    def _misdirected(self, answer: Answer) -> TerminalError:
+        return TerminalError(
+            f"{self._stationery.origin} answered with status {answer.status}, which is no receiver's",
+            "redirects are not followed: set webhook-url to the address that receives",
+        )
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
