@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_KEY, OLD_ROW, UPDATE, MessageChanges, TableChanges, Transaction
+from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction
 from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
 
 Name = tuple[str, str]

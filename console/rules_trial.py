@@ -17,7 +17,8 @@ from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, UPDATE, MessageChanges, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 

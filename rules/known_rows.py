@@ -12,7 +12,8 @@ from typing import cast
 
 from pgsluice.rules.rule import RowImages
 from pgsluice.rules.truth import NULL, OF_BOOLEANS, UNKNOWN
-from pgsluice.shared.rows.changes import OLD_KEY, OLD_ROW, TableChanges
+from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
+from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 
 TestValues = Callable[[Sequence[bytes]], bytes]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pgsluice.rules.fate import Fate
-from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, OLD_ROW, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, Value
 
 _FULL_IDENTITY = "a source table with REPLICA IDENTITY FULL would send it"

@@ -11,19 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from pgsluice.shared.rows.changes import (
-    DELETE,
-    INSERT,
-    NO_OLD_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    CopiedRows,
-    MessageChanges,
-    TableChanges,
-    Transaction,
-    Truncation,
-)
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, Value
 
 TYPE_OIDS = {

@@ -1,7 +1,10 @@
-"""Messages of PostgreSQL's output plugin ``pgoutput``, protocol version 1: one by one, or a whole stream message as columns."""
+"""Messages of PostgreSQL's output plugin ``pgoutput``, protocol version 1, one by one: decoded and encoded.
+
+For both processes, so without NumPy and Arrow; a whole stream message as columns is ``shared.rows.columns``.
+"""
 
 from pgsluice.shared.pgoutput.decoder import decode_message
+from pgsluice.shared.pgoutput.encoder import encode_message, encode_messages
 from pgsluice.shared.pgoutput.messages import PgoutputMessage
-from pgsluice.shared.rows.columns import decode_changes
 
-__all__ = ["PgoutputMessage", "decode_changes", "decode_message"]
+__all__ = ["PgoutputMessage", "decode_message", "encode_message", "encode_messages"]

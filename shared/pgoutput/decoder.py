@@ -12,6 +12,9 @@ from struct import error as StructError  # noqa: N812
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
     Begin,
     Commit,
     Delete,
@@ -26,7 +29,6 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.rows.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Unchanged, Value
 

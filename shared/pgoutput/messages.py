@@ -76,6 +76,11 @@ class Type(NamedTuple):
 
 Row = tuple[Value, ...]
 
+NO_OLD_ROW = 0
+OLD_KEY = ord("K")
+OLD_ROW = ord("O")
+"""What an old image is: none, the columns of the replica identity (the others are null), or the whole row."""
+
 
 class Insert(NamedTuple):
     relation_oid: int
@@ -83,7 +88,7 @@ class Insert(NamedTuple):
 
 
 class Update(NamedTuple):
-    """``old_kind`` is NO_OLD_ROW (then ``old`` is empty), OLD_KEY or OLD_ROW of ``shared.rows.changes``."""
+    """``old_kind`` is NO_OLD_ROW (then ``old`` is empty), OLD_KEY or OLD_ROW."""
 
     relation_oid: int
     old_kind: int
@@ -92,7 +97,7 @@ class Update(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """``old_kind`` is OLD_KEY or OLD_ROW of ``shared.rows.changes``."""
+    """``old_kind`` is OLD_KEY or OLD_ROW."""
 
     relation_oid: int
     old_kind: int

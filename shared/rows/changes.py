@@ -19,10 +19,6 @@ INSERT = ord("I")
 UPDATE = ord("U")
 DELETE = ord("D")
 
-NO_OLD_ROW = 0
-OLD_KEY = ord("K")
-OLD_ROW = ord("O")
-
 
 @dataclass(slots=True)
 class TableChanges:

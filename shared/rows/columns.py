@@ -17,6 +17,7 @@ from typing import assert_never
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.decoder import BEGIN, COMMIT, decode_message
 from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
     Begin,
     Commit,
     Delete,
@@ -28,7 +29,7 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.rows.changes import NO_OLD_ROW, MessageChanges
+from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.rows.parts import Parts, RowShape, Transactions
 from pgsluice.shared.rows.row_images import FRAME, PADDING, measure_run, read_run, read_updates
 from pgsluice.shared.wire.message import Descriptor

@@ -8,18 +8,8 @@ from typing import NamedTuple
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.decoder import NEW_ROW
-from pgsluice.shared.pgoutput.messages import Relation, RelationColumn, Truncate
-from pgsluice.shared.rows.changes import (
-    DELETE,
-    INSERT,
-    NO_OLD_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    TableChanges,
-    Transaction,
-    Truncation,
-)
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW, Relation, RelationColumn, Truncate
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.rows.row_images import PADDING, read_run
 from pgsluice.shared.wire.table import Table, Value

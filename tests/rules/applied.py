@@ -12,7 +12,8 @@ from typing import NamedTuple
 from pgsluice.rules.rule import RejectedRow, RuleOutcome
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.rules.ruleset import RuleSet
-from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, OLD_KEY, UPDATE, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
 from pgsluice.shared.wire.table import Value
 from tests.changes_builder import Change, message
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pgsluice.shared.pgoutput import decode_changes
+from pgsluice.shared.pgoutput import encode_messages
 from pgsluice.shared.pgoutput import messages as pgoutput
-from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_KEY, MessageChanges
+from pgsluice.shared.pgoutput.messages import OLD_KEY
+from pgsluice.shared.rows.changes import DELETE, INSERT, MessageChanges
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.table import Table
 from tests.changes_builder import Change, TransactionPart, Truncate
-from tests.shared.pgoutput.encoder import encode_messages
 
 
 def body_of(*transactions: TransactionPart) -> bytes:

@@ -19,9 +19,9 @@ from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
-from pgsluice.shared.pgoutput import decode_changes
 from pgsluice.shared.process.defect import TaskDefectError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import Anchor
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body

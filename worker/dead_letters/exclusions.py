@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgsluice.shared.rows.changes import DELETE, NO_OLD_ROW, OLD_ROW, MessageChanges, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 

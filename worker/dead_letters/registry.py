@@ -15,8 +15,8 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.pgoutput import decode_changes
 from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.names import GroupNames

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
-from pgsluice.shared.pgoutput import decode_changes
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames

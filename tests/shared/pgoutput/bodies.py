@@ -6,13 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgsluice.shared.pgoutput.messages import Begin, Commit, Delete, Insert, PgoutputMessage, Relation, Row, Truncate, Update
-from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, UPDATE, MessageChanges, TableChanges
+from pgsluice.shared.pgoutput import encode_messages
+from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    PgoutputMessage,
+    Relation,
+    Row,
+    Truncate,
+    Update,
+)
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Column, Table
-from tests.shared.pgoutput.encoder import encode_messages
 
 CHANGE_TYPES = (Insert, Update, Delete, Truncate)
 

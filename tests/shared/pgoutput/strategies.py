@@ -5,6 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
     Begin,
     Commit,
     Delete,
@@ -19,7 +22,6 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.rows.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.shared.pgoutput import decode_changes, decode_message
-from pgsluice.shared.pgoutput.messages import Row
-from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_ROW
+from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.messages import OLD_ROW, Row
+from pgsluice.shared.rows.changes import DELETE, INSERT
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.table import Table, Unchanged, Value
 from tests.servers import Database
 from tests.shared.pgoutput.bodies import Change, TableTruncation, changes_of_columns, cut_bodies

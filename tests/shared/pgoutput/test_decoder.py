@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.pgoutput import PgoutputMessage, decode_message
+from pgsluice.shared.pgoutput import PgoutputMessage, decode_message, encode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn, commit_lsns
 from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
     Begin,
     Commit,
     Delete,
@@ -25,11 +28,9 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.rows.changes import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.shared.pgoutput.corpus import Recording, recordings
-from tests.shared.pgoutput.encoder import encode_message
 from tests.shared.pgoutput.strategies import messages
 
 each_recording = pytest.mark.parametrize("recording", recordings(), ids=str)

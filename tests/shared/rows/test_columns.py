@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.pgoutput import PgoutputMessage, decode_changes, decode_message
+from pgsluice.shared.pgoutput import PgoutputMessage, decode_message, encode_messages
 from pgsluice.shared.pgoutput.messages import (
+    NO_OLD_ROW,
+    OLD_KEY,
+    OLD_ROW,
     Begin,
     Commit,
     Delete,
@@ -26,25 +29,14 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.rows.changes import (
-    DELETE,
-    INSERT,
-    NO_OLD_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    MessageChanges,
-    TableChanges,
-    Transaction,
-    Truncation,
-)
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.shared.pgoutput.bodies import Body, body_of, changes_of_columns, changes_of_messages, cut_bodies, table_of
 from tests.shared.pgoutput.corpus import Recording, recordings
-from tests.shared.pgoutput.encoder import encode_messages
 from tests.shared.pgoutput.strategies import streams
 
 each_recording = pytest.mark.parametrize("recording", recordings(), ids=str)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.pgoutput import decode_changes
-from pgsluice.shared.pgoutput.messages import Begin, Commit, Insert, Relation, RelationColumn, Update
-from pgsluice.shared.rows.changes import NO_OLD_ROW, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, Begin, Commit, Insert, Relation, RelationColumn, Update
+from pgsluice.shared.rows.changes import TableChanges
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.rows.parts import FEWEST_PLAIN_ROWS
 from pgsluice.shared.rows.plain_frames import plain_rows

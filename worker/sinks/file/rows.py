@@ -40,7 +40,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgsluice.shared.errors import TerminalError, WireError
-from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_KEY, OLD_ROW, UPDATE, CopiedRows, MessageChanges, TableChanges
+from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Unchanged, Value
 from pgsluice.worker.sinks.lines.json_lines import as_changes

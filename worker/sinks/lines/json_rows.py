@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from pgsluice.shared.rows.changes import DELETE, NO_OLD_ROW, OLD_KEY, UPDATE, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY
+from pgsluice.shared.rows.changes import DELETE, UPDATE, TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, Table, Unchanged, Value
 from pgsluice.worker.sinks.lines.json_values import KINDS, NULL, JsonColumn, Kinds, json_column
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from pgsluice.shared.rows.changes import DELETE, NO_OLD_ROW, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.lines.line_shape import LineShape
 from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies

@@ -7,9 +7,10 @@ from itertools import zip_longest
 
 import pytest
 
-from pgsluice.shared.pgoutput import PgoutputMessage, decode_changes, decode_message
+from pgsluice.shared.pgoutput import PgoutputMessage, decode_message
 from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges
+from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from tests.changes_builder import restart

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgsluice.shared.rows.changes import DELETE, NO_OLD_ROW, MessageChanges, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind, Share

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import DELETE, INSERT, OLD_ROW, UPDATE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.pgoutput.messages import OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.keyed_fold import KeyedFold

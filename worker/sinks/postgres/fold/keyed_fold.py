@@ -20,7 +20,8 @@ from operator import itemgetter
 from typing import Any
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import DELETE, INSERT, NO_OLD_ROW, OLD_ROW, TableChanges
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
+from pgsluice.shared.rows.changes import DELETE, INSERT, TableChanges
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind

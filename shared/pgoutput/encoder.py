@@ -1,4 +1,7 @@
-"""The inverse of ``shared.pgoutput.decoder``: tests encode what a server would send."""
+"""Encodes one pgoutput message, as a server would send it: the inverse of ``decoder``.
+
+For dead letters, which hold changes that no server sent in this form, and for tests.
+"""
 
 from __future__ import annotations
 
