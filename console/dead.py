@@ -1,89 +1,165 @@
-"""The command ``dead`` with its subcommands: what becomes of changes that a worker could not apply."""
+"""What ``pgsluice dead`` does with a group's dead letters. Only NATS is needed; the worker need not run.
+
+A replay is a request: letters move from the worker's subject to its queue, and the worker applies them
+(``worker.dead_letters.replay``). A letter that is in both places, because a move was interrupted, counts as in the queue.
+"""
 
 from __future__ import annotations
 
-import click
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from pgsluice.console.command import confirm, load_values, takes
-from pgsluice.shared import config
-from pgsluice.shared.config.options import Role
+import orjson
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.dead_letters.exclusions import touched_rows
+from pgsluice.worker.dead_letters.registry import changes_of
+from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
-_worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
-_positions = click.argument("positions", nargs=-1, metavar="[POSITION]...")
-_all = click.option("--all", "every", is_flag=True, help="All letters, instead of naming positions")
+POLL_INTERVAL_S = 0.25
 
+log = telemetry.logger(__name__)
 
-@click.group()
-@takes(Role.DEAD)
-def dead() -> None:
-    """Show, replay or discard dead letters: changes that a worker could not apply, and later changes of the same rows.
-
-    A letter is named by its position, as 'list' shows it.
-    """
+T = TypeVar("T")
 
 
-@dead.command(name="list", short_help="List dead letters: position, table and reason.")
-@takes(Role.DEAD)
-@_worker
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each letter instead of a table")
-@click.pass_context
-def list_letters(context: click.Context, worker: str, as_json: bool) -> None:
-    """List dead letters with position, table and reason. No row value is shown."""
-    settings = _settings(context)
-    from pgsluice.console import letter_list as letter_desk
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Letters of ``worker`` ("": of any) with these positions, or ``every`` one."""
 
-    letter_desk.list_letters(settings, worker, as_json=as_json)
+    worker: str
+    positions: tuple[str, ...]
+    every: bool
 
-
-@dead.command(short_help="Write dead letters as JSON lines, with their row values.")
-@takes(Role.DEAD)
-@_worker
-@_all
-@_positions
-@click.pass_context
-def show(context: click.Context, positions: tuple[str, ...], worker: str, every: bool) -> None:
-    """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', row values included."""
-    settings = _settings(context)
-    from pgsluice.console import letter_list as letter_desk
-
-    letter_desk.show(settings, letter_desk.Selection(worker, positions, every))
+    def of(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
+        """Raises UsageError when a position names no letter, or those of several workers."""
+        if self.every == bool(self.positions):
+            raise UsageError("no dead letters are named", "give their positions, as 'pgsluice dead list' shows them, or --all")
+        if self.every:
+            return list(letters)
+        named = [stored for stored in letters if str(stored.letter.position) in self.positions]
+        missing = set(self.positions) - {str(stored.letter.position) for stored in named}
+        if missing:
+            raise UsageError(f"there is no dead letter {min(missing)}", "see 'pgsluice dead list'")
+        workers = sorted({stored.letter.worker for stored in named})
+        if len(workers) > 1:
+            raise UsageError(f"workers {' and '.join(workers)} have such letters", "give --worker")
+        return named
 
 
-@dead.command(short_help="Ask a worker to apply dead letters after all.")
-@takes(Role.DEAD)
-@_worker
-@_all
-@_positions
-@click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for the outcome")
-@click.pass_context
-def replay(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, wait_s: float) -> None:
-    """Ask the worker to apply dead letters after all: now when it runs, else when it starts.
-
-    Earlier letters of the same rows go with them. What is refused again becomes a dead letter again.
-    """
-    settings = _settings(context)
-    from pgsluice.console import letter_list as letter_desk
-
-    letter_desk.replay(settings, letter_desk.Selection(worker, positions, every), wait_s)
+def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None:
+    letters = _at_stream(settings, lambda stream: stream.letters(worker or None))
+    if as_json:
+        sys.stdout.writelines(orjson.dumps(_facts(stored)).decode() + "\n" for stored in letters)
+        return
+    rows = [("POSITION", "WORKER", "TABLE", "TIME", "STATE", "REASON"), *map(_columns, letters)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        sys.stdout.write("  ".join([*cells, row[5]]) + "\n")
 
 
-@dead.command(short_help="Remove dead letters for good.")
-@takes(Role.DEAD)
-@_worker
-@_all
-@_positions
-@click.option("--yes", is_flag=True, help="Do not ask before")
-@click.pass_context
-def discard(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, yes: bool) -> None:
-    """Remove dead letters for good: their changes are never applied. Rows without letters are no longer blocked."""
-    settings = _settings(context)
-    if not yes:
-        confirm("discard", "Remove these dead letters for good?")
-    from pgsluice.console import letter_list as letter_desk
-
-    letter_desk.discard(settings, letter_desk.Selection(worker, positions, every))
+def show(settings: GroupSettings, selection: Selection) -> None:
+    letters = _at_stream(settings, lambda stream: stream.letters(selection.worker or None))
+    for stored in selection.of(letters):
+        for line in encode_lines(changes_of(stored.letter, stored.letter.sequence)):
+            sys.stdout.buffer.write(line)
 
 
-def _settings(context: click.Context) -> GroupSettings:
-    return config.group_settings(load_values(context, Role.DEAD))
+def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
+    """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for)."""
+
+    async def ask(stream: DeadLetterStream) -> None:
+        letters = await stream.letters(selection.worker or None)
+        asked = with_earlier(selection.of(letters), letters)
+        for stored in asked:
+            if not stored.is_queued:
+                await stream.publish(stored.letter, queue=True)
+                await stream.remove([stored])
+        log.info("replay is asked for", letters=len(asked))
+        if wait_s:
+            await _wait_for_outcome(stream, asked, wait_s)
+
+    _at_stream(settings, ask)
+
+
+def discard(settings: GroupSettings, selection: Selection) -> None:
+    async def remove(stream: DeadLetterStream) -> None:
+        letters = selection.of(await stream.letters(selection.worker or None))
+        await stream.remove(letters)
+        log.info("dead letters are removed", letters=len(letters))
+
+    _at_stream(settings, remove)
+
+
+async def _wait_for_outcome(stream: DeadLetterStream, asked: Sequence[StoredLetter], wait_s: float) -> None:
+    places = {(stored.letter.worker, stored.letter.position) for stored in asked}
+    try:
+        async with asyncio.timeout(wait_s):
+            while True:
+                left = [s for s in await stream.letters() if (s.letter.worker, s.letter.position) in places]
+                if not any(stored.is_queued for stored in left):
+                    log.info("replay came to an end", applied=len(places) - len(left), refused_again=len(left))
+                    return
+                await asyncio.sleep(POLL_INTERVAL_S)
+    except TimeoutError:
+        raise TransientError(
+            f"the worker has not come to an end with the replay in {wait_s:g} s", "see that it runs; the request stands"
+        ) from None
+
+
+def with_earlier(chosen: Sequence[StoredLetter], letters: Sequence[StoredLetter]) -> list[StoredLetter]:
+    """``chosen``, and those before them of the same rows, in the order of their positions: so a row's changes are applied."""
+    wanted = {(stored.letter.worker, stored.letter.position) for stored in chosen}
+    rows: set[object] = set()
+    taken = []
+    for stored in reversed(letters):
+        touched = {(stored.letter.worker, row) for row in touched_rows(changes_of(stored.letter, 0))}
+        if (stored.letter.worker, stored.letter.position) in wanted or touched & rows:
+            taken.append(stored)
+            rows |= touched
+    return taken[::-1]
+
+
+def _facts(stored: StoredLetter) -> dict[str, object]:
+    letter = stored.letter
+    return {
+        "position": str(letter.position),
+        "worker": letter.worker,
+        "table": letter.table,
+        "time": letter.time,
+        "state": _state(stored),
+        "reason": letter.reason,
+        "copied": letter.is_copied,
+        "sequence": letter.sequence,
+        "attempts": letter.attempts,
+    }
+
+
+def _columns(stored: StoredLetter) -> tuple[str, ...]:
+    letter = stored.letter
+    return str(letter.position), letter.worker, letter.table, letter.time, _state(stored), letter.reason
+
+
+def _state(stored: StoredLetter) -> str:
+    return "replay" if stored.is_queued else "dead"
+
+
+def _at_stream(settings: GroupSettings, work: Callable[[DeadLetterStream], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        names = GroupNames(settings.group)
+        client = await connect(settings.nats, f"pgsluice dead {names.group}")
+        try:
+            return await work(DeadLetterStream(client, names))
+        finally:
+            await disconnect(client)
+
+    return asyncio.run(connected())

@@ -3,8 +3,8 @@
 Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal. A replicator
 or worker that is stopped by a signal is done.
 
-A command's module is imported when the command is chosen, by name: so this package knows neither the replicator nor the
-worker, and neither loads what only the other needs.
+A command's module is imported when the command is chosen, by name, and its work when it runs: so no process loads what only
+another command needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from pgsluice.console.command import takes_config
+from pgsluice.console.flags import takes_config
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.process import start as process_start
@@ -25,14 +25,14 @@ INTERRUPTED = 130
 """What a shell reports for a process that SIGINT ended."""
 
 _COMMANDS = {
-    "replicator": ("pgsluice.console.replicator", "replicator", "Publish a database's changes to NATS JetStream."),
+    "replicator": ("pgsluice.console.commands", "replicator", "Publish a database's changes to NATS JetStream."),
     "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
-    "status": ("pgsluice.console.replicator", "status", "Show where a group's replicator and workers are."),
-    "dead": ("pgsluice.console.dead", "dead", "Show, replay or discard changes that were not applied."),
-    "forget": ("pgsluice.console.people", "forget", "Forget a worker that does not come back."),
-    "rules": ("pgsluice.console.people", "rules", "Check rules and routing files, and try them on changes."),
-    "spark-archive": ("pgsluice.console.people", "spark_archive", "Make Spark start faster."),
-    "drop": ("pgsluice.console.replicator", "drop", "Remove everything a group made at the source and in NATS."),
+    "status": ("pgsluice.console.commands", "status", "Show where a group's replicator and workers are."),
+    "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
+    "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
+    "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
+    "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
+    "drop": ("pgsluice.console.commands", "drop", "Remove everything a group made at the source and in NATS."),
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pgsluice.console.command import load_values, takes
+from pgsluice.console.flags import load_values, takes
 from pgsluice.shared import config
 from pgsluice.shared.config.options import Role
 from pgsluice.shared.errors import UsageError

@@ -26,14 +26,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Exceptions, each with the reason why it reads better in one piece."""
 
 ENTRANCES = {
-    "click": (
-        "console/command.py",
-        "console/program.py",
-        "console/people.py",
-        "console/replicator.py",
-        "console/worker.py",
-        "console/dead.py",
-    ),
+    "click": ("console/commands.py", "console/flags.py", "console/program.py", "console/worker.py"),
     "nats": (
         "shared/broker/streams.py",
         "shared/broker/stream_error.py",

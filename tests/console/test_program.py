@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pgsluice.console.command import load_values, takes
+from pgsluice.console.flags import load_values, takes
 from pgsluice.console.program import INTERRUPTED, program, run
 from pgsluice.shared import config
 from pgsluice.shared.config.options import Role, options_of

@@ -125,15 +125,8 @@ def test_a_signal_while_nats_is_away_ends_with_0_at_once(arguments: list[str]) -
 
 
 def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored() -> None:
-    with subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            f"trap '' HUP; exec {shlex.join([sys.executable, '-m', 'console.program', *REPLICATOR, '--connect-timeout=3s'])}",
-        ],
-        cwd=REPOSITORY,
-        stderr=subprocess.PIPE,
-    ) as process:
+    program = shlex.join([sys.executable, "-m", "pgsluice.console.program", *REPLICATOR, "--connect-timeout=3s"])
+    with subprocess.Popen(["/bin/sh", "-c", f"trap '' HUP; exec {program}"], cwd=REPOSITORY, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         while b"connecting to NATS" not in process.stderr.readline():
             assert process.poll() is None

@@ -1,7 +1,7 @@
-"""``pgsluice rules test``: what each rule does to each change, for people and for a team's CI.
+"""``pgsluice rules``: what is wrong with rules and routes, and what each rule does to each change, for people and a team's CI.
 
-The rules are tried one after the other as they stand in the file, each on what the one before made of the change; at the end
-stands what a worker would hand to its sink.
+``rules test`` tries the rules one after the other as they stand in the file, each on what the one before made of the change; at
+the end stands what a worker would hand to its sink.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgsluice.console.change_lines import ChangeLine, Name, format_json, guess_t
 from pgsluice.rules.rule import Filter, Rule
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.rules.transformation import Transformation
-from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.rules.transformation_files import check_tables, load_transformation
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
@@ -27,7 +27,22 @@ STANDARD_INPUT = "standard input"
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
 
-def run(rules_file: str, routing_file: str, input_file: str | None, tables: Sequence[Table]) -> None:
+def check(rules_file: str, routing_file: str, tables: Sequence[Table] | None) -> None:
+    """Says on standard output what the files hold. ``tables`` are all that the source has, None when they are not to be looked
+    at. Raises UsageError that names everything that is wrong."""
+    transformation = load_transformation(rules_file, routing_file)
+    if tables is not None:
+        check_tables(transformation, tables)
+    for warning in transformation.warnings(tables or ()):
+        sys.stdout.write(f"warning: {warning}\n")
+    rules = sum(len(entry.rules) for entry in transformation.rules.entries)
+    compared = f", and they fit the source's {len(tables)} tables" if tables is not None else ""
+    sys.stdout.write(
+        f"{rules} rules and {len(transformation.routing.routes)} routes are well formed{compared}; hash {transformation.hash}\n"
+    )
+
+
+def try_out(rules_file: str, routing_file: str, input_file: str | None, tables: Sequence[Table]) -> None:
     """Writes to standard output. ``tables`` are those of the source, where their types are wanted; the others are guessed. Raises
     UsageError for files or lines that cannot be used, TerminalError for rules that do not fit a table, and UsageError at the end
     when a rule could not process a change."""

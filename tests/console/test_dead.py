@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.console.letter_list import Selection, with_earlier
+from pgsluice.console.dead import Selection, with_earlier
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter

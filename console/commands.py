@@ -1,0 +1,242 @@
+"""All commands except ``worker``: their flags, what they ask before they begin, and their help.
+
+What a command does is in the module of its name, which is imported when the command runs: so ``--help`` loads no library, and the
+work can be called without a command line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from pgsluice.console.flags import confirm, load_values, takes
+from pgsluice.shared import config
+from pgsluice.shared.config.options import Role
+from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.table import Table
+
+
+@click.command()
+@takes(Role.REPLICATOR)
+@click.pass_context
+def replicator(context: click.Context) -> None:
+    """Publish a database's changes to NATS JetStream, until it is stopped or --until-lsn is reached."""
+    settings = config.replicator_settings(load_values(context, Role.REPLICATOR))
+    from pgsluice.replicator.replicator import run
+
+    run(settings)
+
+
+@click.command()
+@takes(Role.STATUS)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
+@click.pass_context
+def status(context: click.Context, as_json: bool) -> int:
+    """Show where a group's replicator and workers are; with a source (--host), its slot too.
+
+    Exits with 1 when the group has never been started on this NATS.
+    """
+    settings = config.status_settings(load_values(context, Role.STATUS))
+    from pgsluice.console.status import run
+
+    return run(settings, as_json)
+
+
+_worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
+_positions = click.argument("positions", nargs=-1, metavar="[POSITION]...")
+_all = click.option("--all", "every", is_flag=True, help="All letters, instead of naming positions")
+
+
+@click.group()
+@takes(Role.DEAD)
+def dead() -> None:
+    """Show, replay or discard dead letters: changes that a worker could not apply, and later changes of the same rows.
+
+    A letter is named by its position, as 'list' shows it.
+    """
+
+
+@dead.command("list", short_help="List dead letters: position, table and reason.")
+@takes(Role.DEAD)
+@_worker
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each letter instead of a table")
+@click.pass_context
+def dead_list(context: click.Context, worker: str, as_json: bool) -> None:
+    """List dead letters with position, table and reason. No row value is shown."""
+    settings = _group_settings(context)
+    from pgsluice.console.dead import list_letters
+
+    list_letters(settings, worker, as_json=as_json)
+
+
+@dead.command("show", short_help="Write dead letters as JSON lines, with their row values.")
+@takes(Role.DEAD)
+@_worker
+@_all
+@_positions
+@click.pass_context
+def dead_show(context: click.Context, positions: tuple[str, ...], worker: str, every: bool) -> None:
+    """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', row values included."""
+    settings = _group_settings(context)
+    from pgsluice.console.dead import Selection, show
+
+    show(settings, Selection(worker, positions, every))
+
+
+@dead.command("replay", short_help="Ask a worker to apply dead letters after all.")
+@takes(Role.DEAD)
+@_worker
+@_all
+@_positions
+@click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for the outcome")
+@click.pass_context
+def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, wait_s: float) -> None:
+    """Ask the worker to apply dead letters after all: now when it runs, else when it starts.
+
+    Earlier letters of the same rows go with them. What is refused again becomes a dead letter again.
+    """
+    settings = _group_settings(context)
+    from pgsluice.console.dead import Selection, replay
+
+    replay(settings, Selection(worker, positions, every), wait_s)
+
+
+@dead.command("discard", short_help="Remove dead letters for good.")
+@takes(Role.DEAD)
+@_worker
+@_all
+@_positions
+@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.pass_context
+def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, yes: bool) -> None:
+    """Remove dead letters for good: their changes are never applied. Rows without letters are no longer blocked."""
+    settings = _group_settings(context)
+    if not yes:
+        confirm("discard", "Remove these dead letters for good?")
+    from pgsluice.console.dead import Selection, discard
+
+    discard(settings, Selection(worker, positions, every))
+
+
+def _group_settings(context: click.Context) -> GroupSettings:
+    return config.group_settings(load_values(context, Role.DEAD))
+
+
+@click.command()
+@takes(Role.FORGET)
+@click.option("--worker", default="", metavar="NAME", help="The worker to forget")
+@click.option("--halt", is_flag=True, help="Forget why the replicator must not go on, when the cause is removed")
+@click.option("--dead-letters", is_flag=True, help="Remove its dead letters too")
+@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.pass_context
+def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, yes: bool) -> None:
+    """Forget a worker that does not come back, so that messages are no longer kept for it. Its target is left as it is.
+
+    Should it start again under this name, it goes on where its target is, if the messages from there on are still kept.
+
+    With --halt, forget why the group's replicator stopped for good: when the right server or a restored broker is there again.
+    """
+    if bool(worker) == halt:
+        raise UsageError("what is to be forgotten is not said", "give either --worker NAME or --halt")
+    settings = config.group_settings(load_values(context, Role.FORGET))
+    if not yes:
+        what = f"worker '{worker}'" if worker else "what the replicator found"
+        confirm("forget", f"Forget {what} of group '{settings.group}'?")
+    from pgsluice.console.forget import forget_halt, run
+
+    if halt:
+        forget_halt(settings)
+    else:
+        run(settings, worker, dead_letters=dead_letters)
+
+
+@click.group()
+def rules() -> None:
+    """Check rules and routing files, and try them on changes.
+
+    Both commands exit with 2 when something is wrong, and with 0 otherwise.
+    """
+
+
+@rules.command("check")
+@click.argument("file", required=False)
+@click.option("--routing", metavar="FILE", default="", help="Routing file to check too")
+@click.option("--against-source", is_flag=True, help="Compare with the source's tables, columns and types too")
+@takes(Role.RULES)
+@click.pass_context
+def rules_check(context: click.Context, file: str | None, routing: str, against_source: bool) -> None:
+    """Read the rules in FILE, and say everything that is wrong with them.
+
+    The options that name the source and its tables are needed, and read, with --against-source only. They are those of the
+    replicator, so its configuration file serves.
+    """
+    if not file and not routing:
+        raise UsageError("there is nothing to check", "name a rules file, or give --routing")
+    tables = _source_tables(context) if against_source else None
+    from pgsluice.console.rules import check
+
+    check(file or "", routing, tables)
+
+
+@rules.command("test")
+@click.argument("file")
+@click.argument("input", required=False)
+@click.option("--routing", metavar="FILE", default="", help="Routing file to apply after the rules")
+@click.option("--against-source", is_flag=True, help="Take the columns' types from the source, instead of guessing them")
+@takes(Role.RULES)
+@click.pass_context
+def rules_test(context: click.Context, file: str, input: str | None, routing: str, against_source: bool) -> None:
+    """Apply the rules in FILE to changes, and show what each rule does: kept, dropped, before and after.
+
+    INPUT holds changes as JSON lines, as 'pgsluice worker stdout' prints them; standard input is read when none is named. What is
+    shown are row values.
+    """
+    if input is None and sys.stdin.isatty():
+        raise UsageError("there are no changes to try the rules on", "name a file of JSON lines, or pipe them in")
+    tables = _source_tables(context) if against_source else []
+    from pgsluice.console.rules import try_out
+
+    try_out(file, routing, input, tables)
+
+
+def _source_tables(context: click.Context) -> list[Table]:
+    settings = config.source_tables_settings(load_values(context, Role.RULES))
+    from pgsluice.replicator.membership.group_publication import load_source_tables
+
+    return load_source_tables(settings)
+
+
+@click.command("spark-archive")
+def spark_archive() -> None:
+    """Make Spark start faster, once for an installation.
+
+    The JVM's classes are archived beside the installed program (150 MB), from where every later start takes them: a
+    worker's first batch comes after two thirds of the time. Needs Java and the right to write there; takes about half a
+    minute. The image has such an archive already.
+    """
+    from pgsluice.console.spark_archive import run
+
+    run()
+
+
+@click.command()
+@takes(Role.DROP)
+@click.option("--nats-only", is_flag=True, help="Remove what is in NATS; the source is not asked, it may be gone")
+@click.option("--source-only", is_flag=True, help="Remove what is at the source; NATS is not asked, it may be gone")
+@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.pass_context
+def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) -> None:
+    """Remove a group's slot and publication at the source, and its streams and state in NATS. Targets are left as they are."""
+    if nats_only and source_only:
+        raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")
+    role = Role.DROP_FROM_NATS if nats_only else Role.DROP_FROM_SOURCE if source_only else Role.DROP
+    settings = config.drop_settings(load_values(context, role), source=not nats_only, nats=not source_only)
+    if not yes:
+        halves = [f"at {settings.source.host}/{settings.source.dbname}"] if settings.source else []
+        halves += ["with its streams"] if settings.nats else []
+        confirm("drop", f"Drop group '{settings.group}' {' and '.join(halves)}?")
+    from pgsluice.console.drop import run
+
+    run(settings)
