@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import orjson
 
+from pgsluice.console.columns import format_columns
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
@@ -55,19 +56,20 @@ class Selection:
         return named
 
 
+_HEADINGS = ("POSITION", "WORKER", "TABLE", "TIME", "STATE", "REASON")
+
+
 def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None:
+    """Writes no row value. ``worker``: "" for the letters of all."""
     letters = _at_stream(settings, lambda stream: stream.letters(worker or None))
     if as_json:
         sys.stdout.writelines(orjson.dumps(_facts(stored)).decode() + "\n" for stored in letters)
         return
-    rows = [("POSITION", "WORKER", "TABLE", "TIME", "STATE", "REASON"), *map(_columns, letters)]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        sys.stdout.write("  ".join([*cells, row[5]]) + "\n")
+    sys.stdout.writelines(f"{line}\n" for line in format_columns(_HEADINGS, [*map(_columns, letters)]))
 
 
 def show(settings: GroupSettings, selection: Selection) -> None:
+    """Writes row values."""
     letters = _at_stream(settings, lambda stream: stream.letters(selection.worker or None))
     for stored in selection.of(letters):
         for line in encode_lines(changes_of(stored.letter, stored.letter.sequence)):

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from pgsluice.console.columns import format_bytes
 from pgsluice.console.table_status import (
     MembershipStatus,
     TableStatus,
@@ -318,13 +319,3 @@ def _missed_lines(worker: WorkerStatus) -> Iterator[str]:
         yield f"{missed.changes} changes of table {missed.table} met no row since {missed.since[:19]}{verdict}"
     if worker.missed_tables > len(worker.missed):
         yield f"and those of {worker.missed_tables - len(worker.missed)} tables more"
-
-
-def format_bytes(count: int) -> str:
-    """In the largest binary unit that leaves a number of at least 1."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -1,7 +1,4 @@
-"""What ``pgsluice status`` says of the tables that a group copies.
-
-What ``pgsluice status`` says of a group's publication and of tables that are not as they should be.
-"""
+"""What ``pgsluice status`` says of a group's tables: how far each copy is, and which are not published as they should be."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pgsluice.console.columns import format_columns
 from pgsluice.replicator.membership.membership import Break, Membership
 from pgsluice.shared.broker.bucket import PUBLICATION_KEY, REPLICATOR_KEY, WORKER_PREFIX
 from pgsluice.shared.broker.ledger import SNAPSHOT_KEY, TABLE_PREFIX, CopyState, Phase, SnapshotRecord, TableRecord
@@ -97,6 +95,7 @@ def _rows_per_s(table: TableRecord) -> float | None:
 
 
 _HEADINGS = ("table", "phase", "rows", "MB", "ranges", "rows/s", "since")
+_NUMBERS = range(2, 6)
 
 
 def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
@@ -113,14 +112,10 @@ def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
         )
         for table in tables
     ]
-    widths = [max(len(row[i]) for row in (_HEADINGS, *rows)) for i in range(len(_HEADINGS))]
-    yield "  ".join(heading.ljust(width) for heading, width in zip(_HEADINGS, widths, strict=True)).rstrip()
-    for table, row in zip(tables, rows, strict=True):
-        cells = [
-            cell.rjust(width) if 2 <= i <= 5 else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    headings, *lines = format_columns(_HEADINGS, rows, numbers=_NUMBERS)
+    yield headings
+    for table, line in zip(tables, lines, strict=True):
+        yield line
         if table.error:
             yield f"    {table.error}: {table.remedy}" if table.remedy else f"    {table.error}"
 

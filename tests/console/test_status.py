@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgsluice.console.status import format_bytes, run
+from pgsluice.console.status import run
 from pgsluice.shared.broker.bucket import StateBucket, lease_key, worker_key
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream
@@ -128,10 +128,3 @@ def test_a_broker_that_does_not_answer_is_a_transient_error(replication: Group) 
     nowhere = replace(replication.nats, url=f"nats://127.0.0.1:{free_port()}")
     with pytest.raises(TransientError, match="does not answer"):
         run(replace(settings(replication, None), nats=nowhere), as_json=False)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10 << 30, "10.0 GiB"), (1 << 42, "4.0 TiB")]
-)
-def test_sizes_are_shown_in_a_unit_that_fits(count: int, text: str) -> None:
-    assert format_bytes(count) == text
