@@ -53,7 +53,7 @@ ENTRANCES = {
         "worker/batches/snapshot_reader.py",
         "worker/batches/change_reader.py",
     ),
-    "numpy": ("rules/mask.py", "shared/rows/plain_rows.py", "shared/rows/plain_frames.py"),
+    "numpy": ("rules/mask.py", "shared/rows/plain_rows.py"),
     "psycopg": ("replicator/", "worker/sinks/postgres/", "shared/postgres/refused_connection.py"),
     "pyspark": (
         "shared/spark/session.py",

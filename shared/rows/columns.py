@@ -5,7 +5,7 @@ it fast: the first eight bytes of a row's frame are its *shape* (manual: "Logica
 (``I``, ``U``, ``D``), four bytes of relation oid, the first image (``N``, ``K``, ``O``) and two bytes of column count. What a
 shape means is found out once, and consecutive frames of one shape are read by one inner loop (``row_images``). While a table has
 rows of one shape only, and without old images, they are not even read: their frames are kept until the end of the part, and
-then become COPY text all at once (``plain_frames``). Small transactions consist of single such frames, Begins and Commits; these
+then become COPY text all at once (``plain_rows``). Small transactions consist of single such frames, Begins and Commits; these
 are taken where they are met.
 """
 

@@ -10,7 +10,7 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.decoder import NEW_ROW
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW, Relation, RelationColumn, Truncate
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Transaction, Truncation
-from pgsluice.shared.rows.plain_rows import PlainRows
+from pgsluice.shared.rows.plain_rows import PlainRows, rows_of_frames
 from pgsluice.shared.rows.row_images import PADDING, read_run
 from pgsluice.shared.wire.table import Table, Value
 
@@ -126,9 +126,7 @@ class TableRows:
         shape = self._deferred_shape
         if shape is None or len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
             return None
-        from pgsluice.shared.rows.plain_frames import plain_rows  # replicators read no rows, and need no NumPy
-
-        rows = plain_rows(b"".join(self._deferred), self._deferred_lengths, self.width)
+        rows = rows_of_frames(b"".join(self._deferred), self._deferred_lengths, self.width)
         if rows is not None:
             self._operations += shape.operation * len(self._change_indexes)
         return rows

@@ -1,19 +1,30 @@
-"""Rows that are at hand as COPY text: a sink that wants COPY text takes it as it is, everybody else sees columns."""
+"""Rows that are at hand as COPY text: a sink that wants COPY text takes it as it is, everybody else sees columns.
+
+Frames of rows become such text all at once, with NumPy: a third of what reading value by value costs. After its length and the
+eight bytes of its shape, a frame has a kind for each column and, for text, a length and the value (manual: "Logical Replication
+Message Formats", TupleData). COPY text has the same values in the same order, with one byte between them. So nothing is moved
+but together: of each head one byte becomes the tab, of each frame's length one becomes the line feed of the row before, and the
+other bytes are dropped.
+
+NULL takes more room in COPY text than in a frame. It becomes one byte that no text has, and three when the rest is done.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import cast, overload
+from typing import Any, overload
 
 import numpy as np
 
-from pgsluice.shared.wire.table import UNCHANGED, Value
+from pgsluice.shared.pgoutput.decoder import NULL, TEXT
+from pgsluice.shared.rows.copy_text import NULL_FIELD, fields_of_rows, plain_fields
+from pgsluice.shared.wire.table import Value
 
-_NULL = b"\\N"
 _TAB, _LINE_FEED = b"\t\n"
-_SPECIAL = b"\\\b\f\n\r\t\v"
-"""What COPY text escapes (``copy_text``)."""
+_HEAD_BYTES = 12  # a frame's length and shape
+_NULL_MARK, _FIRST_NULL_MARK = b"\x01\x02"  # with a tab before it, and at the begin of a row
+_FIRST_PRINTABLE = 0x20
 
 
 class PlainRows(Sequence[list[Value]]):
@@ -64,7 +75,7 @@ class PlainRows(Sequence[list[Value]]):
         fields = list(self._split())
         nulls = self._nulls
         for index, values in columns.items():
-            texts = _texts(values)
+            texts = plain_fields(values)
             if texts is None:
                 return None
             nulls += texts is not values
@@ -84,27 +95,14 @@ class PlainRows(Sequence[list[Value]]):
     def _column(self, index: int) -> list[Value]:
         values: list[Value] = self._split()[index :: self._width]  # type: ignore[assignment]
         if self._nulls:
-            values = [None if value == _NULL else value for value in values]
+            values = [None if value == NULL_FIELD else value for value in values]
         return values
 
     def _split(self) -> list[bytes]:
-        """The fields of all rows one behind the other: to join them at once is much cheaper than row by row."""
+        """The fields of all rows, one after the other."""
         if not self._fields and self._text:
-            self._fields = self._text.replace(b"\n", b"\t").split(b"\t")
-            self._fields.pop()
+            self._fields = fields_of_rows(self._text)
         return self._fields
-
-
-def _texts(values: Sequence[Value]) -> Sequence[bytes] | None:
-    """As COPY text has them, ``values`` themselves when none is NULL; None when one of them is UNCHANGED or needs an escape."""
-    try:
-        together = b"".join(values)  # type: ignore[arg-type]
-    except TypeError:
-        texts = [value for value in values if value is not None]
-        if UNCHANGED in texts or _texts(texts) is None:
-            return None
-        return [_NULL if value is None else value for value in values]  # type: ignore[misc]
-    return cast("Sequence[bytes]", values) if len(together.translate(None, _SPECIAL)) == len(together) else None
 
 
 def with_columns(rows: Sequence[Sequence[Value]], columns: Mapping[int, Sequence[Value]]) -> Sequence[Sequence[Value]]:
@@ -121,3 +119,59 @@ def selected(rows: Sequence[Sequence[Value]], kept: bytes | bytearray) -> Sequen
     if isinstance(rows, PlainRows):
         return rows.selected(kept)
     return [list(compress(column, kept)) for column in rows]
+
+
+def rows_of_frames(frames: bytes, lengths: list[int], width: int) -> PlainRows | None:
+    """The rows of ``frames``, which have one shape, one image of ``width`` columns (at least one), and the given lengths.
+
+    None when they are not plain: a value would need an escape or was not sent, or a frame is malformed.
+    """
+    source = np.frombuffer(frames + bytes(8), np.uint8)
+    long_at = np.ndarray((len(source) - 3,), ">u4", source, 0, (1,))  # the number that begins at each byte
+    ends = np.cumsum(np.array(lengths, np.int64) + 4)
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    text = source[: len(frames) + 1].copy()
+    kept = np.ones(len(text), np.bool_)
+    for offset in range(1, _HEAD_BYTES):
+        kept[starts + offset] = False
+    kept[0] = False
+    text[ends] = _LINE_FEED
+    position, nulls, first_nulls = starts + _HEAD_BYTES, 0, 0
+    for column in range(width):
+        if position.max() >= len(frames):
+            return None
+        kinds = source[position]
+        is_text = kinds == TEXT
+        if is_text.all():
+            heads, position = position, position + 5 + long_at[position + 1]
+        else:
+            is_null = kinds == NULL
+            if not (is_text | is_null).all():
+                return None
+            text[position[is_null]] = _NULL_MARK if column else _FIRST_NULL_MARK
+            count = int(np.count_nonzero(is_null))
+            nulls += count
+            first_nulls += 0 if column else count
+            heads, position = position[is_text], position + 1
+            position[is_text] = heads + 5 + long_at[heads + 1]
+        for offset in range(4):
+            kept[heads + offset] = False
+        if column:
+            text[heads + 4] = _TAB
+        else:
+            kept[heads + 4] = False
+    if not np.array_equal(position, ends):
+        return None
+    copied = _written_out(text[kept], separators=len(lengths) * width, first_nulls=first_nulls)
+    return None if copied is None else PlainRows(copied, width, nulls)
+
+
+def _written_out(text: np.ndarray[Any, np.dtype[np.uint8]], *, separators: int, first_nulls: int) -> bytes | None:
+    """``text`` with its NULLs as COPY text has them; None when a value needs an escape, or has one of our marks in it. Each field
+    has one control character, its separator or the mark that stands for both, and a NULL at the begin of a row another one."""
+    if np.count_nonzero(text < _FIRST_PRINTABLE) != separators + first_nulls:
+        return None
+    copied = text.tobytes()
+    if b"\\" in copied:
+        return None
+    return copied.replace(b"%c" % _NULL_MARK, b"\t" + NULL_FIELD).replace(b"%c" % _FIRST_NULL_MARK, NULL_FIELD)

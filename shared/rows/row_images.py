@@ -1,7 +1,7 @@
 """Reads runs of row frames: frames that follow each other and begin with the same eight bytes, their *shape*.
 
 Bodies are padded (PADDING), so that a frame's or a value's head can be unpacked where the shortest begins. Lengths are never
-trusted: values are taken one behind the other, and every row must end exactly where its frame ends.
+trusted: values are taken one after the other, and every row must end exactly where its frame ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_run(body: bytes, position: int, head: bytes, width: int, values: list[V
 def read_updates(
     body: bytes, position: int, head: bytes, new_image: bytes, width: int, old: list[Value], new: list[Value]
 ) -> tuple[int, int]:
-    """The same for Updates with an old image; ``new_image`` is what the new one begins with, behind it."""
+    """The same for Updates with an old image; ``new_image`` is what the new one begins with, after it."""
     append_old, append_new, unpack_frame = old.append, new.append, FRAME.unpack_from
     count = 0
     length, frame_head = unpack_frame(body, position)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges
+from pgsluice.shared.rows.copy_text import split_fields, split_lines
 from pgsluice.shared.wire.table import Table, Value
 
 _CHECK = "the source's encoding"
@@ -31,10 +32,9 @@ def unreadable_copied(copied: CopiedRows) -> list[RejectedRow]:
     data = bytes(copied.data)
     if _is_readable(data):
         return []
-    lines = data.split(b"\n")[:-1]
     return [
-        RejectedRow(copied.row_number(row), _CHECK, _reason(_column_of(copied.table, line.split(b"\t"))))
-        for row, line in enumerate(lines)
+        RejectedRow(copied.row_number(row), _CHECK, _reason(_column_of(copied.table, split_fields(line))))
+        for row, line in enumerate(split_lines(data))
         if not _is_readable(line)
     ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
-from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.rows.copy_text import decode_rows, join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key
@@ -74,14 +74,14 @@ class Diversion:
         found = sorted(p.ordinal - first.ordinal for p in self._reasons if first <= p < end)
         if not found:
             return copied
-        lines = bytes(copied.data).split(b"\n")[:-1]
+        lines = split_lines(bytes(copied.data))
         columns = len(copied.table.columns)
         for row in found:
             position = copied_position(copied.sequence, row)
-            values = tuple(column[0] for column in decode_rows(lines[row] + b"\n", columns))
+            values = tuple(column[0] for column in decode_rows(join_lines([lines[row]]), columns))
             self._add(position, copied.table.qualified_name, copied.sequence, copied.snapshot, copied_row_body(copied, values))
         left = sorted(set(range(len(lines))) - set(found))
-        data = b"".join(lines[row] + b"\n" for row in left)
+        data = join_lines(lines[row] for row in left)
         return replace(copied, rows=len(left), data=memoryview(data), numbers=tuple(left))
 
     def _rows(self, part: TableChanges, table: TableKey, search: _MessageSearch) -> list[TableChanges]:

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from pgsluice.shared.rows.changes import CopiedRows
+from pgsluice.shared.rows.copy_text import join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
@@ -63,12 +64,12 @@ def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequenc
 
 def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows]) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
-    lines = [line + b"\n" for rows in copied for line in bytes(rows.data).split(b"\n")[:-1]]
+    lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
     connection, is_occupied = session.connection(), target.table in session.occupied
 
     def load_range(low: int, high: int) -> None:
         with connection.transaction():
-            _load_table(connection, target, [memoryview(b"".join(lines[low:high]))], is_occupied=is_occupied)
+            _load_table(connection, target, [join_lines(lines[low:high])], is_occupied=is_occupied)
 
     refused = refused_rows(0, len(lines), load_range)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
@@ -98,7 +99,7 @@ def _load(
         raise PieceError(table, error) from None
 
 
-def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[memoryview], *, is_occupied: bool) -> None:
+def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_occupied: bool) -> None:
     if not is_occupied and target.takes_whole_rows:
         _copy(connection, target.copy_destination, blocks)
         return
@@ -114,7 +115,7 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[me
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
 
 
-def _copy(connection: Connection, into: sql.Composable, blocks: Iterable[memoryview]) -> None:
+def _copy(connection: Connection, into: sql.Composable, blocks: Iterable[bytes | memoryview]) -> None:
     with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN").format(into)) as copy:
         for block in blocks:
             copy.write(block)

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
+from pgsluice.shared.rows.copy_text import encode_columns, join_fields, join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind, Share
-from pgsluice.worker.sinks.postgres.fold.piece_text import encode_columns
 
 _TableName = tuple[str, str]
 
@@ -57,17 +57,17 @@ class BlamedPositions:
     def _labelled(self, piece: Piece) -> Piece:
         assert isinstance(piece.content, bytes)
         rows = self._rows[piece.table.schema, piece.table.name]
-        lines = piece.content.split(b"\n")[:-1]
         has_fields = bool(piece.table.columns) or piece.kind is PieceKind.IN_ORDER
         before_labels = b"\t" if has_fields else b""
         labelled = [
-            b"%b%b%d\t%b\n" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)
+            b"%b%b%d\t%b" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode())
+            for n, line in enumerate(split_lines(piece.content))
         ]
-        return replace(piece, content=b"".join(labelled))
+        return replace(piece, content=join_lines(labelled))
 
 
 def _key_texts(table: Table, columns: Sequence[Sequence[Value]], rows: int) -> list[bytes]:
-    return encode_columns([columns[i] for i in table.key] if table.key else columns, rows).split(b"\n")
+    return split_lines(encode_columns([columns[i] for i in table.key] if table.key else columns, rows))
 
 
 def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:
@@ -84,8 +84,8 @@ def _key_of(piece: Piece, line: bytes) -> bytes:
     """The text of the key in a staged row, whose columns ``PieceKind`` lists."""
     if piece.kind is PieceKind.DELETE:
         return line
-    fields = line.split(b"\t")
+    fields = split_fields(line)
     if piece.kind is PieceKind.IN_ORDER:
         width = len(piece.table.columns)
-        return b"\t".join(fields[2 + width :] if fields[1] == b"D" else fields[2 : 2 + width])
-    return b"\t".join(fields[i] for i in piece.table.key) if piece.table.key else line
+        return join_fields(fields[2 + width :] if fields[1] == b"D" else fields[2 : 2 + width])
+    return join_fields(fields[i] for i in piece.table.key) if piece.table.key else line

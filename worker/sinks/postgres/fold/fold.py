@@ -17,11 +17,11 @@ from typing import Protocol
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.copy_text import encode_columns, encode_rows
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.keyed_fold import KeyedFold
 from pgsluice.worker.sinks.postgres.fold.piece import Clearing, Piece, PieceKind, Share
-from pgsluice.worker.sinks.postgres.fold.piece_text import encode_columns, encode_rows
 
 _Name = tuple[str, str]
 

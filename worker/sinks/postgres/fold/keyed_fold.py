@@ -22,10 +22,10 @@ from typing import Any
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, TableChanges
+from pgsluice.shared.rows.copy_text import encode_rows
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind
-from pgsluice.worker.sinks.postgres.fold.piece_text import encode_rows
 
 Row = tuple[Value, ...]
 Key = Any

@@ -14,6 +14,7 @@ from itertools import pairwise
 import psycopg
 from psycopg import sql
 
+from pgsluice.shared.rows.copy_text import join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into
@@ -53,16 +54,15 @@ def refused_rows(first: int, end: int, attempt: Callable[[int, int], None]) -> l
 
 def copy_apart(connection: Connection, stage: sql.Composable, target: TargetTable, text: bytes) -> list[Rejection]:
     """Copies the rows of ``text`` that the types of ``stage`` take. The last field of a row is its position."""
-    lines = [line + b"\n" for line in text.split(b"\n")[:-1]]
+    lines = split_lines(text)
 
     def copy(low: int, high: int) -> None:
         with connection.transaction():
-            copy_into(connection, stage, b"".join(lines[low:high]), new=False)
+            copy_into(connection, stage, join_lines(lines[low:high]), new=False)
 
     refused = refused_rows(0, len(lines), copy)
     return [
-        Rejection(Position.parse(lines[row].rstrip(b"\n").rpartition(b"\t")[2].decode()), reason(error, target.table))
-        for row, error in refused
+        Rejection(Position.parse(split_fields(lines[row])[-1].decode()), reason(error, target.table)) for row, error in refused
     ]
 
 
