@@ -11,7 +11,7 @@ from pgsluice.shared.wire.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class AllOf:
     """At least one condition."""
 
     conditions: tuple[Condition, ...]
@@ -25,7 +25,7 @@ class All:
 
 
 @dataclass(frozen=True, slots=True)
-class Any:
+class AnyOf:
     """At least one condition."""
 
     conditions: tuple[Condition, ...]

@@ -1,7 +1,7 @@
 """A YAML file of rules or routes, read strictly: every problem is noted with its line, and all of them are told at once.
 
-Scalars keep their characters: YAML's guesses at types are not made, so ``value: 0123`` is the text 0123, and whether that is a
-number is for the column's type to say. Anchors, aliases and merge keys (``<<``) work.
+Scalars are texts (``shared.config.yaml_nodes``): ``value: 0123`` is the text 0123, and whether that is a number is for the
+column's type to say.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from difflib import get_close_matches
 import orjson
 import yaml
 
+from pgsluice.shared.config.kinds import parse_switch
+from pgsluice.shared.config.yaml_nodes import InvalidYamlError, compose, is_null, line_of, read_text
 from pgsluice.shared.errors import UsageError
-
-_NULLS = ("", "~", "null", "Null", "NULL")
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 @dataclass(slots=True)
@@ -40,67 +39,24 @@ class Problems:
             raise UsageError(f"{self.path} has {len(lines)} problems{listed}\n{self.path}", "correct the file")
 
 
-def open_document(path: str, kind: str) -> tuple[Mapping, Problems]:
+def open_document(path: str, kind: str) -> tuple[YamlMapping, Problems]:
     """The file's root mapping. ``kind`` says in messages what the file is. Raises UsageError when it cannot be read, is not
     YAML or is not a mapping."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise UsageError(f"{kind} {path} cannot be read ({error.strerror})", "check the path and its permissions") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{kind} {path} is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
-    problems = Problems(path)
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        if root is not None:
-            _Preparation(loader, problems).prepare(root, ())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}" if mark else path
-        raise UsageError(f"{place}: not valid YAML", error.problem or "see the YAML specification") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML", str(error).splitlines()[0]) from None
+        document = compose(read_text(path, kind))
+    except InvalidYamlError as error:
+        place = f"{path}:{error.line}" if error.line else path
+        raise UsageError(f"{place}: not valid YAML", error.problem) from None
+    root, problems = document.root, Problems(path)
     if not isinstance(root, yaml.MappingNode):
-        raise UsageError(f"{path}:{_line(root) if root else 1}: not a mapping of keys to values", f"see the README for a {kind}")
-    return Mapping(root, "", problems), problems
+        line = line_of(root) if root else 1
+        raise UsageError(f"{path}:{line}: not a mapping of keys to values", f"see the README for a {kind}")
+    for key, first_line in document.repeated:
+        problems.add(line_of(key), "", f"{key.value} is there twice (see line {first_line})")
+    return YamlMapping(root, "", problems), problems
 
 
-@dataclass(slots=True)
-class _Preparation:
-    """Resolves merge keys, and notes keys that are there twice and nodes that hold themselves."""
-
-    loader: yaml.SafeLoader
-    problems: Problems
-    _done: set[int] = field(default_factory=set)
-
-    def prepare(self, node: yaml.Node, around: tuple[int, ...]) -> None:
-        if id(node) in around:
-            raise yaml.MarkedYAMLError(problem="an alias stands for what it is part of", problem_mark=node.start_mark)
-        if id(node) in self._done or isinstance(node, yaml.ScalarNode):
-            return
-        self._done.add(id(node))
-        inside = (*around, id(node))
-        if isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                self.prepare(item, inside)
-        elif isinstance(node, yaml.MappingNode):
-            self._note_duplicates(node)
-            for _, value in node.value:
-                self.prepare(value, inside)
-            self.loader.flatten_mapping(node)
-
-    def _note_duplicates(self, node: yaml.MappingNode) -> None:
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            name = str(key.value)
-            if name in lines and name != "<<":
-                self.problems.add(_line(key), "", f"{name} is there twice (see line {lines[name]})")
-            lines.setdefault(name, _line(key))
-
-
-class Mapping:
+class YamlMapping:
     """A mapping. A key whose value has the wrong shape is noted as a problem, and taken for absent.
 
     ``where`` begins the problems of this mapping: "table 'users', rule 2".
@@ -108,7 +64,7 @@ class Mapping:
 
     def __init__(self, node: yaml.MappingNode, where: str, problems: Problems) -> None:
         self.where = where
-        self.line = _line(node)
+        self.line = line_of(node)
         self._node = node
         self._problems = problems
         self._entries = {str(key.value): (key, value) for key, value in node.value}
@@ -119,7 +75,7 @@ class Mapping:
     def problem(self, text: str, key: str | None = None) -> None:
         """Notes ``text`` at the line of ``key``, or of the mapping."""
         entry = self._entries.get(key) if key is not None else None
-        self._problems.add(_line(entry[0]) if entry else self.line, self.where, text)
+        self._problems.add(line_of(entry[0]) if entry else self.line, self.where, text)
 
     def text(self, key: str) -> str | None:
         """A scalar's characters; None when the key is absent or has no value."""
@@ -129,7 +85,7 @@ class Mapping:
         if not isinstance(node, yaml.ScalarNode):
             self.problem(f"{key} is not a single value", key)
             return None
-        return None if _is_null(node) else str(node.value)
+        return None if is_null(node) else str(node.value)
 
     def required_text(self, key: str, example: str) -> str | None:
         """As ``text``, but absence is a problem."""
@@ -150,10 +106,11 @@ class Mapping:
         text = self.text(key)
         if text is None:
             return None
-        if text.lower() not in _SWITCH:
-            self.problem(f"{key} '{text}' is neither true nor false", key)
+        try:
+            return parse_switch(text)
+        except ValueError as error:
+            self.problem(f"{key} '{text}' {error}", key)
             return None
-        return _SWITCH[text.lower()]
 
     def number(self, key: str, default: int, *, at_least: int = 0) -> int:
         text = self.text(key)
@@ -167,27 +124,27 @@ class Mapping:
     def texts(self, key: str) -> list[str] | None:
         """A list of scalars; None when the key is absent."""
         node = self._value(key)
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         if not isinstance(node, yaml.SequenceNode) or not all(isinstance(item, yaml.ScalarNode) for item in node.value):
             self.problem(f"{key} is not a list of texts", key)
             return None
         return [str(item.value) for item in node.value]
 
-    def mapping(self, key: str) -> Mapping | None:
+    def mapping(self, key: str) -> YamlMapping | None:
         """A mapping inside this one, with the same ``where``; None when the key is absent."""
         node = self._value(key)
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         if not isinstance(node, yaml.MappingNode):
             self.problem(f"{key} is not a mapping of keys to values", key)
             return None
-        return Mapping(node, self.where, self._problems)
+        return YamlMapping(node, self.where, self._problems)
 
-    def mappings(self, key: str, where: str | None = None) -> list[Mapping] | None:
+    def mappings(self, key: str, where: str | None = None) -> list[YamlMapping] | None:
         """A list of mappings; None when the key is absent. With ``where``, the n-th one's begins with it and ends with n."""
         node = self._value(key)
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         if not isinstance(node, yaml.SequenceNode):
             self.problem(f"{key} is not a list", key)
@@ -196,14 +153,14 @@ class Mapping:
         for number, item in enumerate(node.value, 1):
             item_where = self.where if where is None else f"{where} {number}"
             if isinstance(item, yaml.MappingNode):
-                found.append(Mapping(item, item_where, self._problems))
+                found.append(YamlMapping(item, item_where, self._problems))
             else:
-                self._problems.add(_line(item), item_where, "is not a mapping of keys to values")
+                self._problems.add(line_of(item), item_where, "is not a mapping of keys to values")
         return found
 
     def is_empty(self, key: str) -> bool:
         """Whether the key is there without a value."""
-        return key in self._entries and _is_null(self._entries[key][1])
+        return key in self._entries and is_null(self._entries[key][1])
 
     def is_list(self, key: str) -> bool:
         return key in self._entries and isinstance(self._entries[key][1], yaml.SequenceNode)
@@ -222,7 +179,7 @@ class Mapping:
         return list(self._entries)
 
     def line_of(self, key: str) -> int:
-        return _line(self._entries[key][0])
+        return line_of(self._entries[key][0])
 
     def finish(self, known: Collection[str]) -> None:
         """Notes the keys that are not among ``known``."""
@@ -248,15 +205,7 @@ def _plain(node: yaml.Node) -> object:
         case yaml.SequenceNode():
             return [_plain(item) for item in node.value]
         case _:
-            return None if _is_null(node) else str(node.value)
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value in _NULLS
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+            return None if is_null(node) else str(node.value)
 
 
 def _suggestion(text: str, choices: Collection[str]) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from pgsluice.rules.document import Mapping, Problems, open_document
+from pgsluice.rules.document import Problems, YamlMapping, open_document
 from pgsluice.rules.name_pattern import TablePattern
 from pgsluice.rules.routing import EVERY_OPERATION, TRUNCATE, Route, Routing
 from pgsluice.rules.rule import OPERATIONS
@@ -42,7 +42,7 @@ def load_routing(path: str) -> Routing:
     return Routing(route for _, route in written)
 
 
-def _routes(root: Mapping, key: str, problems: Problems) -> list[tuple[Mapping, Route]]:
+def _routes(root: YamlMapping, key: str, problems: Problems) -> list[tuple[YamlMapping, Route]]:
     """Each route with where it is written."""
     where = f"table '{key}'"
     try:
@@ -61,7 +61,7 @@ def _routes(root: Mapping, key: str, problems: Problems) -> list[tuple[Mapping, 
     return [(mapping, _route(mapping, source, problems.path)) for mapping in mappings]
 
 
-def _route(mapping: Mapping, source: TablePattern, path: str) -> Route:
+def _route(mapping: YamlMapping, source: TablePattern, path: str) -> Route:
     """The route that ``mapping`` describes, as far as that can be read; what cannot is noted as a problem."""
     mapping.finish(_KEYS)
     named = mapping.text("source_table")
@@ -87,7 +87,7 @@ def _route(mapping: Mapping, source: TablePattern, path: str) -> Route:
     )
 
 
-def _destination(mapping: Mapping) -> tuple[str, str]:
+def _destination(mapping: YamlMapping) -> tuple[str, str]:
     """Schema and table, "" for the source's."""
     schema = mapping.text("destination_schema") or ""
     text = mapping.text("destination_table")
@@ -107,7 +107,7 @@ def _destination(mapping: Mapping) -> tuple[str, str]:
     return pattern.schema.name, pattern.name.name
 
 
-def _renamed(mapping: Mapping) -> list[tuple[str, str]]:
+def _renamed(mapping: YamlMapping) -> list[tuple[str, str]]:
     """Pairs of the source's name and the destination's, those that change nothing left out."""
     pairs = []
     for each in mapping.mappings("column_mappings", f"{mapping.where}, column_mappings") or []:
@@ -126,7 +126,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _operations(mapping: Mapping) -> frozenset[int]:
+def _operations(mapping: YamlMapping) -> frozenset[int]:
     listed = mapping.texts("operations")
     if listed is None:
         return EVERY_OPERATION
@@ -139,7 +139,7 @@ def _operations(mapping: Mapping) -> frozenset[int]:
     return frozenset(operations | ({TRUNCATE} if DELETE in operations else set()))
 
 
-def _check_destinations(written: Iterable[tuple[Mapping, Route]]) -> None:
+def _check_destinations(written: Iterable[tuple[YamlMapping, Route]]) -> None:
     """Rows of two tables, or of one table twice, must not meet: keys would collide, and a TRUNCATE of one empty both."""
     taken: dict[tuple[str, str], int] = {}
     for mapping, route in written:

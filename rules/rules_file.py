@@ -1,11 +1,4 @@
-"""A rules file without ``tables:`` above its tables, as some of pg_flo's own are written.
-
-pg_flo ignores such a file whole and says nothing. Here its rules are in force, and a remark says that this is new: who wrote them
-wanted them, and a mask that is silently not there is worse than one that is there at last. What nothing can be made of are
-transforms like ``parameters: {operation: lowercase}``, which neither program has; they alone are left out, each with a remark.
-Everything else is read as strictly as in any other file.
-
-The rules file: pg_flo's format and more, read strictly (``rules.document``).
+"""The rules file: pg_flo's format and more, read strictly (``rules.document``).
 
     tables:
       users:                              # or shop.users, shop.*, "*", order_*
@@ -22,6 +15,11 @@ The rules file: pg_flo's format and more, read strictly (``rules.document``).
             - not: {column: tags, operator: contains, value: internal}
 
 README.md, "Rules", says what they mean.
+
+Some of pg_flo's own files lack ``tables:`` above their tables. pg_flo ignores such a file whole and says nothing. Here its rules
+are in force, and a remark says that this is new: who wrote them wanted them, and a mask that is silently not there is worse than
+one that is there at last. Transforms like ``parameters: {operation: lowercase}``, which neither program has, are left out of such
+a file, each with a remark; everything else in it is read as strictly as in any other file.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pgsluice.rules import rules_file as rootless_file
 from pgsluice.rules.comparison import Comparison
-from pgsluice.rules.composition import All, Any, Not
+from pgsluice.rules.composition import AllOf, AnyOf, Not
 from pgsluice.rules.contains import Contains
-from pgsluice.rules.document import Mapping, open_document
+from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
 from pgsluice.rules.name_pattern import NamePattern, TablePattern
 from pgsluice.rules.orderings import OPERATORS
@@ -41,31 +38,6 @@ from pgsluice.rules.regex_replace import TIME_LIMIT_MS, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
-
-
-def is_rootless(root: Mapping) -> bool:
-    """Whether each key holds a list of rules. ``rules`` is the root of a file of another shape, and no table's name."""
-    keys = root.keys()
-    return bool(keys) and not {"tables", "rules"} & set(keys) and all(map(root.is_list_of_mappings, keys))
-
-
-def remark(path: str, root: Mapping) -> str:
-    return (
-        f"{path}:{root.line}: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
-        " (write 'tables:' above them, or do not give the file)"
-    )
-
-
-def left_out(path: str, rule: Mapping) -> str | None:
-    """A remark when the rule, of a file without a root, is one that neither program has; None for any other."""
-    parameters = rule.mapping("parameters")
-    if parameters is None or rule.text("type") != "transform" or "type" in parameters or "operation" not in parameters:
-        return None
-    return (
-        f"{path}:{rule.line}: {rule.where}: is left out: 'operation: {parameters.text('operation')}' does nothing in pg_flo,"
-        " and nothing here"
-    )
-
 
 _TYPES = ("transform", "filter")
 _COMPOSITIONS = ("all", "any", "not")
@@ -94,9 +66,9 @@ def load_rules(path: str) -> RulesFile:
     """Raises UsageError when the file cannot be read, or with all that is wrong in it: "file:line: table 't', rule 2: …"."""
     root, problems = open_document(path, "rules file")
     remarks: list[str] = []
-    if rootless_file.is_rootless(root):
-        tables: Mapping | None = root
-        remarks.append(rootless_file.remark(path, root))
+    if _is_rootless(root):
+        tables: YamlMapping | None = root
+        remarks.append(_rootless_remark(path, root))
     else:
         tables = _tables(root)
     entries = [_entry(path, tables, name, remarks) for name in tables.keys()] if tables is not None else []  # noqa: SIM118  no dict
@@ -104,14 +76,38 @@ def load_rules(path: str) -> RulesFile:
     return RulesFile(path, tuple(entries), (tables or root).digest(), tuple(remarks))
 
 
-def _tables(root: Mapping) -> Mapping | None:
+def _is_rootless(root: YamlMapping) -> bool:
+    """Whether each key holds a list of rules. ``rules`` is the root of a file of another shape, and no table's name."""
+    keys = root.keys()
+    return bool(keys) and not {"tables", "rules"} & set(keys) and all(map(root.is_list_of_mappings, keys))
+
+
+def _rootless_remark(path: str, root: YamlMapping) -> str:
+    return (
+        f"{path}:{root.line}: there is no 'tables:' above the tables. pg_flo ignores such a file; here its rules are in force"
+        " (write 'tables:' above them, or do not give the file)"
+    )
+
+
+def _remark_if_left_out(path: str, rule: YamlMapping) -> str | None:
+    """A remark when the rule, of a file without a root, is one that neither program has; None for any other."""
+    parameters = rule.mapping("parameters")
+    if parameters is None or rule.text("type") != "transform" or "type" in parameters or "operation" not in parameters:
+        return None
+    return (
+        f"{path}:{rule.line}: {rule.where}: is left out: 'operation: {parameters.text('operation')}' does nothing in pg_flo,"
+        " and nothing here"
+    )
+
+
+def _tables(root: YamlMapping) -> YamlMapping | None:
     root.finish(("tables",))
     if "tables" not in root:
         root.problem("tables is missing (write 'tables:' and below it each table with its list of rules)")
     return root.mapping("tables")
 
 
-def _entry(path: str, tables: Mapping, name: str, remarks: list[str]) -> TableRules:
+def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str]) -> TableRules:
     where = f"table '{name}'"
     try:
         pattern = TablePattern.parse(name)
@@ -120,7 +116,7 @@ def _entry(path: str, tables: Mapping, name: str, remarks: list[str]) -> TableRu
         pattern = TablePattern.parse("*")
     rules = []
     for rule in tables.mappings(name, f"{where}, rule") or ():
-        left_out = rootless_file.left_out(path, rule) if remarks else None
+        left_out = _remark_if_left_out(path, rule) if remarks else None
         if left_out:
             remarks.append(left_out)
         else:
@@ -128,7 +124,7 @@ def _entry(path: str, tables: Mapping, name: str, remarks: list[str]) -> TableRu
     return TableRules(f"{path}:{tables.line_of(name)}: {where}", pattern, tuple(rule for rule in rules if rule is not None))
 
 
-def _rule(path: str, rule: Mapping) -> Rule | None:
+def _rule(path: str, rule: YamlMapping) -> Rule | None:
     """None when the rule has problems, which are noted then."""
     place = f"{path}:{rule.line}: {rule.where}"
     kind = rule.choice("type", _TYPES)
@@ -142,7 +138,7 @@ def _rule(path: str, rule: Mapping) -> Rule | None:
     return None
 
 
-def _operations(rule: Mapping) -> frozenset[int]:
+def _operations(rule: YamlMapping) -> frozenset[int]:
     names = rule.texts("operations")
     if names is None:
         return ALL_OPERATIONS
@@ -155,7 +151,7 @@ def _operations(rule: Mapping) -> frozenset[int]:
     return frozenset(OPERATIONS[name.upper()] for name in names if name.upper() in OPERATIONS)
 
 
-def _empty_deletes(rule: Mapping, parameters: Mapping | None) -> bool | None:
+def _empty_deletes(rule: YamlMapping, parameters: YamlMapping | None) -> bool | None:
     """``allow_empty_deletes``, which may stand in the rule or among its parameters."""
     own = rule.switch("allow_empty_deletes")
     among = parameters.switch("allow_empty_deletes") if parameters is not None else None
@@ -164,7 +160,7 @@ def _empty_deletes(rule: Mapping, parameters: Mapping | None) -> bool | None:
     return own if own is not None else among
 
 
-def _transform(place: str, rule: Mapping, parameters: Mapping | None, operations: frozenset[int]) -> Transform | None:
+def _transform(place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int]) -> Transform | None:
     _empty_deletes(rule, parameters)  # pg_flo's files have it; a transform of an old row without the column has nothing to do
     column = rule.required_text("column", "email")
     if parameters is None:
@@ -183,7 +179,7 @@ def _transform(place: str, rule: Mapping, parameters: Mapping | None, operations
     return Transform(place, operations, NamePattern(column), transformation, keeps_unique)
 
 
-def _mask(parameters: Mapping) -> Mask | None:
+def _mask(parameters: YamlMapping) -> Mask | None:
     parameters.finish((*_MASK_KEYS, *_SHARED_PARAMETERS))
     mask_char = parameters.text("mask_char") if "mask_char" in parameters else "*"
     if not mask_char:
@@ -197,7 +193,7 @@ def _mask(parameters: Mapping) -> Mask | None:
     )
 
 
-def _regex(parameters: Mapping) -> ValueTransformation | None:
+def _regex(parameters: YamlMapping) -> ValueTransformation | None:
     parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')
@@ -211,7 +207,7 @@ def _regex(parameters: Mapping) -> ValueTransformation | None:
         return None
 
 
-def _filter(place: str, rule: Mapping, parameters: Mapping | None, operations: frozenset[int]) -> Filter | None:
+def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int]) -> Filter | None:
     empty_deletes = _empty_deletes(rule, parameters)
     if any(key in rule for key in _COMPOSITIONS):
         rule.finish((*(key for key in _RULE_KEYS if key != "column"), *_COMPOSITIONS))
@@ -236,7 +232,7 @@ def _filter(place: str, rule: Mapping, parameters: Mapping | None, operations: f
     return Filter(place, operations, condition, drops_unknown_deletes=empty_deletes is False)
 
 
-def _condition(mapping: Mapping) -> Condition | None:
+def _condition(mapping: YamlMapping) -> Condition | None:
     if any(key in mapping for key in _COMPOSITIONS):
         mapping.finish(_COMPOSITIONS)
         return _composition(mapping)
@@ -244,7 +240,7 @@ def _condition(mapping: Mapping) -> Condition | None:
     return _comparison(mapping, mapping.required_text("column", "age"))
 
 
-def _composition(mapping: Mapping) -> Condition | None:
+def _composition(mapping: YamlMapping) -> Condition | None:
     given = [key for key in _COMPOSITIONS if key in mapping]
     if len(given) > 1:
         mapping.problem(f"{' and '.join(given)} cannot stand side by side (put one inside the other)", given[1])
@@ -254,7 +250,7 @@ def _composition(mapping: Mapping) -> Condition | None:
             mapping.problem("not needs a condition, like 'not: {column: age, operator: lt, value: 18}'", "not")
         negated = _condition(inner) if inner is not None else None
         return Not(negated) if negated is not None else None
-    make: Callable[[tuple[Condition, ...]], Condition] = All if given[0] == "all" else Any
+    make: Callable[[tuple[Condition, ...]], Condition] = AllOf if given[0] == "all" else AnyOf
     found = mapping.mappings(given[0])
     if found == [] or (found is None and mapping.is_empty(given[0])):
         mapping.problem(f"{given[0]} needs at least one condition, like '- {{column: age, operator: gte, value: 18}}'", given[0])
@@ -263,7 +259,7 @@ def _composition(mapping: Mapping) -> Condition | None:
     return make(whole) if whole and len(whole) == len(conditions) else None
 
 
-def _comparison(mapping: Mapping, column: str | None) -> Condition | None:
+def _comparison(mapping: YamlMapping, column: str | None) -> Condition | None:
     operator = mapping.choice("operator", (*OPERATORS, _CONTAINS))
     value = mapping.required_text("value", "18")
     ignore_case = mapping.switch("ignore_case") is True

@@ -1,7 +1,4 @@
-"""The YAML file as text: which keys it holds, where, and what is written there.
-
-The document is composed but not constructed: YAML's guesses at types (``no`` is false, ``0123`` is 83) are not made, every
-scalar keeps its characters, and every key and value keeps its line, so that an error can name it.
+"""The configuration file as text: which keys it holds, where, and what is written there.
 
 In a value, ``${NAME}`` stands for an environment variable and ``${NAME:-text}`` for the variable or, when it is unset or
 empty, the text. ``$${`` is a plain ``${``.
@@ -10,18 +7,16 @@ empty, the text. ``$${`` is a plain ``${``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 
 from pgsluice.shared.config.kinds import Raw
+from pgsluice.shared.config.yaml_nodes import Document, InvalidYamlError, compose, is_null, line_of, read_text
 from pgsluice.shared.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
-_QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
-"""What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
-_NULLS = ("", "~", "null", "Null", "NULL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +42,48 @@ NO_FILE = ConfigFile("", {}, ())
 
 def read_config_file(path: str) -> ConfigFile:
     """Raises UsageError when the file cannot be read, is not YAML or is not a mapping."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise UsageError(
-            f"configuration file {path} cannot be read ({error.strerror})", "check the path and its permissions"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"configuration file {path} is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
-    return parse_config_file(path, text)
+    return parse_config_file(path, read_text(path, "configuration file"))
 
 
 def parse_config_file(path: str, text: str) -> ConfigFile:
     """What ``text``, the content of ``path``, says; raises UsageError when it is not YAML or not a mapping."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else path
-        problem = error.problem or "see the YAML specification"
-        remedy = "indent with spaces, not with a tab" if r"'\t'" in problem else _QUOTED.sub("…", problem)
-        raise UsageError(f"{place}: not valid YAML", remedy) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML", str(error).splitlines()[0]) from None
-    if root is None or (isinstance(root, yaml.ScalarNode) and _scalar(root) is None):
+        document = compose(text)
+    except InvalidYamlError as error:
+        place = f"{path}, line {error.line}, column {error.column}" if error.line else path
+        raise UsageError(f"{place}: not valid YAML", error.problem) from None
+    root = document.root
+    if root is None or is_null(root):
         return ConfigFile(path, {}, ())
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(
-            f"{path}, line {_line(root)}: not a mapping of keys to values", "write one 'key: value' a line, like 'group: orders'"
+            f"{path}, line {line_of(root)}: not a mapping of keys to values",
+            "write one 'key: value' a line, like 'group: orders'",
         )
-    return _entries(path, root)
+    return _entries(path, root, document)
 
 
-def _entries(path: str, root: yaml.MappingNode) -> ConfigFile:
+def _entries(path: str, root: yaml.MappingNode, document: Document) -> ConfigFile:
+    first_lines = {id(repeated.key): repeated.first_line for repeated in document.repeated}
     entries: dict[str, Entry] = {}
     problems = []
     for key_node, value_node in root.value:
-        key = str(key_node.value)
+        key, line = str(key_node.value), line_of(key_node)
         try:
-            entry = Entry(_line(key_node), _raw(value_node))
+            entry = Entry(line, _raw(value_node, first_lines))
         except ValueError as error:
-            problems.append(UsageError(f"{path}, line {_line(value_node)}: {key} {error}", "see config.example.yaml"))
-            entry = Entry(_line(key_node), None)
-        if key in entries:
-            problems.append(
-                UsageError(f"{path}, line {entry.line}: {key} is there twice", f"remove it here or in line {entries[key].line}")
-            )
+            problems.append(UsageError(f"{path}, line {line_of(value_node)}: {key} {error}", "see config.example.yaml"))
+            entry = Entry(line, None)
+        if id(key_node) in first_lines:
+            remedy = f"remove it here or in line {first_lines[id(key_node)]}"
+            problems.append(UsageError(f"{path}, line {line}: {key} is there twice", remedy))
         else:
             entries[key] = entry
     return ConfigFile(path, entries, tuple(problems))
 
 
-def _raw(node: yaml.Node) -> Raw | None:
+def _raw(node: yaml.Node, repeated: Collection[int]) -> Raw | None:
+    """``repeated`` are the ids of the keys that their mapping has already."""
     match node:
         case yaml.ScalarNode():
             return _scalar(node)
@@ -108,10 +92,9 @@ def _raw(node: yaml.Node) -> Raw | None:
         case yaml.MappingNode():
             pairs: dict[str, str] = {}
             for key_node, value_node in node.value:
-                key = str(_scalar(key_node))
-                if key in pairs:
-                    raise ValueError(f"holds {key} twice")
-                pairs[key] = _scalar(value_node) or ""
+                if id(key_node) in repeated:
+                    raise ValueError(f"holds {key_node.value} twice")
+                pairs[str(_scalar(key_node))] = _scalar(value_node) or ""
             return pairs
     raise ValueError("is neither a text, a list nor a mapping")
 
@@ -119,13 +102,7 @@ def _raw(node: yaml.Node) -> Raw | None:
 def _scalar(node: yaml.Node) -> str | None:
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError("is nested deeper than one level")
-    if node.style is None and node.value in _NULLS:
-        return None
-    return str(node.value)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+    return None if is_null(node) else str(node.value)
 
 
 def expand(raw: Raw, environment: Mapping[str, str]) -> Raw:

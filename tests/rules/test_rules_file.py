@@ -233,6 +233,8 @@ tables:
         ("tables: [users]", "tables is not a mapping"),
         ("tables: {users: {type: filter}}", "users is not a list"),
         ("tables:\n  users: [", "not valid YAML"),
+        ("tables:\n\tusers: []", "rules.yml:2: not valid YAML: indent with spaces, not with a tab"),
+        ("tables: {users: *hidden}", "rules.yml:1: not valid YAML: found undefined alias …"),
         ("tables:\n  users: []\n  users: []", "rules.yml:3: users is there twice (see line 2)"),
         ("tables: &all\n  users: *all", "an alias stands for what it is part of"),
     ],
@@ -276,6 +278,16 @@ def test_a_rule_that_cannot_be_meant_is_refused(rule: str, problem: str) -> None
         rules("users", rule)
     assert "rules.yml:3: table 'users', rule 1: " in str(refused.value)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("yes", ["true", "Yes", "on", "1", "t"])
+@pytest.mark.parametrize("no", ["false", "NO", "off", "0", "f"])
+def test_a_switch_is_spelled_as_in_the_configuration(yes: str, no: str) -> None:
+    mask = "{{type: transform, column: email, parameters: {{type: mask, keep_domain: {}}}}}"
+    for given, kept in ((yes, b"a*d@example.org"), (no, b"a*************g")):
+        assert seen(rules("users", mask.format(given)), insert(table("users", "email text"), b"and@example.org")) == [
+            Seen("INSERT", (kept,))
+        ]
 
 
 def test_tables_without_a_root_above_them_are_rules_and_a_remark_says_what_pg_flo_does() -> None:

@@ -86,7 +86,20 @@ def test_mistakes_that_leave_the_rest_readable_are_collected() -> None:
 
 
 def test_an_alias_to_its_own_list_is_refused() -> None:
-    assert len(parse_config_file("f.yaml", "a: &a [*a]\n").problems) == 1
+    with pytest.raises(UsageError) as raised:
+        parse_config_file("f.yaml", "b: 1\na: &a [*a]\n")
+    assert str(raised.value) == "f.yaml, line 2, column 4: not valid YAML: an alias stands for what it is part of"
+
+
+def test_merge_keys_bring_what_others_say_and_the_own_key_wins() -> None:
+    text = "spark: &all {a: 1, b: 2}\nspark-more:\n  <<: *all\n  b: 3\n<<: {group: g, spark: x}\n"
+    file = parse_config_file("f.yaml", text)
+    assert not file.problems
+    assert {key: entry.raw for key, entry in file.entries.items()} == {
+        "group": "g",
+        "spark": {"a": "1", "b": "2"},
+        "spark-more": {"a": "1", "b": "3"},
+    }
 
 
 def test_a_tag_makes_no_object() -> None:
