@@ -22,7 +22,7 @@ from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.dead_letters.exclusions import touched_rows
-from pgsluice.worker.dead_letters.registry import changes_of
+from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
 POLL_INTERVAL_S = 0.25

@@ -1,18 +1,25 @@
 """One asyncio loop on a thread of its own, for code that is called synchronously (sinks, the driver, Spark tasks).
 
-The loop keeps running between calls, so that a NATS connection made on it answers pings and reconnects by itself.
+The loop keeps running between calls, so that a NATS connection made on it answers pings and reconnects by itself. A task that
+runs on it in the background is watched: none may die alone and leave a process that only looks alive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from pgsluice.shared.errors import TransientError
+
 CANCEL_DEADLINE_S = 5.0
+CANCEL_INTERVAL_S = 0.05
 
 T = TypeVar("T")
+
+Ended = Callable[[BaseException], None]
+"""Told why a task ended, on its event loop."""
 
 
 class EventLoopThread:
@@ -47,3 +54,23 @@ async def _cancel_others() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=CANCEL_DEADLINE_S)
+
+
+class WatchedTask:
+    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``."""
+
+    def __init__(self, name: str, call: Coroutine[Any, Any, None], on_ended: Ended) -> None:
+        self._name = name
+        self._on_ended = on_ended
+        self._task = asyncio.create_task(call, name=name)
+        self._task.add_done_callback(self._note_end)
+
+    async def cancel(self) -> None:
+        """Returns when it has ended."""
+        while not self._task.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=CANCEL_INTERVAL_S)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._on_ended(task.exception() or TransientError(f"{self._name} ended by itself", "start the worker again"))

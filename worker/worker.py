@@ -30,20 +30,19 @@ from pgsluice.shared.process.retrying import RetryNews
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.spark.session import Spark, failure_reason
 from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
-from pgsluice.worker.batches.batch_log import BatchLog
 from pgsluice.worker.batches.ownership import NEVER_COPIED, OwnershipLedger
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.batches.query import FIRST_RETRY_S, LONGEST_RETRY_S, ChangeQuery
 from pgsluice.worker.batches.source import SourceSettings
 from pgsluice.worker.batches.task import PartitionTask
-from pgsluice.worker.dead_letters.registry import DeadLetterOffice
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.lease import Lease
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
-from pgsluice.worker.positions.report import ProgressReport, check_report
+from pgsluice.worker.positions.report import BatchLog, ProgressReport, check_report
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget, check_until, find_drain_target
 from pgsluice.worker.sinks.sink import Applied, PartitionWriter, RenumberedSink, Sink, TickingSink
 
@@ -93,7 +92,7 @@ class Worker:
         self._lease: Lease | None = None
         self._progress: ProgressReport | None = None
         self._copy_end: CopyEnd | None = None
-        self._office: DeadLetterOffice | None = None
+        self._registry: DeadLetterRegistry | None = None
         self._replay: Replay | None = None
         self._streams: GroupStreams | None = None
         self._query: ChangeQuery | None = None
@@ -135,7 +134,7 @@ class Worker:
         applied = start.applied
         if not self._check_transformation(bucket):
             return
-        self._open_office(applied)
+        self._open_registry(applied)
         self._copy_end = CopyEnd(bucket)
         if self._loop.run(self._copy_end.is_reached(applied)):
             self._sink.finish_copy()
@@ -301,13 +300,13 @@ class Worker:
         log.info("rules are in force", hash=transformation.hash)
         return True
 
-    def _open_office(self, applied: Applied) -> None:
+    def _open_registry(self, applied: Applied) -> None:
         """Reads the dead letters, and replays those that are asked for."""
         settings = self._settings
-        self._office = DeadLetterOffice(self._loop, self._connected, self._names, settings.name, settings.max_dead_letters)
-        self._office.load()
+        self._registry = DeadLetterRegistry(self._loop, self._connected, self._names, settings.name, settings.max_dead_letters)
+        self._registry.load()
         replay_settings = replace(settings, name=replay_name(settings.name))
-        self._replay = Replay(self._office, self._transformation, lambda: self._new_sink(replay_settings))
+        self._replay = Replay(self._registry, self._transformation, lambda: self._new_sink(replay_settings))
         try:
             self._replay.run(applied)
         except TransientError as error:
@@ -316,14 +315,14 @@ class Worker:
     def _start_query(self, start: Start, target: DrainTarget | None) -> None:
         applied, streams = start.applied, self._group_streams
         id_prefix = streams.id_prefix()
-        assert self._office is not None
+        assert self._registry is not None
         assert self._progress is not None
-        settings, office, transformation = self._settings, self._office, self._transformation
+        settings, registry, transformation = self._settings, self._registry, self._transformation
         ownership = OwnershipLedger(StateBucket(self._connected, self._names))
 
         def task(writer: PartitionWriter) -> PartitionTask:
             owned = self._ownership = replace(self._loop.run(ownership.current()), applied_before=start.applied_before)
-            excluded = office.exclusions(owned)
+            excluded = registry.exclusions(owned)
             return PartitionTask(
                 settings.nats,
                 settings.group,
@@ -342,7 +341,7 @@ class Worker:
             applied,
             streams.created,
             task=task,
-            office=office,
+            registry=registry,
             rules=transformation.hash,
             on_applied=self._note_batch,
             on_waiting=self._progress.note_waiting,
@@ -399,10 +398,10 @@ class Worker:
 
     def _replay_letters(self, query: ChangeQuery) -> None:
         """Does nothing while there are no dead letters."""
-        assert self._office is not None
+        assert self._registry is not None
         assert self._replay is not None
         replay = self._replay
-        if self._office.letters:
+        if self._registry.letters:
             query.between_batches(lambda: replay.run(query.applied), POLL_INTERVAL_S)
 
     def _note_batch(self, applied: Applied, changes: int, seconds: float) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pgsluice.worker.batches.planning import SequenceRange, encode_range
-from pgsluice.worker.batches.task import PartitionTask, read_receipts
+from pgsluice.worker.batches.receipts import read_receipts
+from pgsluice.worker.batches.task import PartitionTask
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
 
 

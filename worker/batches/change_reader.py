@@ -43,7 +43,7 @@ class Mark:
     bytes_through: int
 
 
-class StreamReader:
+class ChangeReader:
     """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` is what the ids of the group's own
     messages begin with: whoever may publish on the subject is not the replicator by that."""
 

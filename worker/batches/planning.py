@@ -1,6 +1,6 @@
-"""Which messages a task is to fetch and write: the one row of each partition, on its way through Spark.
+"""Where a micro-batch ends, and how it is cut into partitions. Pure, except for the marks it asks for.
 
-Where a micro-batch ends, and how it is cut into partitions. Pure, but for the marks it asks for.
+A partition's one row, which travels through Spark to its task, only names messages (``SequenceRange``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from dataclasses import astuple, dataclass
 import pyarrow as pa
 
 from pgsluice.worker.batches.change_reader import Mark
+
+SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
+PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
+COPIED_MESSAGE_BYTES = 256 * 1024
+
+MarkAt = Callable[[int], Mark]
+"""The mark of a message that is known to exist."""
 
 _FIELDS = (
     ("copied", pa.bool_(), "boolean"),
@@ -42,14 +49,6 @@ def encode_range(messages: SequenceRange) -> pa.RecordBatch:
 def decode_ranges(batches: Iterable[pa.RecordBatch]) -> list[SequenceRange]:
     """The inverse of ``encode_range``, for all batches that a task is given."""
     return [SequenceRange(**row) for batch in batches for row in batch.to_pylist()]
-
-
-SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
-PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
-COPIED_MESSAGE_BYTES = 256 * 1024
-
-MarkAt = Callable[[int], Mark]
-"""The mark of a message that is known to exist."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.defect import place_of
 from pgsluice.shared.spark.session import Spark, failure_reason
 from pgsluice.shared.wire.position import Anchor
+from pgsluice.worker.batches.receipts import RECEIPT_SCHEMA, read_receipts, read_reports
 from pgsluice.worker.batches.source import SOURCE_NAME, SourceSettings, change_source
-from pgsluice.worker.batches.task import RECEIPT_SCHEMA, PartitionTask, read_dead_mail, read_receipts
-from pgsluice.worker.dead_letters.filter import LookThrough
-from pgsluice.worker.dead_letters.registry import DeadLetterOffice
+from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.dead_letters.filter import DiscardingWriter
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.sink import Applied, Delivery, PartitionWriter, PatientSink, Receipt, Sink
 
@@ -51,7 +52,7 @@ class ChangeQuery:
         applied: Applied,
         stream_created: Callable[[], str],
         task: Callable[[PartitionWriter], PartitionTask],
-        office: DeadLetterOffice,
+        registry: DeadLetterRegistry,
         rules: str,
         on_applied: BatchApplied,
         on_waiting: Callable[[str], None],
@@ -63,7 +64,7 @@ class ChangeQuery:
         self._spark = spark
         self._sink = sink
         self._task = task
-        self._office = office
+        self._registry = registry
         self._rules = rules
         self._applied = applied
         self._stream_created = stream_created
@@ -187,7 +188,7 @@ class ChangeQuery:
         if applied.sequence != self._applied.sequence:
             self._before = None
         self._applied = applied
-        self._office.settle()
+        self._registry.settle()
         self._on_applied(self._applied, counter.changes, time.monotonic() - started)
 
     def _written(self, ranges: DataFrame) -> Iterator[Any]:
@@ -195,21 +196,21 @@ class ChangeQuery:
         written = ranges.mapInArrow(self._task(self._sink.writer()), RECEIPT_SCHEMA)
         if self._sink.delivery is Delivery.STREAMED:
             for row in written.toLocalIterator(prefetchPartitions=True):
-                self._office.take(read_dead_mail([row]))
+                self._registry.take(read_reports([row]))
                 yield row
         else:
             rows = written.collect()
-            self._office.take(read_dead_mail(rows))
+            self._registry.take(read_reports(rows))
             yield from rows
-        self._office.remove_truncated()
+        self._registry.remove_truncated()
 
     def _look_through(self, ranges: DataFrame, rejections: Sequence[Rejection]) -> None:
         """Makes dead letters of changes that the sink refused, and blocks their rows."""
-        self._office.reject(rejections)
-        rows = ranges.mapInArrow(self._task(LookThrough()), RECEIPT_SCHEMA).collect()
+        self._registry.reject(rejections)
+        rows = ranges.mapInArrow(self._task(DiscardingWriter()), RECEIPT_SCHEMA).collect()
         with contextlib.suppress(RejectedChanges):  # that rows are blocked now is what this was for
-            self._office.take(read_dead_mail(rows))
-        self._office.check_found()
+            self._registry.take(read_reports(rows))
+        self._registry.check_found()
 
 
 class _Counter:

@@ -1,14 +1,78 @@
-"""An error on its way from a Spark task to the driver.
+"""What the tasks of a batch answer: rows of RECEIPT_SCHEMA, which the driver reads as receipts.
 
-An exception raised in a task reaches the driver as text inside a Java stack trace, after Spark has retried the task. Errors
-that we raise on purpose travel as data instead, so that the driver can raise the same error again.
+Each row says which part of the stream it covers, so that the driver proves that nothing is missing and nothing is there twice
+before it commits. Sequences alone do not prove it: a broker that lost its newest messages gives their sequences out again. So a
+row also names the change before its first message and the last change of its last one (``MessageChain``).
+
+A row without a body covers what a sink has no receipt for (chunks of a message that began in another partition). Any row may
+bring a ``report`` (``TaskReport``) of changes that are not applied. A row with an ``error`` says why the task stopped: an
+exception raised in a task reaches the driver as text inside a Java stack trace, after Spark has retried the task, so errors that
+we raise on purpose travel as data, and the driver raises the same error again.
 """
 
 from __future__ import annotations
 
-import orjson
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+import orjson
+import pyarrow as pa
+
+from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import Anchor
+from pgsluice.worker.dead_letters.task_report import TaskReport
+from pgsluice.worker.sinks.sink import Applied, Receipt
+
+_FIELDS = (
+    ("copied", pa.bool_(), "boolean"),
+    ("first_sequence", pa.int64(), "bigint"),
+    ("last_sequence", pa.int64(), "bigint"),
+    ("changes", pa.int64(), "bigint"),
+    ("commit_lsn", pa.int64(), "bigint"),
+    ("committed_at", pa.int64(), "bigint"),
+    ("after", pa.string(), "string"),
+    ("anchor", pa.string(), "string"),
+    ("body", pa.binary(), "binary"),
+    ("body_bytes", pa.int64(), "bigint"),
+    ("report", pa.binary(), "binary"),
+    ("error", pa.binary(), "binary"),
+)
+_ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
+RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
+"""``body_bytes`` is the size of a body that is compressed, 0 of one that is not. ``after`` and ``anchor`` are those of the first
+and the last message that the row covers, None where it covers none or an earlier version published them."""
+
+COMPRESSED_FROM_BYTES = 32 * 1024
+"""What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
+
+
+class Covered(NamedTuple):
+    """The first columns of a row: the part of a stream that it covers. None, unless more is said."""
+
+    copied: bool
+    first_sequence: int = 0
+    last_sequence: int = 0
+    changes: int = 0
+    commit_lsn: int = 0
+    committed_at: int = 0
+    after: str | None = None
+    anchor: str | None = None
+
+
+def receipt_row(covered: Covered, body: bytes | None, report: TaskReport) -> pa.RecordBatch:
+    packed = (None, 0) if body is None else pack_body(body)
+    return _row(*covered, *packed, report.encode(), None)
+
+
+def error_row(covered: Covered, error: PgsluiceError) -> pa.RecordBatch:
+    return _row(*covered, None, 0, None, encode_error(error))
+
+
+def _row(*values: Any) -> pa.RecordBatch:
+    arrays = [pa.array([value], field.type) for value, field in zip(values, _ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
 def encode_error(error: PgsluiceError) -> bytes:
@@ -20,3 +84,112 @@ def decode_error(carried: bytes) -> PgsluiceError:
     content = orjson.loads(carried)
     kind = TransientError if content["transient"] else TerminalError
     return kind(content["fact"], content["remedy"])
+
+
+def pack_body(body: bytes) -> tuple[bytes, int]:
+    """The columns ``body`` and ``body_bytes``."""
+    if len(body) < COMPRESSED_FROM_BYTES:
+        return body, 0
+    return pa.compress(body, codec="zstd", asbytes=True), len(body)
+
+
+def unpack_body(body: bytes, body_bytes: int) -> bytes:
+    """The inverse of ``pack_body``."""
+    return pa.decompress(body, body_bytes, codec="zstd", asbytes=True) if body_bytes else body
+
+
+def read_reports(rows: Iterable[Any]) -> list[TaskReport]:
+    """What ``rows`` bring beside receipts. Raises the error that a task sent."""
+    reports = []
+    for row in rows:
+        if row.error is not None:
+            raise decode_error(bytes(row.error))
+        if row.report is not None:
+            reports.append(TaskReport.decode(bytes(row.report)))
+    return reports
+
+
+def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "", before: Anchor | None = None) -> Iterator[Receipt]:
+    """The receipts in ``rows`` (of RECEIPT_SCHEMA, in partition order), which must go on in one of the streams after ``applied``.
+    ``rules`` is the hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``.
+
+    Raises the error that a task sent, TerminalError when the rows leave a gap or overlap, or HistoryError when their messages are
+    not those that follow. Rows without a body extend the receipt before them, or the one after when they come first.
+    """
+    chain = MessageChain(applied, before)
+    pending: Receipt | None = None
+    begin = expected = changes = 0
+    for row in rows:
+        if row.error is not None:
+            raise decode_error(bytes(row.error))
+        if not expected:
+            begin = expected = (applied.snapshot_sequence if row.copied else applied.sequence) + 1
+        if row.first_sequence != expected:
+            raise TerminalError(
+                f"a micro-batch covers message {row.first_sequence} where {expected} was expected",
+                "this is a defect of pgsluice; nothing was applied, please report it",
+            )
+        expected = row.last_sequence + 1
+        chain.follow(row)
+        if row.body is None:
+            changes += row.changes
+            if pending is not None:
+                pending = replace(pending, last_sequence=row.last_sequence)
+            continue
+        if pending is not None:
+            yield pending
+            begin = pending.last_sequence + 1
+        body = unpack_body(bytes(row.body), row.body_bytes)
+        counted = row.changes + changes
+        pending = Receipt(
+            begin, row.last_sequence, counted, row.commit_lsn, row.committed_at, body, copied=row.copied, rules=rules
+        )
+        changes = 0
+    if pending is not None:
+        yield pending
+
+
+class MessageChain:
+    """Proves that the rows of a batch go on after ``applied``, and after each other, whatever sequences say. ``before`` is what
+    the first message must name as before it, when that is not where ``applied`` is."""
+
+    def __init__(self, applied: Applied, before: Anchor | None = None) -> None:
+        self._applied = applied
+        self._before = before
+        self._is_first = True
+
+    def follow(self, row: Any) -> None:
+        """Raises HistoryError. A row may cover no message, and an earlier version's messages name none."""
+        if not row.changes:
+            return
+        after = _anchor(row.after)
+        if self._before is not None:
+            check_follows(row.first_sequence, after, self._before)
+        elif self._is_first and after is not None:
+            self._check_first(row.first_sequence, after)
+        self._is_first = False
+        self._before = _anchor(row.anchor)
+
+    def _check_first(self, sequence: int, after: Anchor) -> None:
+        applied = self._applied
+        if (after.position.commit_lsn, after.committed_at) != (applied.commit_lsn, applied.committed_at):
+            raise HistoryError(
+                f"message {sequence} of the change stream follows the change at {after.position}, but what is applied ends "
+                f"with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost messages",
+                "start the worker again: it finds its place in the stream, or says why it cannot",
+            )
+
+
+def check_follows(sequence: int, after: Anchor | None, before: Anchor) -> None:
+    """Raises HistoryError when the message at ``sequence`` names another message before it than the one that ends at ``before``.
+    Messages of earlier versions name none."""
+    if after is not None and after != before:
+        raise HistoryError(
+            f"message {sequence} of the change stream follows the change at {after.position}, but what was read before it "
+            f"ends at {before.position}: the stream was replaced or lost messages",
+            "start the worker again: it finds its place in the stream, or says why it cannot",
+        )
+
+
+def _anchor(text: str | None) -> Anchor | None:
+    return None if text is None else Anchor.parse(text)

@@ -3,7 +3,7 @@
 An offset is ``{"snapshot": m, "changes": n}``: everything up to message m of the snapshot stream and up to message n of the
 change stream. One batch moves one of the two. Change offsets lie only where no source transaction is open, so a micro-batch
 ends between transactions; a transaction larger than the batch limit is a batch of its own. Partitions tile the range. A
-partition's one row only names its messages: the task that writes them fetches them (``micro_batch``), so that no payload goes
+partition's one row only names its messages: the task that writes them fetches them (``task``), so that no payload goes
 through the JVM, which would copy each byte four times between two Python processes.
 
 Changes wait until the copy is finished and applied. That the copy is not begun again meanwhile is looked up after the end of the
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.worker.batches.broker_connection import process_connection
-from pgsluice.worker.batches.change_reader import Mark, StreamReader
+from pgsluice.worker.batches.change_reader import ChangeReader, Mark
 from pgsluice.worker.batches.planning import (
     COPIED_MESSAGE_BYTES,
     RANGE_SCHEMA,
@@ -98,7 +98,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Spark's protocol; where a batch ends is ``batch_planning``'s to say, what the streams hold is the readers'."""
+    """Spark's protocol; where a batch ends is ``planning``'s to say, what the streams hold is the readers'."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -142,8 +142,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= end["changes"]}
 
     @property
-    def _changes(self) -> StreamReader:
-        return StreamReader(process_connection(self._settings.nats, self._settings.group))
+    def _changes(self) -> ChangeReader:
+        return ChangeReader(process_connection(self._settings.nats, self._settings.group))
 
     @property
     def _snapshot(self) -> SnapshotReader:

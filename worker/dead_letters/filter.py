@@ -27,7 +27,7 @@ Truncated = tuple[int, Position]
 """The source's table, by its OID, and where it was truncated."""
 
 
-class Diversion:
+class DeadLetterFilter:
     """Of one partition, whose messages come in commit order."""
 
     def __init__(self, exclusions: Exclusions, worker: str) -> None:
@@ -175,7 +175,7 @@ def _indexed(transactions: list[Transaction], reasons: dict[Position, str]) -> d
 
 
 @dataclass(frozen=True, slots=True)
-class LookThrough:
+class DiscardingWriter:
     """A ``PartitionWriter`` whose receipts say nothing."""
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Makes the body of a dead letter: one change that decodes without its message. Pure.
+"""The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it. Pure.
 
 The change is the frame that the source sent. Begin and Relation are those of the message; the Commit is made, because the
 transaction may go on in another message. A copied row was never a frame: it becomes the Insert that it would be.
@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from pgsluice.shared.pgoutput import decode_message, encode_message, encode_messages
 from pgsluice.shared.pgoutput.messages import Begin, Commit, Delete, Insert, Relation, RelationColumn, Truncate, Update
-from pgsluice.shared.rows.changes import CopiedRows
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.rows.columns import decode_changes
+from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body, split_body
 from pgsluice.shared.wire.table import Table, Value
+
+
+def changes_of(letter: DeadLetter, sequence: int) -> MessageChanges:
+    """The letter's one change, as a message with that sequence."""
+    return decode_changes(letter.body, first_sequence=sequence, sequence=sequence, first_ordinal=letter.position.ordinal)
 
 
 class ChangeFrames:

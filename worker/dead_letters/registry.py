@@ -15,27 +15,21 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Position
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, touched_rows
+from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
-from pgsluice.worker.dead_letters.task_report import DeadMail
+from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 
 log = telemetry.logger(__name__)
 
 
-def changes_of(letter: DeadLetter, sequence: int) -> MessageChanges:
-    """The letter's one change, as a message with that sequence."""
-    return decode_changes(letter.body, first_sequence=sequence, sequence=sequence, first_ordinal=letter.position.ordinal)
-
-
-class DeadLetterOffice:
+class DeadLetterRegistry:
     """Blocking calls over the worker's NATS connection; TransientError when JetStream does not answer."""
 
     def __init__(self, loop: EventLoopThread, client: Client, names: GroupNames, worker: str, limit: int) -> None:
@@ -91,16 +85,17 @@ class DeadLetterOffice:
         if len(self._letters) + len(new) > self._limit:
             raise self._full(len(new), new[0])
 
-    def take(self, mail: Sequence[DeadMail]) -> None:
+    def take(self, reports: Sequence[TaskReport]) -> None:
         """Publishes what tasks took out and was not published yet. Raises RejectedChanges when the batch has to be written again:
         for what writers rejected, or because rows are blocked now that its tasks did not know of."""
-        letters = {letter.position: letter for each in mail for letter in each.letters if letter.position not in self._letters}
+        taken_out = [letter for report in reports for letter in report.letters]
+        letters = {letter.position: letter for letter in taken_out if letter.position not in self._letters}
         before = _copy(self._blocked)
         self._publish(list(letters.values()))
-        for each in mail:
-            for oid, position in each.truncated:
+        for report in reports:
+            for oid, position in report.truncated:
                 self._truncated[oid] = max(position, self._truncated.get(oid, position))
-        rejections = [rejection for each in mail for rejection in each.rejections]
+        rejections = [rejection for report in reports for rejection in report.rejections]
         if rejections or self._blocked != before:
             raise RejectedChanges(rejections)
 

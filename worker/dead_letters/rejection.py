@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pgsluice.rules.rule import RejectedRow
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.position import Position
 
@@ -51,6 +52,11 @@ class Rejection:
             if transaction.first_change <= change_index < transaction.end_change:
                 return cls(transaction.position(change_index), reason)
         raise ValueError(f"message {message.sequence} has no change {change_index}")
+
+
+def refusal_of(row: RejectedRow) -> str:
+    """The reason of a rejection by a rule."""
+    return f"{row.rule}: {row.reason}"
 
 
 class RejectedChanges(Exception):  # noqa: N818  not a failure of ours: the worker goes on without them

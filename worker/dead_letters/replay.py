@@ -17,11 +17,11 @@ from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.worker.batches.task import rule_refusal
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
-from pgsluice.worker.dead_letters.registry import DeadLetterOffice, changes_of
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.dead_letters.letter import changes_of
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, refusal_of
 from pgsluice.worker.sinks.sink import Applied, Partition, Receipt, Sink
 
 ATTEMPTS = 3  # then the next look at the queue tries again
@@ -32,24 +32,24 @@ class Replay:
     """``new_sink`` makes a sink under ``names.replay_name``, not open. Letters hold what the source sent, so they go through the
     rules and routes that are in force now."""
 
-    def __init__(self, office: DeadLetterOffice, transformation: Transformation, new_sink: Callable[[], Sink]) -> None:
-        self._office = office
+    def __init__(self, registry: DeadLetterRegistry, transformation: Transformation, new_sink: Callable[[], Sink]) -> None:
+        self._registry = registry
         self._transformation = transformation
         self._new_sink = new_sink
 
     def run(self, applied: Applied) -> None:
         """Applies what is asked for, as far as the worker itself has come to where the letters are from (``applied``). Must not
         run while a batch does. Raises PgsluiceError; what was not applied is still asked for then."""
-        self._office.refresh()
-        queued = [stored for stored in self._office.letters if stored.is_queued and _is_passed(stored.letter, applied)]
+        self._registry.refresh()
+        queued = [stored for stored in self._registry.letters if stored.is_queued and _is_passed(stored.letter, applied)]
         if not queued:
             return
         sink = self._new_sink()
         try:
             replayed = sink.open()
-            same_stream = replayed.stream_created == self._office.stream_created
+            same_stream = replayed.stream_created == self._registry.stream_created
             done = [stored for stored in queued if same_stream and stored.last_sequence <= replayed.sequence]
-            self._office.remove(done)
+            self._registry.remove(done)
             rest = [stored for stored in queued if stored not in done]
             self._apply(sink, sorted(rest, key=lambda stored: stored.last_sequence))
         finally:
@@ -60,7 +60,7 @@ class Replay:
         while letters:
             try:
                 messages = self._transformed([self._message(stored) for stored in letters])
-                sink.commit(_receipts(sink, messages, self._transformation.hash), self._office.stream_created)
+                sink.commit(_receipts(sink, messages, self._transformation.hash), self._registry.stream_created)
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
                 continue
@@ -69,7 +69,7 @@ class Replay:
                 if failures == ATTEMPTS:
                     raise
                 continue
-            self._office.remove(letters)
+            self._registry.remove(letters)
             log.info("dead letters were replayed", letters=len(letters))
             return
 
@@ -81,7 +81,7 @@ class Replay:
             if not rejected:
                 changes, rejected = self._transformation.apply(message)
                 transformed.append(changes)
-            rejections += [Rejection.of(message, row.change_index, rule_refusal(row)) for row in rejected]
+            rejections += [Rejection.of(message, row.change_index, refusal_of(row)) for row in rejected]
         if rejections:
             raise RejectedChanges(rejections)
         return transformed
@@ -103,7 +103,7 @@ class Replay:
             blocked |= rows
             refused += 1
             reason = reason or "behind a dead letter of the same row that was refused again"
-            self._office.send_back(stored, stored.letter.refused_again(reason))
+            self._registry.send_back(stored, stored.letter.refused_again(reason))
         if refused:
             log.warning("dead letters were refused again", letters=refused, reason=next(iter(reasons.values())))
         return left

@@ -19,7 +19,7 @@ _U32 = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMail:
+class TaskReport:
     """``letters`` were taken out. ``rejections`` are what the sink's writer raised: they were not taken out yet. ``truncated``
     tables need no letters from before their truncation."""
 
@@ -41,7 +41,7 @@ class DeadMail:
         return b"".join([_U32.pack(len(header)), header, *encoded])
 
     @classmethod
-    def decode(cls, encoded: bytes) -> DeadMail:
+    def decode(cls, encoded: bytes) -> TaskReport:
         """Raises WireError for bytes that ``encode`` does not make."""
         try:
             start = _U32.size + _U32.unpack_from(encoded)[0]
@@ -53,5 +53,5 @@ class DeadMail:
             rejections = tuple(Rejection(Position.parse(position), reason) for position, reason in facts["rejections"])
             truncated = tuple((int(oid), Position.parse(position)) for oid, position in facts["truncated"])
         except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise WireError(f"dead mail of a task is malformed ({type(error).__name__})") from None
+            raise WireError(f"a task's report of dead letters is malformed ({type(error).__name__})") from None
         return cls(tuple(letters), rejections, truncated)

@@ -1,6 +1,4 @@
-"""Background tasks whose end is the end of the worker: none may die alone and leave a process that only looks alive.
-
-Who runs a worker name: one process at a time.
+"""Who runs a worker name: one process at a time.
 
 The holder writes its identity under ``lease.<worker>`` in the state bucket and rewrites it every RENEWAL_INTERVAL_S. Whoever
 waits watches the entry's revision on its own clock (clocks of two machines are never compared): unchanged for
@@ -16,39 +14,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import LEASE_DURATION_S, Entry, StateBucket, lease_key
 from pgsluice.shared.errors import TransientError
-
-CANCEL_INTERVAL_S = 0.05
-
-Ended = Callable[[BaseException], None]
-"""Told why a task ended, on its event loop."""
-
-
-class WatchedTask:
-    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``."""
-
-    def __init__(self, name: str, call: Coroutine[Any, Any, None], on_ended: Ended) -> None:
-        self._name = name
-        self._on_ended = on_ended
-        self._task = asyncio.create_task(call, name=name)
-        self._task.add_done_callback(self._note_end)
-
-    async def cancel(self) -> None:
-        """Returns when it has ended."""
-        while not self._task.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=CANCEL_INTERVAL_S)
-
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            self._on_ended(task.exception() or TransientError(f"{self._name} ended by itself", "start the worker again"))
-
+from pgsluice.worker.event_loop import Ended, WatchedTask
 
 RENEWAL_INTERVAL_S = 2.0
 POLL_INTERVAL_S = 0.25

@@ -1,4 +1,4 @@
-"""What a worker tells the others about itself, under ``worker.<name>`` in the state bucket, at most once a second.
+"""What a worker tells others about itself, under ``worker.<name>`` in the state bucket and in its log, at most once a second.
 
 ``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
 own position, never run ahead of it.
@@ -9,20 +9,26 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, worker_key
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.lsn import format_lsn
-from pgsluice.worker.positions.lease import Ended, WatchedTask
+from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
 from pgsluice.worker.sinks.sink import Applied, MissedChanges
 
 REPORT_INTERVAL_S = 1.0
+BATCH_LOG_INTERVAL_S = 10.0
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+log = telemetry.logger(__name__)
 
 
 class ProgressReport:
@@ -107,6 +113,40 @@ class ProgressReport:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+class BatchLog:
+    """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval; and one when there is nobody to run them."""
+
+    def __init__(self) -> None:
+        self._had_executors_at = time.monotonic()
+        self._since = time.monotonic()
+        self._batches = self._changes = 0
+        self._seconds = 0.0
+
+    def note_executors(self, spark: Spark) -> None:
+        if spark.executors:
+            self._had_executors_at = time.monotonic()
+        elif time.monotonic() - self._had_executors_at >= BATCH_LOG_INTERVAL_S:
+            self._had_executors_at = time.monotonic()
+            log.warning("waiting for Spark executors", master=spark.context.master)
+
+    def note(self, applied: Applied, changes: int, seconds: float) -> None:
+        self._batches += 1
+        self._changes += changes
+        self._seconds += seconds
+        elapsed = time.monotonic() - self._since
+        if elapsed >= BATCH_LOG_INTERVAL_S:
+            log.info(
+                "applied",
+                changes=self._changes,
+                batches=self._batches,
+                changes_per_s=round(self._changes / elapsed),
+                ms_per_batch=round(1000 * self._seconds / self._batches),
+                sequence=applied.sequence,
+                snapshot_sequence=applied.snapshot_sequence,
+            )
+            self._since, self._batches, self._changes, self._seconds = time.monotonic(), 0, 0, 0.0
 
 
 async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> None:

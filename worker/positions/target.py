@@ -1,7 +1,4 @@
-"""Where a worker that ends by itself has to come to: ``--until-sequence``.
-
-Noticing that a copy is over: it is finished, and the worker has applied all of it.
-"""
+"""Places in the streams that a worker has to notice: where it ends by itself (``--until-sequence``), and where a copy is over."""
 
 from __future__ import annotations
 

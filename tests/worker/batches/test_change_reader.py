@@ -16,7 +16,7 @@ from pgsluice.shared.wire.message import Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Position
 from pgsluice.worker.batches.broker_connection import BrokerConnection
-from pgsluice.worker.batches.change_reader import Body, StreamReader
+from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from tests.servers import NatsServer
 
 LARGE = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, retention_s=3600)
@@ -38,9 +38,9 @@ async def publish(server: NatsServer, group: str, pieces: list[tuple[bytes, Chun
 
 
 @pytest.fixture
-def reader(nats_server: NatsServer, group: str) -> Iterator[StreamReader]:
+def reader(nats_server: NatsServer, group: str) -> Iterator[ChangeReader]:
     connection = BrokerConnection(nats_server.settings(), group)
-    yield StreamReader(connection)
+    yield ChangeReader(connection)
     connection.close()
 
 
@@ -52,13 +52,13 @@ def chunks(*parts: bytes) -> list[tuple[bytes, Chunk]]:
     return [(part, Chunk(i, len(parts))) for i, part in enumerate(parts, start=1)]
 
 
-def test_a_range_yields_its_bodies_in_order(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
+def test_a_range_yields_its_bodies_in_order(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     asyncio.run(publish(nats_server, group, whole(b"a", b"b", b"c", b"d")))
     assert list(reader.bodies(2, 3)) == [Body(2, 2, 2, b"b"), Body(3, 3, 3, b"c")]
 
 
 def test_chunks_are_joined_and_belong_to_the_range_of_their_first(
-    nats_server: NatsServer, group: str, reader: StreamReader
+    nats_server: NatsServer, group: str, reader: ChangeReader
 ) -> None:
     asyncio.run(publish(nats_server, group, [*whole(b"a"), *chunks(b"1", b"2", b"3"), *whole(b"z")]))
     assert list(reader.bodies(1, 2)) == [Body(1, 1, 1, b"a"), Body(2, 4, 2, b"123")]
@@ -66,7 +66,7 @@ def test_chunks_are_joined_and_belong_to_the_range_of_their_first(
     assert list(reader.bodies(3, 5)) == [Body(5, 5, 5, b"z")]
 
 
-def test_a_group_of_chunks_that_was_begun_again_is_left_out(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
+def test_a_group_of_chunks_that_was_begun_again_is_left_out(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     abandoned = chunks(b"1", b"2", b"3")[:2]
     asyncio.run(publish(nats_server, group, [*whole(b"a"), *abandoned, *chunks(b"1", b"2"), *whole(b"z")]))
     assert [body.data for body in reader.bodies(1, 6)] == [b"a", b"12", b"z"]
@@ -74,13 +74,13 @@ def test_a_group_of_chunks_that_was_begun_again_is_left_out(nats_server: NatsSer
     assert [body.data for body in reader.bodies(4, 6)] == [b"12", b"z"]
 
 
-def test_bodies_larger_than_one_answer_arrive_whole(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
+def test_bodies_larger_than_one_answer_arrive_whole(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     bodies = [bytes([i]) * 900_000 for i in range(12)]
     asyncio.run(publish(nats_server, group, whole(*bodies)))
     assert [body.data for body in reader.bodies(1, 12)] == bodies
 
 
-def test_removed_messages_are_an_error_not_a_jump(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
+def test_removed_messages_are_an_error_not_a_jump(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     asyncio.run(publish(nats_server, group, whole(b"a", b"b", b"c"), purge=2))
     with pytest.raises(TerminalError, match="messages 1 to 2 of"):
         list(reader.bodies(1, 3))
@@ -91,12 +91,12 @@ def test_a_message_that_the_replicator_did_not_publish_is_not_read(nats_server: 
     connection = BrokerConnection(nats_server.settings(), group)
     try:
         with pytest.raises(TerminalError, match=r"message 1 of stream .* was not published by the group's replicator"):
-            list(StreamReader(connection, "7000000000000000000/pgsluice_orders/").bodies(1, 2))
+            list(ChangeReader(connection, "7000000000000000000/pgsluice_orders/").bodies(1, 2))
     finally:
         connection.close()
 
 
-def test_marks_tell_sizes_and_settled_ends(nats_server: NatsServer, group: str, reader: StreamReader) -> None:
+def test_marks_tell_sizes_and_settled_ends(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     asyncio.run(publish(nats_server, group, [*whole(b"abc"), *chunks(b"12", b"3")]))
     first, last = reader.mark(1), reader.peek_last()
     assert first is not None

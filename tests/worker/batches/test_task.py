@@ -1,116 +1,108 @@
-"""What the driver makes of receipt rows."""
+"""Messages follow each other by what each names as before it, however a batch is cut into partitions and receipts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
-from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
-from pgsluice.worker.batches.receipts import encode_error
-from pgsluice.worker.batches.task import COMPRESSED_FROM_BYTES, pack_body, read_receipts
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import NO_ANCHOR, Anchor, Position
+from pgsluice.worker.batches.ownership import NEVER_COPIED
+from pgsluice.worker.batches.planning import SequenceRange
+from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.dead_letters.exclusions import Exclusions
+from pgsluice.worker.dead_letters.filter import DiscardingWriter
+from pgsluice.worker.sinks.sink import Applied, Partition
+from tests.changes_builder import insert, table, transaction
+from tests.servers import NatsServer
+from tests.worker.encoded_changes import body_of
+from tests.worker.task_receipts import receipts
+
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+TABLE = table("t", "id bigint")
+APPLIED = Applied(1, 100, 1_000_000, "")
+CUTS = [[(2, 6)], [(2, 3), (4, 6)], [(2, 4), (5, 6)], [(2, 5), (6, 6)], [(n, n) for n in range(2, 7)]]
+"""The messages after ``APPLIED``, in partitions."""
+
+Sent = tuple[int | None, int | None]
+"""The numbers of the transactions that a message names as its own and as before it; None: it names none."""
+
+CHAINED: Sequence[Sent] = [(number, number - 1) for number in range(1, 7)]
 
 
-class Row(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    copied: bool = False
-    changes: int = 1
-    commit_lsn: int = 7
-    committed_at: int = 8
-    body: bytes | None = b"body"
-    body_bytes: int = 0
-    error: bytes | None = None
-    after: str | None = None
-    anchor: str | None = None
+@dataclass(frozen=True, slots=True)
+class ReceiptPerMessage(DiscardingWriter):
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        for _ in messages:
+            yield b""
 
 
-def coverage(rows: list[Row], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
-    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(rows, applied)]
+def anchor(number: int | None) -> Anchor | None:
+    if not number:
+        return None if number is None else NO_ANCHOR
+    return Anchor(Position(LSN(number * 100), 1), number, number * 1_000_000)
 
 
-def test_receipts_keep_what_the_tasks_reported() -> None:
-    assert list(read_receipts([Row(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
+async def publish(server: NatsServer, group: str, sent: Sequence[Sent]) -> None:
+    """A message for each, with one change."""
+    client = await connect(server.settings(), "test")
+    stream = ChangeStream(client, GroupNames(group))
+    await stream.ensure(SETTINGS)
+    for number, (own, before) in enumerate(sent, 1):
+        body = body_of(transaction(number * 100, insert(TABLE, b"%d" % number), xid=number, committed_at=number * 1_000_000))
+        position = Position(LSN(number * 100), 1)
+        headers = MessageHeaders(position, position, LSN(0), number, 0, anchor=anchor(own), after=anchor(before))
+        await client.jetstream().publish(stream.subject, body, headers=headers.encode())
+    await client.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, COMPRESSED_FROM_BYTES - 1, COMPRESSED_FROM_BYTES, 3 * COMPRESSED_FROM_BYTES + 1])
-def test_a_body_of_any_size_arrives_as_it_was(size: int) -> None:
-    body = bytes(i % 251 for i in range(size))
-    packed, body_bytes = pack_body(body)
-    assert (len(packed) < len(body)) is (size >= COMPRESSED_FROM_BYTES)
-    row = Row(1, 3, body=packed, body_bytes=body_bytes)
-    assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [body]
+def applied_messages(server: NatsServer, group: str, cut: Sequence[tuple[int, int]], writer: DiscardingWriter) -> int:
+    """The last one of a batch that begins after the first message, which is applied."""
+    task = PartitionTask(server.settings(), group, "w", writer, NEVER_COPIED, Exclusions({}, {}, 1), Transformation())
+    ranges = [SequenceRange(False, first, last, len(cut)) for first, last in cut]
+    return receipts(task, ranges, APPLIED)[-1].last_sequence
 
 
-def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:
-    assert coverage([Row(1, 3), Row(4, 5, changes=0, body=None), Row(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
+@pytest.mark.parametrize("writer", [DiscardingWriter(), ReceiptPerMessage()], ids=["one receipt", "receipt per message"])
+def test_a_stream_without_a_break_is_applied_however_it_is_cut(
+    nats_server: NatsServer, group: str, writer: DiscardingWriter
+) -> None:
+    asyncio.run(publish(nats_server, group, CHAINED))
+    assert [applied_messages(nats_server, group, cut, writer) for cut in CUTS] == [6] * len(CUTS)
 
 
-def test_a_row_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
-    assert coverage([Row(1, 3, changes=0, body=None), Row(4, 5)]) == [(1, 5, 1)]
+@pytest.mark.parametrize("at", [2, 3, 4, 5, 6])
+def test_a_break_is_found_wherever_it_is(nats_server: NatsServer, group: str, at: int) -> None:
+    sent = [(own, 17 if own == at else before) for own, before in CHAINED]
+    asyncio.run(publish(nats_server, group, sent))
+    for cut in CUTS:
+        with pytest.raises(TerminalError, match=f"message {at} of the change stream follows the change at 0/6A4:1, but"):
+            applied_messages(nats_server, group, cut, DiscardingWriter())
 
 
-def anchor(number: int) -> str:
-    return f"0/{number * 16:X}:1 {number} {number}"
-
-
-def test_rows_that_follow_what_is_applied_and_each_other_are_taken() -> None:
-    rows = [
-        Row(6, 7, after=anchor(5), anchor=anchor(7)),
-        Row(8, 8, changes=0, body=None),
-        Row(9, 9, after=anchor(7), anchor=anchor(9)),
-    ]
-    applied = Applied(5, 5 * 16, 5, "then")
-    assert coverage(rows, applied) == [(6, 8, 1), (9, 9, 1)]
-    assert coverage([Row(1, 3, after=str(NO_ANCHOR), anchor=anchor(3))]) == [(1, 3, 1)]
-
-
-def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
-    row = Row(6, 7, after=anchor(5), anchor=anchor(7))
-    for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 4 * 16, 5, "then"), Applied(5, 5 * 16, 17, "then")):
-        with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but what is applied"):
-            coverage([row], applied)
-
-
-def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
-    first, chunk = Row(6, 7, after=anchor(5), anchor=anchor(7)), Row(8, 8, changes=0, body=None)
-    for rows in ([first, Row(8, 9, after=anchor(6), anchor=anchor(9))], [first, chunk, Row(9, 9, after=anchor(6))]):
+@pytest.mark.parametrize("earlier", [1, 2, 3, 4], ids="{} of an earlier version".format)
+def test_messages_of_an_earlier_version_name_none_and_those_after_them_follow_each_other(
+    nats_server: NatsServer, group: str, earlier: int
+) -> None:
+    sent = [(own if own > earlier else None, before if before > earlier else None) for own, before in enumerate(range(6), 1)]
+    asyncio.run(publish(nats_server, group, sent))
+    assert [applied_messages(nats_server, group, cut, DiscardingWriter()) for cut in CUTS] == [6] * len(CUTS)
+    assert [applied_messages(nats_server, group, cut, ReceiptPerMessage()) for cut in CUTS] == [6] * len(CUTS)
+    sent[-1] = (6, 17)
+    asyncio.run(publish(nats_server, group + "_broken", sent))
+    for cut in CUTS:
         with pytest.raises(
-            HistoryError, match=r"message \d of the change stream follows the change at 0/60:1, but what was read"
+            TerminalError, match="message 6 of the change stream follows the change at 0/6A4:1, but what was read"
         ):
-            coverage(rows, Applied(5, 5 * 16, 5, "then"))
-
-
-def test_the_first_batch_after_a_new_place_was_found_follows_what_lies_before_that() -> None:
-    row, applied = Row(2, 2, after=anchor(1), anchor=anchor(9)), Applied(1, 3 * 16, 3, "then")
-    before = Anchor.parse(anchor(1))
-    assert [receipt.last_sequence for receipt in read_receipts([row], applied, before=before)] == [2]
-    with pytest.raises(HistoryError):
-        list(read_receipts([row], applied))
-
-
-def test_an_empty_row_at_the_end_of_a_partition_changes_nothing() -> None:
-    assert coverage([Row(1, 3), Row(4, 3, changes=0, body=None), Row(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
-
-
-@pytest.mark.parametrize("rows", [[Row(2, 3)], [Row(1, 3), Row(5, 6)], [Row(1, 3), Row(3, 6)]])
-def test_a_gap_or_an_overlap_is_refused(rows: list[Row]) -> None:
-    with pytest.raises(TerminalError, match="was expected"):
-        coverage(rows)
-
-
-@pytest.mark.parametrize("error", [TransientError("the target is gone", "wait"), TerminalError("a column is missing", "add it")])
-def test_an_error_that_a_task_sent_is_raised_as_it_was(error: TransientError | TerminalError) -> None:
-    row = Row(0, 0, body=None, error=encode_error(error))
-    with pytest.raises(type(error)) as raised:
-        coverage([Row(1, 3), row])
-    assert raised.value.args == error.args
-
-
-def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:
-    applied = Applied(sequence=9, commit_lsn=0, committed_at=0, stream_created="", snapshot_sequence=4)
-    assert [receipt.copied for receipt in read_receipts([Row(5, 6, copied=True)], applied)] == [True]
-    with pytest.raises(TerminalError, match="was expected"):
-        list(read_receipts([Row(5, 6)], applied))
+            applied_messages(nats_server, group + "_broken", cut, DiscardingWriter())

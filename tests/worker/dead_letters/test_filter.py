@@ -13,7 +13,7 @@ from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from pgsluice.worker.dead_letters.exclusions import NOTHING_EXCLUDED, Exclusions, TableKey
-from pgsluice.worker.dead_letters.filter import Diversion
+from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import Rejection
 from tests.changes_builder import TransactionPart, copied, delete, insert, table, transaction, truncate, update
 from tests.worker.encoded_changes import body_of, decoded
@@ -28,13 +28,15 @@ def position(commit_lsn: int, ordinal: int = 1) -> Position:
     return Position(LSN(commit_lsn), ordinal)
 
 
-def diversion(rejected: dict[Position, str] | None = None, blocked: dict[tuple[bytes], Position] | None = None) -> Diversion:
-    return Diversion(Exclusions(rejected or {}, {KEY: blocked} if blocked else {}, room=100), "w")  # type: ignore[dict-item]
+def letter_filter(
+    rejected: dict[Position, str] | None = None, blocked: dict[tuple[bytes], Position] | None = None
+) -> DeadLetterFilter:
+    return DeadLetterFilter(Exclusions(rejected or {}, {KEY: blocked} if blocked else {}, room=100), "w")  # type: ignore[dict-item]
 
 
-def remainder(diverted: Diversion, sequence: int, *transactions: TransactionPart) -> MessageChanges:
+def remainder(letters: DeadLetterFilter, sequence: int, *transactions: TransactionPart) -> MessageChanges:
     body = body_of(*transactions)
-    return diverted.remainder(decoded(sequence, body, transactions[0].first_ordinal), body)
+    return letters.remainder(decoded(sequence, body, transactions[0].first_ordinal), body)
 
 
 def left(message: MessageChanges) -> list[tuple[str, list[int]]]:
@@ -49,14 +51,14 @@ def positions(letters: list[DeadLetter]) -> list[str]:
 def test_a_message_passes_as_it_is_while_nothing_is_excluded() -> None:
     body = body_of(transaction(1000, insert(ORDERS, b"1", b"a")))
     message = decoded(1, body)
-    assert Diversion(NOTHING_EXCLUDED, "w").remainder(message, body) is message
+    assert DeadLetterFilter(NOTHING_EXCLUDED, "w").remainder(message, body) is message
 
 
 def test_a_rejected_change_is_taken_out_and_its_letter_decodes_alone() -> None:
-    diverted = diversion({position(1000, 2): "too long"})
-    message = remainder(diverted, 5, transaction(1000, insert(ITEMS, b"1", b"x"), insert(ORDERS, b"7", b"y"), committed_at=9))
+    letters = letter_filter({position(1000, 2): "too long"})
+    message = remainder(letters, 5, transaction(1000, insert(ITEMS, b"1", b"x"), insert(ORDERS, b"7", b"y"), committed_at=9))
     assert left(message) == [("items", [0])]
-    (letter,) = diverted.take_letters()
+    (letter,) = letters.take_letters()
     assert (letter.worker, letter.table, letter.reason, letter.sequence) == ("w", "public.orders", "too long", 5)
     alone = decoded(5, letter.body, letter.position.ordinal)
     (part,) = alone.parts
@@ -64,35 +66,35 @@ def test_a_rejected_change_is_taken_out_and_its_letter_decodes_alone() -> None:
     assert (part.table, part.new) == (ORDERS, [[b"7"], [b"y"]])
     assert alone.transactions[0].position(0) == position(1000, 2)
     assert (alone.transactions[0].commits, alone.transactions[0].committed_at) == (True, 9)
-    assert diverted.take_letters() == []
+    assert letters.take_letters() == []
 
 
 def test_later_changes_of_the_row_go_behind_it_in_this_message_and_the_next() -> None:
-    diverted = diversion({position(1000): "too long"})
-    first = remainder(diverted, 1, transaction(1000, insert(ORDERS, b"1", b"x")), transaction(2000, update(ORDERS, b"1", b"y")))
-    second = remainder(diverted, 2, transaction(3000, delete(ORDERS, b"1", None), insert(ORDERS, b"2", b"a")))
+    letters = letter_filter({position(1000): "too long"})
+    first = remainder(letters, 1, transaction(1000, insert(ORDERS, b"1", b"x")), transaction(2000, update(ORDERS, b"1", b"y")))
+    second = remainder(letters, 2, transaction(3000, delete(ORDERS, b"1", None), insert(ORDERS, b"2", b"a")))
     assert (left(first), left(second)) == ([], [("orders", [1])])
-    letters = diverted.take_letters()
+    letters = letters.take_letters()
     assert positions(letters) == ["0/3E8:1", "0/7D0:1", "0/BB8:1"]
     assert [letter.reason for letter in letters[1:]] == ["behind the dead letter 0/3E8:1 of the same row"] * 2
 
 
 def test_earlier_changes_of_a_blocked_row_pass() -> None:
-    diverted = diversion(blocked={(b"1",): position(2000)})
-    message = remainder(diverted, 1, transaction(1000, insert(ORDERS, b"1", b"x")), transaction(2000, update(ORDERS, b"1", b"y")))
+    letters = letter_filter(blocked={(b"1",): position(2000)})
+    message = remainder(letters, 1, transaction(1000, insert(ORDERS, b"1", b"x")), transaction(2000, update(ORDERS, b"1", b"y")))
     assert left(message) == [("orders", [0])]
 
 
 def test_a_key_that_a_blocked_row_takes_is_blocked_too() -> None:
-    diverted = diversion(blocked={(b"1",): position(500)})
+    letters = letter_filter(blocked={(b"1",): position(500)})
     moved = update(ORDERS, b"2", UNCHANGED, old=(b"1", None))
-    message = remainder(diverted, 1, transaction(1000, moved, update(ORDERS, b"2", b"y"), update(ORDERS, b"3", b"z")))
+    message = remainder(letters, 1, transaction(1000, moved, update(ORDERS, b"2", b"y"), update(ORDERS, b"3", b"z")))
     assert left(message) == [("orders", [2])]
-    assert positions(diverted.take_letters()) == ["0/3E8:1", "0/3E8:2"]
+    assert positions(letters.take_letters()) == ["0/3E8:1", "0/3E8:2"]
 
 
 def test_a_row_without_a_key_is_known_by_all_its_values() -> None:
-    diverted = diversion({position(1000): "no"})
+    letters = letter_filter({position(1000): "no"})
     changes = (
         insert(EVENTS, b"1", b"a"),
         insert(EVENTS, b"1", b"b"),
@@ -100,70 +102,70 @@ def test_a_row_without_a_key_is_known_by_all_its_values() -> None:
         delete(EVENTS, b"2", b"a"),
         delete(EVENTS, b"1", b"b"),
     )
-    assert left(remainder(diverted, 1, transaction(1000, *changes))) == [("events", [1, 4])]
+    assert left(remainder(letters, 1, transaction(1000, *changes))) == [("events", [1, 4])]
 
 
 def test_a_change_that_is_rejected_meanwhile_is_taken_out_of_what_is_left() -> None:
-    diverted = diversion({position(1000, 1): "first"})
+    letters = letter_filter({position(1000, 1): "first"})
     body = body_of(transaction(1000, insert(ORDERS, b"1", b"x"), insert(ORDERS, b"2", b"y"), insert(ORDERS, b"3", b"z")))
-    message = diverted.remainder(decoded(1, body), body)
-    diverted.reject([Rejection(position(1000, 3), "third")])
-    assert left(diverted.remainder(message, body)) == [("orders", [1])]
-    assert [letter.reason for letter in diverted.take_letters()] == ["first", "third"]
+    message = letters.remainder(decoded(1, body), body)
+    letters.reject([Rejection(position(1000, 3), "third")])
+    assert left(letters.remainder(message, body)) == [("orders", [1])]
+    assert [letter.reason for letter in letters.take_letters()] == ["first", "third"]
 
 
 def test_a_row_stays_blocked_when_its_table_is_renamed() -> None:
     renamed = replace(ORDERS, name="orders_2025")
-    diverted = diversion(blocked={(b"1",): position(500)})
-    message = remainder(diverted, 1, transaction(1000, update(renamed, b"1", b"x"), update(renamed, b"2", b"y")))
+    letters = letter_filter(blocked={(b"1",): position(500)})
+    message = remainder(letters, 1, transaction(1000, update(renamed, b"1", b"x"), update(renamed, b"2", b"y")))
     assert left(message) == [("orders_2025", [1])]
     successor = replace(ORDERS, oid=4711)
-    message = remainder(diverted, 2, transaction(2000, update(successor, b"1", b"x")))
+    message = remainder(letters, 2, transaction(2000, update(successor, b"1", b"x")))
     assert left(message) == [("orders", [0])]
 
 
 def test_all_rows_of_a_table_are_blocked_when_its_key_is_another_than_that_of_its_letters() -> None:
     other = table("public.orders", "id bigint", "note text", key=("note",))
-    diverted = diversion(blocked={(b"1",): position(1000, 2)})
-    message = remainder(diverted, 1, transaction(1000, *[update(other, b"%d" % n, b"n") for n in range(3)]))
+    letters = letter_filter(blocked={(b"1",): position(1000, 2)})
+    message = remainder(letters, 1, transaction(1000, *[update(other, b"%d" % n, b"n") for n in range(3)]))
     assert left(message) == [("orders", [0])]
-    assert {letter.reason for letter in diverted.take_letters()} <= {
+    assert {letter.reason for letter in letters.take_letters()} <= {
         "behind the dead letter 0/3E8:2, of when the table had another key",
         "behind the dead letter 0/3E8:2 of the same row",
     }
-    message = remainder(diverted, 2, transaction(2000, truncate(other), insert(other, b"7", b"n")))
+    message = remainder(letters, 2, transaction(2000, truncate(other), insert(other, b"7", b"n")))
     assert left(message) == [("orders", [1])]
 
 
 def test_a_truncated_table_has_no_blocked_rows_any_more() -> None:
-    diverted = diversion(blocked={(b"1",): position(500)})
-    message = remainder(diverted, 1, transaction(1000, update(ORDERS, b"1", b"x"), truncate(ORDERS), insert(ORDERS, b"1", b"y")))
+    letters = letter_filter(blocked={(b"1",): position(500)})
+    message = remainder(letters, 1, transaction(1000, update(ORDERS, b"1", b"x"), truncate(ORDERS), insert(ORDERS, b"1", b"y")))
     assert left(message) == [("orders", [2])]
-    assert diverted.take_truncated() == [(ORDERS.oid, position(1000, 2))]
+    assert letters.take_truncated() == [(ORDERS.oid, position(1000, 2))]
 
 
 def test_a_transaction_that_began_before_the_message_keeps_its_ordinals() -> None:
-    diverted = diversion({position(1000, 12): "no"})
+    letters = letter_filter({position(1000, 12): "no"})
     changes = (insert(ORDERS, b"1", b"x"), insert(ORDERS, b"2", b"y"))
-    message = remainder(diverted, 1, transaction(1000, *changes, first_ordinal=11, commits=False))
+    message = remainder(letters, 1, transaction(1000, *changes, first_ordinal=11, commits=False))
     assert left(message) == [("orders", [0])]
-    assert positions(diverted.take_letters()) == ["0/3E8:12"]
+    assert positions(letters.take_letters()) == ["0/3E8:12"]
 
 
 def test_a_rejected_truncation_is_a_letter_of_its_own() -> None:
-    diverted = diversion({position(1000): "410 Gone"})
-    message = remainder(diverted, 1, transaction(1000, truncate(ORDERS, ITEMS)))
+    letters = letter_filter({position(1000): "410 Gone"})
+    message = remainder(letters, 1, transaction(1000, truncate(ORDERS, ITEMS)))
     assert message.parts == []
-    (letter,) = diverted.take_letters()
+    (letter,) = letters.take_letters()
     assert letter.table == "public.orders, public.items"
 
 
 def test_a_rejected_copied_row_becomes_the_insert_that_it_would_be() -> None:
     rows = copied(7, ORDERS, (b"1", b"a"), (b"2", b"tab\t"), (b"3", None))
-    diverted = diversion({copied_position(7, 1): "too long", copied_position(8, 0): "another message"})
-    rest = diverted.copied_remainder(rows)
+    letters = letter_filter({copied_position(7, 1): "too long", copied_position(8, 0): "another message"})
+    rest = letters.copied_remainder(rows)
     assert (bytes(rest.data), rest.rows, rest.numbers) == (b"1\ta\n3\t\\N\n", 2, (0, 2))
-    (letter,) = diverted.take_letters()
+    (letter,) = letters.take_letters()
     assert letter.is_copied
     (part,) = decoded(7, letter.body, letter.position.ordinal).parts
     assert isinstance(part, TableChanges)
@@ -172,7 +174,7 @@ def test_a_rejected_copied_row_becomes_the_insert_that_it_would_be() -> None:
 
 
 def test_more_letters_than_there_is_room_for_stop_the_worker() -> None:
-    diverted = Diversion(Exclusions({}, {KEY: {(b"1",): position(1)}}, room=2), "w")
+    letters = DeadLetterFilter(Exclusions({}, {KEY: {(b"1",): position(1)}}, room=2), "w")
     updates = [update(ORDERS, b"1", b"%d" % n) for n in range(5)]
     with pytest.raises(TerminalError, match="--max-dead-letters"):
-        remainder(diverted, 1, transaction(1000, *updates))
+        remainder(letters, 1, transaction(1000, *updates))

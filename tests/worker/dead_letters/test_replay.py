@@ -19,10 +19,10 @@ from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.dead_letters.exclusions import table_key
-from pgsluice.worker.dead_letters.registry import DeadLetterOffice
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.dead_letters.replay import Replay
-from pgsluice.worker.dead_letters.task_report import DeadMail
+from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES
 from pgsluice.worker.sinks.sink import Applied
@@ -36,7 +36,7 @@ ORDERS = table("public.orders", "id bigint", "note text")
 PASSED = Applied(10, 0, 0, "")
 
 
-class DyingOffice(DeadLetterOffice):
+class DyingRegistry(DeadLetterRegistry):
     """That of a worker which dies before it takes letters out of the stream."""
 
     def remove(self, letters: Sequence[StoredLetter]) -> None:
@@ -45,7 +45,7 @@ class DyingOffice(DeadLetterOffice):
 
 
 class Worker:
-    """Offices and replays of one worker, one after the other, as processes would have them."""
+    """Registries and replays of one worker, one after the other, as processes would have them."""
 
     def __init__(self, loop: EventLoopThread, nats: NatsServer, group: str, target: Target) -> None:
         self.loop, self.target = loop, target
@@ -56,13 +56,13 @@ class Worker:
         self.stream = DeadLetterStream(self.client, self.names)
         loop.run(self.stream.ensure_like(self.names.changes_stream))
 
-    def office(self, kind: type[DeadLetterOffice] = DeadLetterOffice, limit: int = 10) -> DeadLetterOffice:
-        office = kind(self.loop, self.client, self.names, "w", limit)
-        office.load()
-        return office
+    def registry(self, kind: type[DeadLetterRegistry] = DeadLetterRegistry, limit: int = 10) -> DeadLetterRegistry:
+        registry = kind(self.loop, self.client, self.names, "w", limit)
+        registry.load()
+        return registry
 
-    def replay(self, office: DeadLetterOffice, applied: Applied = PASSED) -> None:
-        Replay(office, UNTRANSFORMED, lambda: self.target.new_sink("w.replay")).run(applied)
+    def replay(self, registry: DeadLetterRegistry, applied: Applied = PASSED) -> None:
+        Replay(registry, UNTRANSFORMED, lambda: self.target.new_sink("w.replay")).run(applied)
 
     def queue(self, *letters: DeadLetter) -> None:
         for letter in letters:
@@ -88,55 +88,55 @@ def letter(number: int, change: Change, reason: str = "too long", sequence: int 
     return DeadLetter("w", position, change.table.qualified_name, reason, "2026-01-01T00:00:00Z", sequence, "", 1, body)
 
 
-def mail(*letters: DeadLetter) -> list[DeadMail]:
-    return [DeadMail(letters=letters)]
+def reports(*letters: DeadLetter) -> list[TaskReport]:
+    return [TaskReport(letters=letters)]
 
 
-def take(office: DeadLetterOffice, *letters: DeadLetter) -> None:
+def take(registry: DeadLetterRegistry, *letters: DeadLetter) -> None:
     """New letters block rows, so the batch is to be written again."""
     with pytest.raises(RejectedChanges):
-        office.take(mail(*letters))
+        registry.take(reports(*letters))
 
 
 def test_a_letter_is_published_once_whoever_finds_it_again(worker: Worker) -> None:
     first = letter(1, insert(ORDERS, b"1", b"x"))
-    office = worker.office()
-    take(office, first)
-    office.take(mail(first))
-    worker.office().take(mail(first))  # a process that was started after a crash before the commit
+    registry = worker.registry()
+    take(registry, first)
+    registry.take(reports(first))
+    worker.registry().take(reports(first))  # a process that was started after a crash before the commit
     assert [stored.letter for stored in worker.letters()] == [first]
-    assert worker.office().exclusions(NEVER_COPIED).blocked == {table_key(ORDERS): {(b"1",): first.position}}
+    assert worker.registry().exclusions(NEVER_COPIED).blocked == {table_key(ORDERS): {(b"1",): first.position}}
 
 
 def test_a_large_letter_travels_in_chunks(worker: Worker) -> None:
     large = letter(1, insert(ORDERS, b"1", b"x" * 5_000_000))
-    take(worker.office(), large)
+    take(worker.registry(), large)
     (stored,) = worker.letters()
     assert stored.letter == large
     assert len(stored.sequences) > 1
-    office = worker.office()
-    office.remove(office.letters)
+    registry = worker.registry()
+    registry.remove(registry.letters)
     assert worker.loop.run(worker.stream.state()).messages == 0  # type: ignore[union-attr]
 
 
 def test_no_letter_is_published_beyond_the_limit(worker: Worker) -> None:
-    office = worker.office(limit=1)
+    registry = worker.registry(limit=1)
     with pytest.raises(TerminalError, match=r"2 changes of worker 'w' .*\(the first: too long\).*max-dead-letters \(1\)"):
-        office.take(mail(letter(1, insert(ORDERS, b"1", b"x")), letter(2, insert(ORDERS, b"2", b"x"))))
+        registry.take(reports(letter(1, insert(ORDERS, b"1", b"x")), letter(2, insert(ORDERS, b"2", b"x"))))
     assert worker.letters() == []
 
 
 def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: Worker) -> None:
-    office = worker.office()
+    registry = worker.registry()
     take(
-        office,
+        registry,
         letter(1, insert(ORDERS, b"1", b"x")),
         letter(3, insert(ORDERS, b"3", b"x")),
         letter(2, insert(EVENTS, b"1", b"x")),
     )
     oid, position = ORDERS.oid, Position(LSN(2500), 1)
-    office.take([DeadMail(truncated=((oid, position),))])
-    office.remove_truncated()
+    registry.take([TaskReport(truncated=((oid, position),))])
+    registry.remove_truncated()
     assert [stored.letter.table for stored in worker.letters()] == ["public.events", "public.orders"]
 
 
@@ -145,9 +145,9 @@ def test_a_replay_that_a_crash_interrupted_is_not_applied_twice(worker: Worker, 
     worker.target.execute("CREATE TABLE events (id bigint, note text)")
     worker.queue(*(letter(n, insert(EVENTS, b"%d" % n, b"x")) for n in range(1, letters + 1)))
     with pytest.raises(KeyboardInterrupt):
-        worker.replay(worker.office(DyingOffice))
+        worker.replay(worker.registry(DyingRegistry))
     assert len(worker.letters()) == letters
-    worker.replay(worker.office())
+    worker.replay(worker.registry())
     assert worker.letters() == []
     assert len(worker.target.table("public", "events")) == letters
 
@@ -155,9 +155,9 @@ def test_a_replay_that_a_crash_interrupted_is_not_applied_twice(worker: Worker, 
 def test_a_letter_waits_until_the_worker_has_come_to_where_it_is_from(worker: Worker) -> None:
     worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
     worker.queue(letter(1, insert(ORDERS, b"1", b"x"), sequence=11))
-    worker.replay(worker.office())
+    worker.replay(worker.registry())
     assert worker.target.table("public", "orders") == []
-    worker.replay(worker.office(), Applied(11, 0, 0, ""))
+    worker.replay(worker.registry(), Applied(11, 0, 0, ""))
     assert worker.target.table("public", "orders") == [("1", "x")]
 
 
@@ -166,7 +166,7 @@ def test_what_is_refused_again_comes_back_with_the_later_letters_of_its_row(work
     worker.queue(
         letter(1, insert(ORDERS, b"1", b"long")), letter(2, insert(ORDERS, b"2", b"ok")), letter(3, update(ORDERS, b"1", b"ok"))
     )
-    worker.replay(worker.office())
+    worker.replay(worker.registry())
     assert worker.target.table("public", "orders") == [("2", "ok")]
     first, behind = worker.letters()
     assert (first.is_queued, first.letter.attempts, behind.is_queued, behind.letter.attempts) == (False, 2, False, 2)

@@ -20,7 +20,7 @@ from pgsluice.worker.batches.ownership import NEVER_COPIED, Ownership, Ownership
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask
 from pgsluice.worker.dead_letters.exclusions import Exclusions
-from pgsluice.worker.dead_letters.filter import LookThrough
+from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from tests.changes_builder import table
 from tests.servers import NatsServer
 from tests.worker.task_receipts import receipts
@@ -67,5 +67,5 @@ async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, 
 
 
 def written_rows(nats: NatsServer, group: str, ownership: Ownership) -> int:
-    task = PartitionTask(nats.settings(), group, "w", LookThrough(), ownership, Exclusions({}, {}, 1), Transformation())
+    task = PartitionTask(nats.settings(), group, "w", DiscardingWriter(), ownership, Exclusions({}, {}, 1), Transformation())
     return sum(receipt.changes for receipt in receipts(task, [SequenceRange(True, 1, 1, 1)]))

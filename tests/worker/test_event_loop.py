@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from pgsluice.shared.errors import TransientError
-from pgsluice.worker.positions.lease import WatchedTask
+from pgsluice.worker.event_loop import WatchedTask
 
 
 def not_expected(error: BaseException) -> None:
