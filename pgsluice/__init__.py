@@ -1,4 +1,156 @@
 """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
 
-The packages in this folder are links to the folders of the repository, so that what is installed has one name.
+What is documented here is the public API: it changes only with a new major version, and the changelog says so. Nothing else below
+``pgsluice`` is promised: its packages and modules move and change with any release.
+
+    pgsluice.__version__        the installed version
+
+For the author of a sink, who writes ``pgsluice worker module:Class`` (see the documentation, "A sink of your own"):
+
+    Sink, PartitionWriter       what to write: the half in the driver, and the half that is pickled into Spark's tasks
+    TickingSink, RenumberedSink, CountingSink, PatientSink
+                                what a sink may do besides, each with one more method
+    WorkerSettings              what the class is given, together with the user's options
+    Delivery, Partition, Receipt, Applied, NOTHING_APPLIED, MissedChanges
+                                what the calls exchange
+    BucketPositions             keeps the position of a sink that has no better place for it
+    MessageChanges              one decoded message: Transaction, and TableChanges or Truncation in order
+    CopiedRows, as_changes      rows that a copy read, and the same as TableChanges
+    INSERT, UPDATE, DELETE      the operations of TableChanges
+    NO_OLD_ROW, OLD_KEY, OLD_ROW
+                                what TableChanges holds of an old row
+    Table, Column, ReplicaIdentity
+                                of what the rows are
+    Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
+    Position, Rejection, RejectedChanges
+                                how a change is refused that can never be applied: it becomes a dead letter
+    UsageError, TransientError, TerminalError
+                                what else a sink raises; all are PgsluiceError
+    encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
+
+A name is imported when it is first used: ``import pgsluice`` itself loads nothing. The packages in this folder are links to the
+folders of the repository, so that what is installed has one name.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgsluice.shared.config.settings import WorkerSettings
+    from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+    from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
+    from pgsluice.shared.rows.changes import (
+        DELETE,
+        INSERT,
+        UPDATE,
+        CopiedRows,
+        MessageChanges,
+        TableChanges,
+        Transaction,
+        Truncation,
+    )
+    from pgsluice.shared.wire.position import Position
+    from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
+    from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+    from pgsluice.worker.positions.bucket import BucketPositions
+    from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied, encode_lines
+    from pgsluice.worker.sinks.sink import (
+        NOTHING_APPLIED,
+        Applied,
+        CountingSink,
+        Delivery,
+        MissedChanges,
+        Partition,
+        PartitionWriter,
+        PatientSink,
+        Receipt,
+        RenumberedSink,
+        Sink,
+        TickingSink,
+    )
+
+    __version__: str
+
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "NOTHING_APPLIED",
+    "NO_OLD_ROW",
+    "OLD_KEY",
+    "OLD_ROW",
+    "UNCHANGED",
+    "UPDATE",
+    "Applied",
+    "BucketPositions",
+    "Column",
+    "CopiedRows",
+    "CountingSink",
+    "Delivery",
+    "MessageChanges",
+    "MissedChanges",
+    "Partition",
+    "PartitionWriter",
+    "PatientSink",
+    "PgsluiceError",
+    "Position",
+    "Receipt",
+    "RejectedChanges",
+    "Rejection",
+    "RenumberedSink",
+    "ReplicaIdentity",
+    "Sink",
+    "Table",
+    "TableChanges",
+    "TerminalError",
+    "TickingSink",
+    "Transaction",
+    "TransientError",
+    "Truncation",
+    "UsageError",
+    "Value",
+    "WorkerSettings",
+    "__version__",
+    "as_changes",
+    "encode_copied",
+    "encode_lines",
+]
+
+_MODULES = {
+    "shared.config.settings": ("WorkerSettings",),
+    "shared.errors": ("PgsluiceError", "TerminalError", "TransientError", "UsageError"),
+    "shared.pgoutput.messages": ("NO_OLD_ROW", "OLD_KEY", "OLD_ROW"),
+    "shared.rows.changes": (
+        *("DELETE", "INSERT", "UPDATE"),
+        *("CopiedRows", "MessageChanges", "TableChanges", "Transaction", "Truncation"),
+    ),
+    "shared.wire.position": ("Position",),
+    "shared.wire.table": ("UNCHANGED", "Column", "ReplicaIdentity", "Table", "Value"),
+    "worker.dead_letters.rejection": ("RejectedChanges", "Rejection"),
+    "worker.positions.bucket": ("BucketPositions",),
+    "worker.sinks.lines.json_lines": ("as_changes", "encode_copied", "encode_lines"),
+    "worker.sinks.sink": (
+        *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
+        *("Sink", "CountingSink", "PatientSink", "RenumberedSink", "TickingSink"),
+    ),
+}
+"""Where the names above are, which a type checker reads and a program imports at their first use."""
+
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

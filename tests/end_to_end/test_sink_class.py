@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import apply, replicate, succeed
+from tests.end_to_end.once import APPLY_DEADLINE_S, Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 
@@ -27,6 +27,23 @@ class SlowSink(SqliteSink):
         threading.Event().wait(12)
         return super().commit(receipts, stream_created)
 '''
+
+SINK_WITH_A_PACKAGE_OF_ITS_OWN = """
+from shared.stamp import stamp
+from tests.worker.sinks.sqlite_sink import LineWriter, SqliteSink
+
+class StampingWriter(LineWriter):
+    def write(self, partition, messages):
+        yield b"".join(stamp(lines) for lines in super().write(partition, messages))
+
+class StampingSink(SqliteSink):
+    def writer(self):
+        return StampingWriter()
+"""
+STAMP = """
+def stamp(lines):
+    return lines.replace(b'"position":', b'"stamp": "mine", "position":')
+"""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -47,6 +64,25 @@ def test_a_sink_named_by_its_class_gets_every_change_once_from_copy_and_stream(
     succeed(apply(keys, SINK, "--sink-option", f"path={path}"))
     operations = [line["operation"] for line in lines(path)]
     assert operations == ["READ", "READ", "READ", "INSERT", "UPDATE", "DELETE"]
+
+
+def test_a_sink_may_stand_beside_a_package_called_like_one_of_ours(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes.db"
+    keys = configuration(group, source_database, None, nats_server, **{"sink-option": {"path": str(path)}})
+    source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    succeed(replicate(keys))
+    source_database.execute("INSERT INTO a SELECT generate_series(1, 3)")
+    succeed(replicate(keys))
+    worker = PgsluiceProcess("worker", "stamping_sink:StampingSink", "--until-sequence", "current", config=keys)
+    directory = worker.config_path.parent
+    (directory / "shared").mkdir()
+    (directory / "shared" / "__init__.py").write_text("")
+    (directory / "shared" / "stamp.py").write_text(STAMP)
+    (directory / "stamping_sink.py").write_text(SINK_WITH_A_PACKAGE_OF_ITS_OWN)
+    succeed(Outcome(worker, APPLY_DEADLINE_S))
+    assert [line["stamp"] for line in lines(path)] == ["mine"] * 3
 
 
 @pytest.mark.long

@@ -7,11 +7,19 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 
-from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
-from pgsluice.worker.sinks.lines.json_lines import encode_copied, encode_lines
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
+from pgsluice import (
+    NOTHING_APPLIED,
+    Applied,
+    CopiedRows,
+    Delivery,
+    MessageChanges,
+    Partition,
+    Receipt,
+    TerminalError,
+    WorkerSettings,
+    encode_copied,
+    encode_lines,
+)
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS lines (line);
