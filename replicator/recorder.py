@@ -6,7 +6,6 @@ stream or this record shows), ``stream_sequence`` (the stream held that much) an
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from datetime import UTC, datetime
@@ -14,14 +13,11 @@ from typing import Any
 
 from pgsluice.replicator.progress import Progress
 from pgsluice.replicator.receiver import Published
-from pgsluice.shared import telemetry
+from pgsluice.replicator.tasks import repeat
 from pgsluice.shared.broker.bucket import REPLICATOR_KEY, StateBucket
-from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.lsn import format_lsn
 
 INTERVAL_S = 1.0
-
-log = telemetry.logger(__name__)
 
 
 class Recorder:
@@ -36,12 +32,7 @@ class Recorder:
         self._written: dict[str, Any] | None = None
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.write()
-            except TransientError as error:
-                log.warning("progress is not recorded, an idle slot stays where it is", reason=str(error))
-            await asyncio.sleep(INTERVAL_S)
+        await repeat(self.write, INTERVAL_S, "progress is not recorded, an idle slot stays where it is")
 
     async def write(self) -> None:
         """Raises TransientError when NATS does not answer; then nothing is confirmed on the record's account."""

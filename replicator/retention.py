@@ -1,31 +1,145 @@
-"""A worker that does not come back holds messages until the stream is full and the source keeps its log: that is said early.
+"""What is removed from a group's two streams, and when.
 
-Removes messages that nobody needs any more from the change stream.
+A change message is removed when every registered worker applied it and it is older than the retention time. What stays always
+begins between transactions, and the newest settled message with everything after it stays: the replicator resumes from there.
 
-A message is removed when every registered worker applied it and it is older than the retention time. What stays always begins
-between transactions, and the newest settled message with everything behind it stays: the replicator resumes from there.
-Without any registered worker nothing is removed.
+A copy may be larger than its stream, so while it runs what every registered worker has applied is removed once the stream is
+half full, as far as no task of the copy needs it. After the copy everything is removed once every worker has applied it and it
+is older than the retention time.
+
+Without any registered worker nothing is removed. One that does not come back holds messages until the stream is full and the
+source keeps its log: that is said early.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from pgsluice.replicator.tasks import repeat, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import WORKER_PREFIX, StateBucket
-from pgsluice.shared.broker.streams import ChangeStream, StreamState
+from pgsluice.shared.broker.ledger import CopyState, Ledger
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 
+INTERVAL_S = 60.0
+COPY_INTERVAL_S = 1.0
 SILENCE_S = 24 * 3600.0
 WARNING_INTERVAL_S = 3600.0
 
+_ANY_LSN = "FFFFFFFF/FFFFFFFF"  # of a report that does not name one
+
 log = telemetry.logger(__name__)
+
+
+async def run_retention(changes: ChangeStream, rows: SnapshotStream, bucket: StateBucket, retention_s: float) -> None:
+    """What runs beside a session, until it is cancelled."""
+    await run_until_first(
+        [ChangeRetention(changes, bucket, retention_s).run(), FinishedCopyRetention(rows, bucket, retention_s).run()]
+    )
+
+
+class _AppliedByAll(NamedTuple):
+    """Every registered worker applied the messages up to ``sequence``, and the transactions up to ``commit_lsn``; 0 of both when
+    there is no worker."""
+
+    sequence: int
+    commit_lsn: LSN
+
+
+class ChangeRetention:
+    """Removes applied messages from the change stream, and warns of workers that hold some back. ``retention_s`` is the least age
+    of a message that is removed."""
+
+    def __init__(self, stream: ChangeStream, bucket: StateBucket, retention_s: float) -> None:
+        self._stream = stream
+        self._bucket = bucket
+        self._retention = timedelta(seconds=retention_s)
+        self._absent = AbsentWorkers(stream, bucket)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await repeat(self._purge_and_warn, INTERVAL_S, "old messages are not removed now")
+
+    async def purge(self) -> int:
+        """Removes what may be removed; how many messages that were."""
+        state = await self._stream.state()
+        if state is None or state.messages == 0:
+            return 0
+        applied = await self._applied_by_all(state)
+        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied.sequence)
+        if newest_old is None:
+            return 0
+        last = await self._headers(state.last_sequence)
+        oldest_needed = await self._headers(newest_old)
+        if oldest_needed.last.commit_lsn > applied.commit_lsn:
+            return 0  # sequences of a stream that lost messages; the workers' next reports are right again
+        border = min(oldest_needed.settled, last.settled - 1)
+        if border < state.first_sequence:
+            return 0
+        await self._stream.purge_up_to(border)
+        removed = border - state.first_sequence + 1
+        log.info("old messages removed", stream=self._stream.name, messages=removed, last_removed=border)
+        return removed
+
+    async def _purge_and_warn(self) -> None:
+        await self.purge()
+        await self._absent.check()
+
+    async def _applied_by_all(self, state: StreamState) -> _AppliedByAll:
+        applied = []
+        for record in (await _worker_records(self._bucket)).values():
+            is_of_this_stream = record.get("stream_created") == state.created
+            sequence = record["sequence"] if is_of_this_stream else 0
+            applied.append(_AppliedByAll(sequence, parse_lsn(record.get("commit_lsn", _ANY_LSN))))
+        nothing = _AppliedByAll(0, LSN(0))
+        return _AppliedByAll(*map(min, zip(*applied, strict=True))) if applied else nothing
+
+    async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
+        """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""
+        found = None
+        while first <= last:
+            middle = (first + last) // 2
+            message = await self._stream.message(middle)
+            if message is not None and message.stored_at < border:
+                found, first = middle, middle + 1
+            else:
+                last = middle - 1
+        return found
+
+    async def _headers(self, sequence: int) -> MessageHeaders:
+        message = await self._stream.message(sequence)
+        if message is None:
+            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
+        return MessageHeaders.decode(message.headers)
+
+
+class RunningCopyRetention:
+    """Removes applied messages from a snapshot stream that is half full, while a copy runs. ``removable`` says up to which
+    sequence no task of the copy needs them, when every worker has applied those up to the one given."""
+
+    def __init__(self, stream: SnapshotStream, bucket: StateBucket, removable: Callable[[int], int]) -> None:
+        self._stream = stream
+        self._bucket = bucket
+        self._removable = removable
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await repeat(self.purge, COPY_INTERVAL_S, "applied rows are not removed now")
+
+    async def purge(self) -> None:
+        state = await self._stream.state()
+        if state is None or state.bytes < state.max_bytes // 2:
+            return
+        border = self._removable(await copied_by_all(self._bucket))
+        if border >= state.first_sequence:
+            await self._stream.purge_up_to(border)
+            log.info("applied rows removed", stream=self._stream.name, last_removed=border)
 
 
 class AbsentWorkers:
@@ -50,15 +164,14 @@ class AbsentWorkers:
         if self._warned_at is not None and time.monotonic() - self._warned_at < self._interval_s:
             return []
         absent = []
-        for key in await self._bucket.keys():
-            entry = await self._bucket.get(key) if key.startswith(WORKER_PREFIX) else None
-            if entry is not None and await self._is_absent(entry.value):
-                absent.append(key.removeprefix(WORKER_PREFIX))
+        for worker, record in (await _worker_records(self._bucket)).items():
+            if await self._is_absent(record):
+                absent.append(worker)
                 log.warning(
                     "a worker has not reported for long and holds back messages: start it, or run 'pgsluice forget'",
-                    worker=absent[-1],
-                    reported_at=entry.value["updated_at"],
-                    applied=entry.value["sequence"],
+                    worker=worker,
+                    reported_at=record["updated_at"],
+                    applied=record["sequence"],
                 )
         if absent:
             self._warned_at = time.monotonic()
@@ -77,84 +190,39 @@ class AbsentWorkers:
         return waiting is not None and waiting.stored_at <= border
 
 
-INTERVAL_S = 60.0
+class FinishedCopyRetention:
+    """Empties the snapshot stream some time after the copy. ``retention_s`` is the least age of what is removed."""
 
-
-_ANY_LSN = "FFFFFFFF/FFFFFFFF"  # of a report that does not name one
-
-
-class _AppliedByAll(NamedTuple):
-    """Every registered worker applied the messages up to ``sequence``, and the transactions up to ``commit_lsn``; 0 of both when
-    there is no worker."""
-
-    sequence: int
-    commit_lsn: LSN
-
-
-class Retention:
-    """``retention_s`` is the least age of a message that is removed."""
-
-    def __init__(self, stream: ChangeStream, bucket: StateBucket, retention_s: float) -> None:
+    def __init__(self, stream: SnapshotStream, bucket: StateBucket, retention_s: float) -> None:
         self._stream = stream
         self._bucket = bucket
         self._retention = timedelta(seconds=retention_s)
-        self._absent = AbsentWorkers(stream, bucket)
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.purge()
-                await self._absent.check()
-            except TransientError as error:
-                log.warning("old messages are not removed now", reason=str(error))
-            await asyncio.sleep(INTERVAL_S)
+        """Until it is cancelled."""
+        await repeat(self.purge, INTERVAL_S, "the copied rows are not removed now")
 
-    async def purge(self) -> int:
-        """Removes what may be removed; how many messages that were."""
+    async def purge(self) -> None:
+        snapshot = await Ledger(self._bucket).load_snapshot()
+        if snapshot is None or snapshot.state is not CopyState.FINISHED:
+            return
+        is_old = datetime.fromisoformat(snapshot.finished_at) < datetime.now(UTC) - self._retention
+        if not is_old or await copied_by_all(self._bucket) < snapshot.last_sequence:
+            return
         state = await self._stream.state()
-        if state is None or state.messages == 0:
-            return 0
-        applied = await self._applied_by_all(state)
-        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied.sequence)
-        if newest_old is None:
-            return 0
-        last = await self._headers(state.last_sequence)
-        oldest_needed = await self._headers(newest_old)
-        if oldest_needed.last.commit_lsn > applied.commit_lsn:
-            return 0  # sequences of a stream that lost messages, and counts anew; the workers' next reports are right again
-        border = min(oldest_needed.settled, last.settled - 1)
-        if border < state.first_sequence:
-            return 0
-        await self._stream.purge_up_to(border)
-        removed = border - state.first_sequence + 1
-        log.info("old messages removed", stream=self._stream.name, messages=removed, last_removed=border)
-        return removed
+        if state is not None and state.messages:
+            await self._stream.purge_up_to(snapshot.last_sequence)
+            log.info("copied rows removed", stream=self._stream.name, last_removed=snapshot.last_sequence)
 
-    async def _applied_by_all(self, state: StreamState) -> _AppliedByAll:
-        applied = []
-        for key in await self._bucket.keys():
-            entry = await self._bucket.get(key) if key.startswith(WORKER_PREFIX) else None
-            if entry is not None:
-                is_of_this_stream = entry.value.get("stream_created") == state.created
-                sequence = entry.value["sequence"] if is_of_this_stream else 0
-                applied.append(_AppliedByAll(sequence, parse_lsn(entry.value.get("commit_lsn", _ANY_LSN))))
-        nothing = _AppliedByAll(0, LSN(0))
-        return _AppliedByAll(*map(min, zip(*applied, strict=True))) if applied else nothing
 
-    async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
-        """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""
-        found = None
-        while first <= last:
-            middle = (first + last) // 2
-            message = await self._stream.message(middle)
-            if message is not None and message.stored_at < border:
-                found, first = middle, middle + 1
-            else:
-                last = middle - 1
-        return found
+async def copied_by_all(bucket: StateBucket) -> int:
+    """The newest sequence of the snapshot stream that every registered worker has applied; 0 when there is no worker."""
+    records = await _worker_records(bucket)
+    return min((record.get("snapshot_sequence", 0) for record in records.values()), default=0)
 
-    async def _headers(self, sequence: int) -> MessageHeaders:
-        message = await self._stream.message(sequence)
-        if message is None:
-            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
-        return MessageHeaders.decode(message.headers)
+
+async def _worker_records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
+    """What every registered worker reported last, by its name."""
+    keys = [key for key in await bucket.keys() if key.startswith(WORKER_PREFIX)]
+    entries = {key.removeprefix(WORKER_PREFIX): await bucket.get(key) for key in keys}
+    return {worker: entry.value for worker, entry in entries.items() if entry is not None}

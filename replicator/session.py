@@ -6,9 +6,11 @@ Everything a session knows it reads anew from source and broker, so a session th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from nats.aio.client import Client
 
@@ -31,8 +33,7 @@ from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Published, Receiver, status_interval_s
 from pgsluice.replicator.recorder import Recorder
 from pgsluice.replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
-from pgsluice.replicator.retention import Retention
-from pgsluice.replicator.snapshot.room import CopyRetention
+from pgsluice.replicator.retention import run_retention
 from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
 from pgsluice.replicator.source.slot import (
     ReplicationSlot,
@@ -119,8 +120,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     receiver = Receiver(walsender, source, assembler, publisher, progress, run.counts, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
-    retention = Retention(stream, bucket, settings.stream.retention_s)
-    copy_retention = CopyRetention(SnapshotStream(client, names), bucket, settings.stream.retention_s)
+    retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
     log.info(
@@ -131,7 +131,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
-    return Session(receiver, publisher, feedback, recorder, retention, copy_retention, watch)
+    return Session(receiver, publisher, feedback, recorder, retention, watch)
 
 
 async def _check_source_history(
@@ -211,8 +211,7 @@ class Session:
         publisher: Publisher,
         feedback: Feedback,
         recorder: Recorder,
-        retention: Retention,
-        copy_retention: CopyRetention,
+        retention: Callable[[], Coroutine[Any, Any, None]],
         watch: PublicationWatch,
     ) -> None:
         self._receiver = receiver
@@ -220,7 +219,6 @@ class Session:
         self._feedback = feedback
         self._recorder = recorder
         self._retention = retention
-        self._copy_retention = copy_retention
         self._watch = watch
 
     def finish_at(self, until: LSN) -> None:
@@ -239,8 +237,7 @@ class Session:
                 self._publisher.run(),
                 self._feedback.run(),
                 self._recorder.run(),
-                self._retention.run(),
-                self._copy_retention.run(),
+                self._retention(),
                 self._watch.run(),
             ]
         )

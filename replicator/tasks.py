@@ -1,4 +1,4 @@
-"""Tasks that live and end together.
+"""Tasks that live and end together, and work that is repeated.
 
 ``asyncio.TaskGroup`` cancels each task once. Before Python 3.12 ``asyncio.wait_for``, which nats-py uses for requests, swallows
 a cancellation that comes together with the answer; the task then goes on for ever and the group waits for it. So tasks are
@@ -8,12 +8,15 @@ cancelled here until they have ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import PgsluiceError, TransientError
 
 _CANCEL_INTERVAL_S = 0.1
+
+log = telemetry.logger(__name__)
 
 
 async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -29,6 +32,17 @@ async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
     errors = [error for task in done if (error := task.exception()) is not None]
     if errors:
         raise next((error for error in errors if isinstance(error, PgsluiceError)), errors[0])
+
+
+async def repeat(call: Callable[[], Awaitable[object]], interval_s: float, failure: str) -> None:
+    """Awaits ``call`` again and again, with ``interval_s`` between, until it is cancelled. A TransientError is logged as
+    ``failure``, and the next call tries again."""
+    while True:
+        try:
+            await call()
+        except TransientError as error:
+            log.warning(failure, reason=str(error))
+        await asyncio.sleep(interval_s)
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:

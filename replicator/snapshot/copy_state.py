@@ -14,7 +14,7 @@ _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class CopyOrigin:
     """Where a copy comes from and goes to: what may not change between two starts."""
 
     system_id: str
@@ -123,7 +123,7 @@ def begin_attempt(record: TableRecord) -> TableRecord:
     return _without_copy(record).enter(Phase.DATA_SYNC)
 
 
-def check_origin(snapshot: SnapshotRecord | None, origin: Origin, mode: CopyMode) -> None:
+def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode: CopyMode) -> None:
     """Raises TerminalError when the earlier copy cannot be continued, UsageError when it may not be."""
     if snapshot is None:
         return

@@ -1,6 +1,4 @@
-"""Copying one page range from the source's pages into the snapshot stream.
-
-What a Spark task of a copy runs.
+"""What a Spark task of a copy runs: page ranges, one after the other, from the source's pages into the snapshot stream.
 
 A Python process that runs tasks keeps one connection to the source, in a transaction under the snapshot, and one to NATS, for as
 long as it lives: a copy has no more connections than it has tasks at a time.
@@ -18,8 +16,14 @@ import psycopg
 import uvloop
 from nats.aio.client import Client
 
+from pgsluice.replicator.snapshot.copy_task_messages import (
+    CopyParameters,
+    RangeFailedError,
+    RangeOutcome,
+    RangeRequest,
+    RangeStatus,
+)
 from pgsluice.replicator.snapshot.export import begin, import_snapshot
-from pgsluice.replicator.snapshot.orders import CopyOrder, RangeFailedError, RangeOrder, RangeOutcome, Verdict
 from pgsluice.replicator.snapshot.plan import PageRange
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.replicator.snapshot.range_reader import CopyFailedError, CopyReader, RangeMessages
@@ -30,63 +34,8 @@ from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TerminalErr
 from pgsluice.shared.process.defect import place_of
 from pgsluice.shared.wire.names import GroupNames
 
-
-async def publish_rows(
-    connection: Connection, publisher: RangePublisher, order: CopyOrder, range_order: RangeOrder
-) -> RangeOutcome:
-    """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
-    use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
-    messages, pages = RangeMessages(order, range_order), range_order.pages
-    try:
-        async with locked(connection, pages):
-            async for piece in CopyReader(connection).pieces(pages.query, order.cut_bytes):
-                for headers, data in messages.next(piece):
-                    await publisher.publish(headers, data)
-    except CopyFailedError as failure:
-        raise copy_failure(pages, failure.sqlstate, failure.text) from None
-    except psycopg.Error as error:
-        raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
-    last_sequence = await publisher.flush()
-    return RangeOutcome(pages, Verdict.DONE, messages.rows, messages.bytes, last_sequence)
-
-
-@asynccontextmanager
-async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None]:
-    """Keeps the relation as it is while the range is read and no longer: whoever wants to alter the table waits for one range,
-    not for the whole copy. Raises RangeFailedError when it is no longer what the snapshot shows."""
-    await connection.execute("SAVEPOINT range")
-    await connection.execute(pages.lock.encode())
-    cursor = await connection.execute("SELECT coalesce(pg_relation_filenode(%s::oid), 0)::bigint", [pages.relation_oid])
-    if await cursor.fetchone() != (pages.filenode,):
-        error = TransientError(f"{pages.name} was truncated or rewritten while it was copied", "it is copied anew")
-        raise RangeFailedError(Verdict.REWRITTEN, error)
-    yield
-    await connection.execute("ROLLBACK TO SAVEPOINT range")
-
-
 _CONNECTION_LOST = ("08", "57P")
 _ALTERED = ("42P01", "42703", "3F000")  # no such table, column, schema
-
-
-def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
-    """What the source's error means for the range."""
-    fact = f"copying {pages.name} failed{server_said(sqlstate, text)}"
-    if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
-        return RangeFailedError(Verdict.UNAVAILABLE, TransientError(fact, "it is tried again"))
-    if sqlstate in _ALTERED:
-        return RangeFailedError(Verdict.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew"))
-    if sqlstate == "42501" and "row-level" in text:
-        return RangeFailedError(
-            Verdict.REFUSED, TerminalError(fact, "give the role BYPASSRLS, or make it the owner of a table without FORCE")
-        )
-    if sqlstate == "42501":
-        return RangeFailedError(Verdict.REFUSED, TerminalError(fact, f"GRANT SELECT ON {pages.name} to the role"))
-    if sqlstate.startswith("22"):
-        return RangeFailedError(Verdict.REFUSED, TerminalError(fact, "the publication's row filter fails on a row; correct it"))
-    if is_too_large(sqlstate, text):
-        return RangeFailedError(Verdict.REFUSED, TerminalError(fact, f"{TOO_LARGE}; then start with --retry-errored"))
-    return RangeFailedError(Verdict.FAILED, TransientError(fact, "see the source's log"))
-
 
 # One plan for every attempt, the pages in their order: with a row filter another plan would give another order. And all rows or
 # an error, where the role would see only some of them.
@@ -98,11 +47,17 @@ _PINNED: LiteralString = """
 """
 
 
-def copy_ranges(order: CopyOrder, ranges: Iterable[RangeOrder]) -> Iterator[RangeOutcome]:
+def copy_ranges(parameters: CopyParameters, ranges: Iterable[RangeRequest]) -> Iterator[RangeOutcome]:
     """Copies one range after the other; each has its outcome. Blocks."""
     process = _copy_process()
-    for range_order in ranges:
-        yield process.copy(order, range_order)
+    for request in ranges:
+        yield process.copy(parameters, request)
+
+
+@functools.cache
+def _copy_process() -> CopyProcess:
+    """This process's connections."""
+    return CopyProcess()
 
 
 class CopyProcess:
@@ -114,59 +69,59 @@ class CopyProcess:
         self._connection: Connection | None = None
         self._snapshot_name = ""
 
-    def copy(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
-        return self._runner.run(self._copy(order, range_order))
+    def copy(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
+        return self._runner.run(self._copy(parameters, request))
 
     def close(self) -> None:
         """Closes the connections; they are made again when the next range is copied."""
         self._runner.run(self._close())
 
-    async def _copy(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
+    async def _copy(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
         try:
-            return await self._store(order, range_order)
+            return await self._store(parameters, request)
         except RangeFailedError as failure:
-            verdict, error = failure.verdict, failure.error
+            status, error = failure.status, failure.error
         except SnapshotGoneError as gone:
-            verdict, error = Verdict.SNAPSHOT_GONE, gone
+            status, error = RangeStatus.SNAPSHOT_GONE, gone
         except PgsluiceError as raised:
-            verdict = Verdict.UNAVAILABLE if isinstance(raised, TransientError) else Verdict.REFUSED
+            status = RangeStatus.UNAVAILABLE if isinstance(raised, TransientError) else RangeStatus.REFUSED
             error = raised
         except Exception as defect:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
-            verdict = Verdict.FAILED
-            error = TransientError(f"copying {range_order.pages.name} failed ({place_of(defect)})", "it is tried again")
+            status = RangeStatus.FAILED
+            error = TransientError(f"copying {request.pages.name} failed ({place_of(defect)})", "it is tried again")
         await self._disconnect_source()
-        return RangeOutcome(range_order.pages, verdict, error=error)
+        return RangeOutcome(request.pages, status, error=error)
 
-    async def _store(self, order: CopyOrder, range_order: RangeOrder) -> RangeOutcome:
+    async def _store(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
         """The outcome of a range that is stored; it is read unless the stream holds all of it."""
-        names, pages = GroupNames(order.group), range_order.pages
-        client = await self._connected_client(order)
-        subject = names.snapshot_range_subject(order.snapshot_id, pages.table_oid, pages.number)
-        id_prefix = f"{order.system_id}/{order.snapshot_id}/{pages.table_oid}/{pages.number}/"
+        names, pages = GroupNames(parameters.group), request.pages
+        client = await self._connected_client(parameters)
+        subject = names.snapshot_range_subject(parameters.snapshot_id, pages.table_oid, pages.number)
+        id_prefix = f"{parameters.system_id}/{parameters.snapshot_id}/{pages.table_oid}/{pages.number}/"
         publisher = RangePublisher(client, SnapshotStream(client, names), subject, id_prefix)
         try:
             stored = await publisher.resume()
             if stored.headers is not None and stored.headers.is_range_end:
                 rows, size = stored.headers.range_rows, stored.headers.range_bytes
-                return RangeOutcome(pages, Verdict.DONE, rows, size, stored.sequence)
-            return await publish_rows(await self._connected_source(order), publisher, order, range_order)
+                return RangeOutcome(pages, RangeStatus.DONE, rows, size, stored.sequence)
+            return await publish_rows(await self._connected_source(parameters), publisher, parameters, request)
         finally:
             await publisher.close()
 
-    async def _connected_client(self, order: CopyOrder) -> Client:
+    async def _connected_client(self, parameters: CopyParameters) -> Client:
         if self._client is None or self._client.is_closed:
-            self._client = await nats_connection.connect(order.nats, f"pgsluice copy {order.group}")
+            self._client = await nats_connection.connect(parameters.nats, f"pgsluice copy {parameters.group}")
         return self._client
 
-    async def _connected_source(self, order: CopyOrder) -> Connection:
-        if self._snapshot_name != order.snapshot_name:
+    async def _connected_source(self, parameters: CopyParameters) -> Connection:
+        if self._snapshot_name != parameters.snapshot_name:
             await self._disconnect_source()
         if self._connection is None:
-            self._connection = await connect(order.source, raw=True)
-            self._snapshot_name = order.snapshot_name
+            self._connection = await connect(parameters.source, raw=True)
+            self._snapshot_name = parameters.snapshot_name
             try:
                 await begin(self._connection)
-                await import_snapshot(self._connection, order.snapshot_name)
+                await import_snapshot(self._connection, parameters.snapshot_name)
                 await self._connection.execute(_PINNED)
             except psycopg.Error as error:
                 raise sql_error(error, "preparing a connection that copies") from None
@@ -184,7 +139,55 @@ class CopyProcess:
             await nats_connection.disconnect(client)
 
 
-@functools.cache
-def _copy_process() -> CopyProcess:
-    """This process's connections."""
-    return CopyProcess()
+async def publish_rows(
+    connection: Connection, publisher: RangePublisher, parameters: CopyParameters, request: RangeRequest
+) -> RangeOutcome:
+    """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
+    use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
+    messages, pages = RangeMessages(parameters, request), request.pages
+    try:
+        async with locked(connection, pages):
+            async for block in CopyReader(connection).blocks(pages.query, parameters.cut_bytes):
+                for headers, data in messages.next(block):
+                    await publisher.publish(headers, data)
+    except CopyFailedError as failure:
+        raise copy_failure(pages, failure.sqlstate, failure.text) from None
+    except psycopg.Error as error:
+        raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
+    last_sequence = await publisher.flush()
+    return RangeOutcome(pages, RangeStatus.DONE, messages.rows, messages.bytes, last_sequence)
+
+
+@asynccontextmanager
+async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None]:
+    """Keeps the relation as it is while the range is read and no longer: whoever wants to alter the table waits for one range,
+    not for the whole copy. Raises RangeFailedError when it is no longer what the snapshot shows."""
+    await connection.execute("SAVEPOINT range")
+    await connection.execute(pages.lock.encode())
+    cursor = await connection.execute("SELECT coalesce(pg_relation_filenode(%s::oid), 0)::bigint", [pages.relation_oid])
+    if await cursor.fetchone() != (pages.filenode,):
+        error = TransientError(f"{pages.name} was truncated or rewritten while it was copied", "it is copied anew")
+        raise RangeFailedError(RangeStatus.REWRITTEN, error)
+    yield
+    await connection.execute("ROLLBACK TO SAVEPOINT range")
+
+
+def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
+    """What the source's error means for the range."""
+    fact = f"copying {pages.name} failed{server_said(sqlstate, text)}"
+    if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
+        return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again"))
+    if sqlstate in _ALTERED:
+        return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew"))
+    if sqlstate == "42501" and "row-level" in text:
+        return RangeFailedError(
+            RangeStatus.REFUSED, TerminalError(fact, "give the role BYPASSRLS, or make it the owner of a table without FORCE")
+        )
+    if sqlstate == "42501":
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, f"GRANT SELECT ON {pages.name} to the role"))
+    if sqlstate.startswith("22"):
+        error = TerminalError(fact, "the publication's row filter fails on a row; correct it")
+        return RangeFailedError(RangeStatus.REFUSED, error)
+    if is_too_large(sqlstate, text):
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, f"{TOO_LARGE}; then start with --retry-errored"))
+    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log"))

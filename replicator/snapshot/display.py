@@ -1,7 +1,4 @@
-"""How far a copy is and how fast: pure, no I/O.
-
-Showing people how far a copy is: bars on a terminal, a log line now and then otherwise.
-"""
+"""How far a copy is and how fast, shown to people: bars on a terminal, a log line now and then otherwise."""
 
 from __future__ import annotations
 
@@ -16,9 +13,15 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import Phase, TableRecord
+
+LOG_INTERVAL_S = 10.0
+REFRESH_INTERVAL_S = 0.25
+MOST_BARS = 8  # for tables; with hundreds of them a terminal has no room for all
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,9 @@ class Figures:
         return self.elapsed_s * (self.pages_total - self.pages_done) / self.pages_done
 
 
-def measure(book: TableBook, finished_before: frozenset[int], elapsed_s: float) -> Figures:
+def measure(progress: TableProgress, finished_before: frozenset[int], elapsed_s: float) -> Figures:
     """Figures of the tables that this run copies: those of ``finished_before`` are left out."""
-    records = [record for record in book.records if record.oid not in finished_before]
+    records = [record for record in progress.records if record.oid not in finished_before]
     copied = [record for record in records if record.phase in (Phase.DATA_SYNC, Phase.FINISHED_COPY)]
     return Figures(
         tables=len(records),
@@ -64,31 +67,24 @@ def measure(book: TableBook, finished_before: frozenset[int], elapsed_s: float) 
         tables_errored=sum(record.phase is Phase.ERRORED for record in records),
         rows=sum(record.rows for record in copied),
         bytes=sum(record.bytes for record in copied),
-        pages_done=sum(book.copied_page_bytes(record.oid) for record in copied),
+        pages_done=sum(progress.copied_page_bytes(record.oid) for record in copied),
         pages_total=sum(record.bytes_total for record in copied),
         elapsed_s=elapsed_s,
     )
 
 
-LOG_INTERVAL_S = 10.0
-REFRESH_INTERVAL_S = 0.25
-MOST_BARS = 8  # for tables; with hundreds of them a terminal has no room for all
-
-log = telemetry.logger(__name__)
-
-
-async def show_progress(book: TableBook) -> None:
+async def show_progress(progress: TableProgress) -> None:
     """Runs until it is cancelled."""
-    finished_before = frozenset(record.oid for record in book.records if not record.phase.is_waiting_for_copy)
+    finished_before = frozenset(record.oid for record in progress.records if not record.phase.is_waiting_for_copy)
     started = time.monotonic()
 
     def look() -> Figures:
-        return measure(book, finished_before, time.monotonic() - started)
+        return measure(progress, finished_before, time.monotonic() - started)
 
     if sys.stderr.isatty():
         with _bars() as bars:
             while True:
-                bars.show(look(), book)
+                bars.show(look(), progress)
                 await asyncio.sleep(REFRESH_INTERVAL_S)
     while True:
         await asyncio.sleep(LOG_INTERVAL_S)
@@ -111,31 +107,31 @@ def log_figures(event: str, figures: Figures) -> None:
 class _Bars:
     """One bar for the whole copy and one for each of the tables being copied."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._total = progress.add_task("all tables", total=None, figures="")
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._total = bars.add_task("all tables", total=None, figures="")
         self._tables: dict[int, TaskID] = {}
 
-    def show(self, figures: Figures, book: TableBook) -> None:
+    def show(self, figures: Figures, progress: TableProgress) -> None:
         speed = f"{figures.rows_per_s:,.0f} rows/s  {figures.bytes_per_s / 1e6:,.1f} MB/s  {figures.rows:,} rows"
-        self._progress.update(
+        self._bars.update(
             self._total,
             description=f"{figures.tables_done}/{figures.tables} tables",
             total=figures.pages_total or None,
             completed=figures.pages_done,
             figures=speed,
         )
-        copied = [record for record in book.records if record.phase is Phase.DATA_SYNC and record.ranges_done]
+        copied = [record for record in progress.records if record.phase is Phase.DATA_SYNC and record.ranges_done]
         shown = {record.oid: record for record in sorted(copied, key=lambda record: -record.bytes_total)[:MOST_BARS]}
         for oid in self._tables.keys() - shown.keys():
-            self._progress.remove_task(self._tables.pop(oid))
+            self._bars.remove_task(self._tables.pop(oid))
         for oid, record in shown.items():
-            self._show_table(oid, record, book.copied_page_bytes(oid))
+            self._show_table(oid, record, progress.copied_page_bytes(oid))
 
     def _show_table(self, oid: int, record: TableRecord, pages_done: int) -> None:
         if oid not in self._tables:
-            self._tables[oid] = self._progress.add_task(record.qualified_name, figures="")
-        self._progress.update(
+            self._tables[oid] = self._bars.add_task(record.qualified_name, figures="")
+        self._bars.update(
             self._tables[oid],
             total=record.bytes_total,
             completed=pages_done,
@@ -154,10 +150,10 @@ def _bars() -> Iterator[_Bars]:
         TextColumn("{task.fields[figures]}"),
     )
     handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         streams = [handler.setStream(sys.stderr) for handler in handlers]  # rich has put its own there
         try:
-            yield _Bars(progress)
+            yield _Bars(bars)
         finally:
             for handler, stream in zip(handlers, streams, strict=True):
                 if stream is not None:

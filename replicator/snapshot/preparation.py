@@ -10,8 +10,8 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.membership.group_publication import select_group_tables
 from pgsluice.replicator.membership.membership import Membership, load_membership
-from pgsluice.replicator.snapshot.copy_state import CopyWishes, Origin, check_origin, resume_copy
-from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.snapshot.copy_state import CopyOrigin, CopyWishes, check_copy_origin, resume_copy
+from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import find_publication
 from pgsluice.replicator.source.slot import check_free_slots, check_slot, find_slot
@@ -33,7 +33,7 @@ _LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice c
 
 @dataclass(slots=True)
 class PreparedCopy:
-    """One group's copy. ``record`` is the ledger's of the copy as a whole, ``book`` has those of the selected tables."""
+    """One group's copy. ``record`` is the ledger's of the copy as a whole, ``progress`` has those of the selected tables."""
 
     names: GroupNames
     facts: SourceFacts
@@ -42,7 +42,7 @@ class PreparedCopy:
     bucket: StateBucket
     ledger: Ledger
     record: SnapshotRecord
-    book: TableBook
+    progress: TableProgress
 
     async def store(self, record: SnapshotRecord) -> None:
         await self.ledger.store_snapshot(record)
@@ -72,14 +72,14 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     ledger = Ledger(bucket)
     content = await ledger.load()
     mode = CopyMode.COPY_AND_STREAM if copy.then_stream else CopyMode.COPY
-    origin = Origin(system_id, facts.database, state.created)
-    check_origin(content.snapshot, origin, mode)
+    origin = CopyOrigin(system_id, facts.database, state.created)
+    check_copy_origin(content.snapshot, origin, mode)
 
     resumption = resume_copy(content, tables, _wishes(settings, copy, tables, await _membership(source, names, bucket)))
-    book = TableBook(ledger, resumption.records)
+    progress = TableProgress(ledger, resumption.records)
     record = content.snapshot or _new_record(origin, mode)
-    prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, book)
-    if book.waiting:
+    prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, progress)
+    if progress.waiting:
         await prepared.store(replace(prepared.record, state=CopyState.RUNNING, finished_at="", last_sequence=0))
     for changed in resumption.changed:
         await ledger.store_table(changed)
@@ -114,7 +114,7 @@ def _wishes(
     )
 
 
-def _new_record(origin: Origin, mode: CopyMode) -> SnapshotRecord:
+def _new_record(origin: CopyOrigin, mode: CopyMode) -> SnapshotRecord:
     return SnapshotRecord(
         id="",
         lsn="",

@@ -1,6 +1,6 @@
 """Publishing the rows of one page range, each message once, whoever tries it and how often.
 
-The messages of a range are a function of its rows (``copy_reader`` cuts them the same way each time), and each names the
+The messages of a range are a function of its rows (``range_reader`` cuts them the same way each time), and each names the
 stream sequence of the one before it on its subject. So of two publishers of one range only one can store message n, and it is
 the message that the other would have stored. One that finds its place taken looks how far the range has come and goes on there.
 Nothing depends on JetStream's duplicate window.

@@ -1,9 +1,7 @@
-"""The messages of one page range, a function of its rows: pure, no I/O.
-
-COPY TO STDOUT received through libpq and cut into pieces of whole rows.
+"""One page range as messages: COPY TO STDOUT received through libpq, cut into blocks of whole rows, and numbered.
 
 libpq gives one row at a time (manual: "Functions Associated with the COPY Command"), so the loop does no more for a row than
-one call, one append and one comparison. Where a piece ends depends on the rows alone: the same rows give the same pieces.
+one call, one append and one comparison. Where a block ends depends on the rows alone: the same rows give the same messages.
 """
 
 from __future__ import annotations
@@ -15,57 +13,20 @@ from typing import NamedTuple
 import psycopg
 from psycopg import pq
 
-from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder
+from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.source.connection import Connection
 from pgsluice.shared.wire.message import Chunk
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 
+ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
 
-class Piece(NamedTuple):
+
+class RowBlock(NamedTuple):
     """COPY text: ``rows`` whole rows, each ended by a line feed. ``is_last``: the range has no more."""
 
     rows: int
     data: bytes
     is_last: bool
-
-
-class RangeMessages:
-    """Numbers the messages and counts what is in them; to be given every piece of the range in order."""
-
-    def __init__(self, order: CopyOrder, range_order: RangeOrder) -> None:
-        self._order = order
-        self._range_order = range_order
-        self._number = 0
-        self.rows = 0
-        self.bytes = 0
-
-    def next(self, piece: Piece) -> Iterator[tuple[SnapshotHeaders, bytes]]:
-        """One message, or several chunks when the piece's body is too large for one; a body counts with its last chunk."""
-        body, size = self._range_order.head + piece.data, self._order.chunk_bytes
-        count = max(1, -(-len(body) // size))
-        for index in range(1, count + 1):
-            chunk = Chunk(index, count)
-            if chunk.is_last:
-                self.rows += piece.rows
-                self.bytes += len(piece.data)
-            self._number += 1
-            headers = SnapshotHeaders(
-                snapshot=self._order.snapshot_id,
-                oid=self._range_order.pages.table_oid,
-                attempt=self._range_order.attempt,
-                range_number=self._range_order.pages.number,
-                number=self._number,
-                rows=piece.rows if chunk.is_last else 0,
-                range_rows=self.rows,
-                range_bytes=self.bytes,
-                is_range_end=piece.is_last and chunk.is_last,
-                chunk=chunk,
-                ledger_revision=self._range_order.ledger_revision,
-            )
-            yield headers, body if count == 1 else body[(index - 1) * size : index * size]
-
-
-ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
 
 
 class CopyFailedError(Exception):
@@ -84,7 +45,7 @@ class CopyReader:
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
 
-    async def pieces(self, query: str, cut_bytes: int) -> AsyncIterator[Piece]:
+    async def blocks(self, query: str, cut_bytes: int) -> AsyncIterator[RowBlock]:
         """Pieces of at least ``cut_bytes`` and at most one row more, but for the last one, which may be empty; there is always a
         last one. Raises CopyFailedError."""
         await self._start(query)
@@ -103,14 +64,14 @@ class CopyReader:
                 rows.append(bytes(row))
                 size += length
                 if size >= cut_bytes:
-                    yield Piece(len(rows), b"".join(rows), is_last=False)
+                    yield RowBlock(len(rows), b"".join(rows), is_last=False)
                     rows, size = [], 0
             elif length == 0:
                 await self._wait_socket(readable=True)
             else:
                 break
         await self._finish()
-        yield Piece(len(rows), b"".join(rows), is_last=True)
+        yield RowBlock(len(rows), b"".join(rows), is_last=True)
 
     async def _start(self, query: str) -> None:
         self._pgconn.send_query(query.encode())
@@ -165,3 +126,42 @@ def copy_failed(result: pq.abc.PGresult) -> CopyFailedError:
     sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
     return CopyFailedError(sqlstate, " ".join(text.split()))
+
+
+class RangeMessages:
+    """The messages of a range, a function of its rows: pure.
+
+    Numbers them and counts what is in them; to be given every block of the range in order.
+    """
+
+    def __init__(self, parameters: CopyParameters, request: RangeRequest) -> None:
+        self._parameters = parameters
+        self._request = request
+        self._number = 0
+        self.rows = 0
+        self.bytes = 0
+
+    def next(self, block: RowBlock) -> Iterator[tuple[SnapshotHeaders, bytes]]:
+        """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk."""
+        body, size = self._request.head + block.data, self._parameters.chunk_bytes
+        count = max(1, -(-len(body) // size))
+        for index in range(1, count + 1):
+            chunk = Chunk(index, count)
+            if chunk.is_last:
+                self.rows += block.rows
+                self.bytes += len(block.data)
+            self._number += 1
+            headers = SnapshotHeaders(
+                snapshot=self._parameters.snapshot_id,
+                oid=self._request.pages.table_oid,
+                attempt=self._request.attempt,
+                range_number=self._request.pages.number,
+                number=self._number,
+                rows=block.rows if chunk.is_last else 0,
+                range_rows=self.rows,
+                range_bytes=self.bytes,
+                is_range_end=block.is_last and chunk.is_last,
+                chunk=chunk,
+                ledger_revision=self._request.ledger_revision,
+            )
+            yield headers, body if count == 1 else body[(index - 1) * size : index * size]

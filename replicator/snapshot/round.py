@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
+from pgsluice.replicator.retention import RunningCopyRetention
 from pgsluice.replicator.snapshot.copy_state import begin_attempt
-from pgsluice.replicator.snapshot.copying import Copying
+from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
-from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder
 from pgsluice.replicator.snapshot.plan import CopiedTable, plan_ranges
 from pgsluice.replicator.snapshot.preparation import PreparedCopy
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
-from pgsluice.replicator.snapshot.room import CopyRoom
-from pgsluice.replicator.snapshot.schedule import Schedule
+from pgsluice.replicator.snapshot.schedule import Schedule, ScheduleRun
 from pgsluice.replicator.snapshot.spark_job import most_tasks, run_job
 from pgsluice.replicator.source.catalog import read_tables
 from pgsluice.replicator.tasks import run_until_first
@@ -36,7 +35,7 @@ log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
+class CopyRuntime:
     """What carries a copy: NATS, Spark, and threads that wait for Spark's jobs."""
 
     client: Client
@@ -47,19 +46,19 @@ class Machinery:
 class Round:
     """``run`` once."""
 
-    def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, machinery: Machinery) -> None:
+    def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
         self._settings = settings
         self._copy = copy
         self._prepared = prepared
-        self._book = prepared.book
-        self._machinery = machinery
+        self._progress = prepared.progress
+        self._runtime = runtime
 
     async def run(self) -> set[int]:
         """Returns the oids of tables that have to wait for another round; the others are finished or errored then. Raises
         SnapshotGoneError when the snapshot died, TransientError when source or broker failed before the copy could begin."""
-        for record in self._book.waiting:
-            self._book.put(begin_attempt(record))
-        await self._book.write()
+        for record in self._progress.waiting:
+            self._progress.put(begin_attempt(record))
+        await self._progress.write()
         keeper = await self._export()
         try:
             tables = await self._plan(keeper)
@@ -76,23 +75,23 @@ class Round:
 
     async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
         """The tables that can be copied; the others are errored."""
-        waiting = {record.oid: record for record in self._book.waiting}
+        waiting = {record.oid: record for record in self._progress.waiting}
         read = await read_tables(keeper.source, self._prepared.names, list(waiting), self._prepared.facts.major_version)
         for table in read:
             del waiting[table.table.oid]
             if table.obstacle is not None:
-                self._book.note_errored(table.table.oid, table.obstacle)
+                self._progress.note_errored(table.table.oid, table.obstacle)
         for oid, record in waiting.items():
             error = TerminalError(f"table {record.qualified_name} does not exist any more", "start again without it")
-            self._book.note_errored(oid, error)
+            self._progress.note_errored(oid, error)
         return [table for table in read if table.obstacle is None]
 
-    async def _announce(self, snapshot: ExportedSnapshot, tables: Sequence[CopiedTable]) -> list[list[RangeOrder]]:
+    async def _announce(self, snapshot: ExportedSnapshot, tables: Sequence[CopiedTable]) -> list[list[RangeRequest]]:
         """Tells ledger and stream what the snapshot copies; gives each table's ranges."""
         prepared = self._prepared
         await prepared.store(replace(prepared.record, id=snapshot.id, lsn=format_lsn(snapshot.lsn)))
-        records = {record.oid: record for record in self._book.waiting}
-        tasks = min(self._copy.workers_per_table, most_tasks(self._machinery.spark, self._copy.connections))
+        records = {record.oid: record for record in self._progress.waiting}
+        tasks = min(self._copy.workers_per_table, most_tasks(self._runtime.spark, self._copy.connections))
         planned_ranges = {}
         for table in tables:
             planned = plan_ranges(table, self._copy.range_bytes, prepared.facts.page_bytes, tasks)
@@ -104,24 +103,24 @@ class Round:
                 bytes_total=sum(pages.size_bytes for pages in planned),
                 ranges=len(planned),
             )
-            self._book.put(record)
+            self._progress.put(record)
             planned_ranges[table.table.oid] = planned
-        await self._book.write()
-        orders = []
+        await self._progress.write()
+        requests = []
         for table in tables:
             oid, head = table.table.oid, encode_table(table.table)
-            attempt, revision = records[oid].attempt, self._book.written_revision(oid)
+            attempt, revision = records[oid].attempt, self._progress.written_revision(oid)
             await self._publish_begin(snapshot, oid, attempt, head, revision)
-            self._book.note_begun(oid)
-            orders.append([RangeOrder(pages, attempt, head, revision) for pages in planned_ranges[oid]])
+            self._progress.note_begun(oid)
+            requests.append([RangeRequest(pages, attempt, head, revision) for pages in planned_ranges[oid]])
         log.info(
             "copying tables",
             snapshot=snapshot.id,
             tables=len(tables),
-            ranges=sum(len(ranges) for ranges in orders),
+            ranges=sum(len(ranges) for ranges in requests),
             bytes=sum(table.size_bytes for table in tables),
         )
-        return orders
+        return requests
 
     async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes, revision: int) -> None:
         prepared = self._prepared
@@ -139,15 +138,15 @@ class Round:
         )
         subject = prepared.names.snapshot_begin_subject(snapshot.id, oid)
         id_prefix = f"{prepared.system_id}/{snapshot.id}/{oid}/begin/"
-        publisher = RangePublisher(self._machinery.client, prepared.stream, subject, id_prefix)
+        publisher = RangePublisher(self._runtime.client, prepared.stream, subject, id_prefix)
         try:
             await publisher.publish(headers, head)
             await publisher.flush()
         finally:
             await publisher.close()
 
-    async def _copy_ranges(self, keeper: SnapshotKeeper, ranges: Sequence[Sequence[RangeOrder]]) -> set[int]:
-        order = CopyOrder(
+    async def _copy_ranges(self, keeper: SnapshotKeeper, ranges: Sequence[Sequence[RangeRequest]]) -> set[int]:
+        parameters = CopyParameters(
             group=self._settings.group,
             source=self._settings.source,
             nats=self._settings.nats,
@@ -155,15 +154,15 @@ class Round:
             snapshot_name=keeper.snapshot.name,
             snapshot_id=keeper.snapshot.id,
             cut_bytes=CUT_BYTES,
-            chunk_bytes=self._machinery.client.max_payload - HEADER_BYTES,
+            chunk_bytes=self._runtime.client.max_payload - HEADER_BYTES,
         )
-        spark = self._machinery.spark
+        spark = self._runtime.spark
         schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
-        job = functools.partial(run_job, spark, order)
-        copying = Copying(schedule, job, most_tasks(spark, self._copy.connections), self._machinery.threads, self._book)
-        room = CopyRoom(self._prepared.stream, self._prepared.bucket, copying.borders)
+        job = functools.partial(run_job, spark, parameters)
+        run = ScheduleRun(schedule, job, most_tasks(spark, self._copy.connections), self._runtime.threads, self._progress)
+        retention = RunningCopyRetention(self._prepared.stream, self._prepared.bucket, run.settled.removable)
         try:
-            await run_until_first([copying.run(), keeper.watch(), room.run()])
+            await run_until_first([run.run(), keeper.watch(), retention.run()])
         finally:
             spark.cancel_jobs()
-        return copying.rewritten
+        return run.rewritten

@@ -19,9 +19,9 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.snapshot.display import show_progress
 from pgsluice.replicator.snapshot.preparation import PreparedCopy, prepare_copy
-from pgsluice.replicator.snapshot.round import Machinery, Round
+from pgsluice.replicator.snapshot.round import CopyRuntime, Round
 from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
-from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
@@ -70,11 +70,11 @@ class Snapshot:
         Without a stream to follow, raises TerminalError when a table is errored.
         """
         assert self._prepared is not None
-        book = self._prepared.book
-        if book.waiting:
-            await run_until_first([self._copy_waiting(self._prepared), book.run(), _wait(stop)])
-            await self._until_answered(book.write, stop)
-        if not book.waiting:
+        progress = self._prepared.progress
+        if progress.waiting:
+            await run_until_first([self._copy_waiting(self._prepared), progress.run(), _wait(stop)])
+            await self._until_answered(progress.write, stop)
+        if not progress.waiting:
             await self._until_answered(partial(self._finish, self._prepared), stop)
         await self.close()
 
@@ -97,14 +97,14 @@ class Snapshot:
 
     async def _copy_waiting(self, prepared: PreparedCopy) -> None:
         assert self._client is not None
-        log.info("starting Spark", tables=len(prepared.book.waiting))
+        log.info("starting Spark", tables=len(prepared.progress.waiting))
         with self._spark.while_it_lives():
             self._starting = asyncio.get_running_loop().run_in_executor(
                 self._threads, start_spark, self._spark, self._copy.connections
             )
             await self._started(self._starting)
-            machinery = Machinery(self._client, self._spark, self._threads)
-            await run_until_first([self._run_rounds(prepared, machinery), show_progress(prepared.book)])
+            runtime = CopyRuntime(self._client, self._spark, self._threads)
+            await run_until_first([self._run_rounds(prepared, runtime), show_progress(prepared.progress)])
 
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
@@ -126,18 +126,18 @@ class Snapshot:
                 log.warning("waiting for Spark executors", master=self._spark.context.master)
         starting.result()
 
-    async def _run_rounds(self, prepared: PreparedCopy, machinery: Machinery) -> None:
+    async def _run_rounds(self, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
         backoff = Backoff()
-        while prepared.book.waiting:
+        while prepared.progress.waiting:
             try:
-                rewritten = await Round(self._settings, self._copy, prepared, machinery).run()
-                self._note_rewritten(prepared.book, rewritten)
+                rewritten = await Round(self._settings, self._copy, prepared, runtime).run()
+                self._note_rewritten(prepared.progress, rewritten)
             except TransientError as error:
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
                 await asyncio.sleep(pause_s)
 
-    def _note_rewritten(self, book: TableBook, oids: set[int]) -> None:
+    def _note_rewritten(self, progress: TableProgress, oids: set[int]) -> None:
         self._rewritten.update(oids)
         for oid in oids:
             if self._rewritten[oid] >= MOST_ROUNDS:
@@ -145,27 +145,27 @@ class Snapshot:
                     f"the table was truncated or rewritten during {MOST_ROUNDS} attempts to copy it",
                     "keep TRUNCATE, VACUUM FULL, CLUSTER and ALTER TABLE away from it, then start with --retry-errored",
                 )
-                book.note_errored(oid, error)
+                progress.note_errored(oid, error)
 
     async def _finish(self, prepared: PreparedCopy) -> None:
-        book = prepared.book
+        progress = prepared.progress
         if prepared.record.state is CopyState.RUNNING:
             state = await prepared.stream.state()
             if state is None:
                 raise TerminalError(f"stream {prepared.stream.name} is gone", "run 'pgsluice drop' and start again")
             finished = replace(prepared.record, state=CopyState.FINISHED, finished_at=now(), last_sequence=state.last_sequence)
             await prepared.store(finished)
-        copied = [record for record in book.records if not record.error]
+        copied = [record for record in progress.records if not record.error]
         log.info(
             "copy is finished",
             tables=len(copied),
-            errored=len(book.errored),
+            errored=len(progress.errored),
             rows=sum(record.rows for record in copied),
             bytes=sum(record.bytes for record in copied),
             sequence=prepared.record.last_sequence,
         )
-        if book.errored and prepared.record.mode is CopyMode.COPY:
-            names = ", ".join(record.qualified_name for record in book.errored)
+        if progress.errored and prepared.record.mode is CopyMode.COPY:
+            names = ", ".join(record.qualified_name for record in progress.errored)
             raise TerminalError(f"not copied: {names}", "see above and 'pgsluice status' for the reasons")
 
 

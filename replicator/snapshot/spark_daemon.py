@@ -1,6 +1,6 @@
 """The process that Spark forks Python workers from, with the imports of a copy done once, before the first fork.
 
-Spark starts it as ``python -m replicator.snapshot.spark_daemon`` in the place of ``pyspark.daemon``.
+Spark starts it as ``python -m pgsluice.replicator.snapshot.spark_daemon`` in the place of ``pyspark.daemon``.
 """
 
 import gc

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pgsluice.replicator.snapshot.copy_task import copy_ranges
-from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome, Verdict
+from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark.session import Spark, failure_reason
 
@@ -51,19 +51,19 @@ def most_tasks(spark: Spark, connections: int) -> int:
     return min(connections, spark.parallelism) if is_local else connections
 
 
-def run_job(spark: Spark, order: CopyOrder, ranges: Sequence[RangeOrder]) -> list[RangeOutcome]:
+def run_job(spark: Spark, parameters: CopyParameters, ranges: Sequence[RangeRequest]) -> list[RangeOutcome]:
     """Each range's outcome. Blocks; several threads may call it at a time. What PySpark raises when the JVM has died is not
     caught."""
     try:
         one_task = spark.context.parallelize(range(1), 1)
-        outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, order, ranges)).collect()
+        outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, parameters, ranges)).collect()
     except (Py4JError, PySparkException, OSError) as failure:
         if spark.has_died:  # no table's fault
             raise
         error = TransientError(
             f"a Spark task that copied ended without an outcome ({failure_reason(failure)})", "see Spark's log"
         )
-        return [RangeOutcome(range_order.pages, Verdict.FAILED, error=error) for range_order in ranges]
+        return [RangeOutcome(request.pages, RangeStatus.FAILED, error=error) for request in ranges]
     return outcomes
 
 
@@ -71,5 +71,5 @@ def _nothing(_: Iterator[int]) -> None:
     pass
 
 
-def _copy(order: CopyOrder, ranges: Sequence[RangeOrder], _: Iterator[int]) -> Iterator[RangeOutcome]:
-    return copy_ranges(order, ranges)
+def _copy(parameters: CopyParameters, ranges: Sequence[RangeRequest], _: Iterator[int]) -> Iterator[RangeOutcome]:
+    return copy_ranges(parameters, ranges)

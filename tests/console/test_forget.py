@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from pgsluice.console import forget as forget_module
 from pgsluice.console import program
 from pgsluice.console.forget import run
-from pgsluice.replicator.snapshot.room import applied_by_all as copied_by_all
+from pgsluice.replicator.retention import copied_by_all
 from pgsluice.shared.broker.bucket import StateBucket, lease_key, position_key, worker_key
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream

@@ -1,15 +1,27 @@
-"""What is removed from the change stream, and what never is."""
+"""What is removed from a group's two streams, and what never is."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pgsluice.replicator.retention import Retention
+import pytest
+from nats.aio.client import Client
+
+from pgsluice.replicator.retention import ChangeRetention, FinishedCopyRetention, RunningCopyRetention
+from pgsluice.replicator.snapshot.schedule import SettledRanges
 from pgsluice.shared.broker.bucket import StateBucket, worker_key
-from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.conftest import Group
+from tests.servers import NatsServer
 
 
 def purge(replication: Group, retention_s: float, **applied: int) -> int:
@@ -21,7 +33,7 @@ def purge(replication: Group, retention_s: float, **applied: int) -> int:
         for worker, sequence in applied.items():
             record: dict[str, Any] = {"sequence": sequence, "stream_created": state.created}
             await bucket.put(worker_key(worker), record)
-        return await Retention(stream, bucket, retention_s).purge()
+        return await ChangeRetention(stream, bucket, retention_s).purge()
 
     removed = replication.with_broker(call)
     assert isinstance(removed, int)
@@ -38,7 +50,7 @@ def test_a_sequence_of_a_stream_that_counts_anew_removes_nothing_that_is_not_app
         assert first is not None
         applied = format_lsn(MessageHeaders.decode(first.headers).last.commit_lsn)
         await bucket.put(worker_key("w"), {"sequence": 4, "commit_lsn": applied, "stream_created": state.created})
-        return await Retention(stream, bucket, 0).purge()
+        return await ChangeRetention(stream, bucket, 0).purge()
 
     assert replication.with_broker(call) == 0
 
@@ -93,3 +105,81 @@ def test_a_worker_of_an_earlier_stream_holds_everything(replication: Group) -> N
 
     replication.with_broker(register)
     assert purge(replication, retention_s=0, only=3) == 0
+
+
+class CopyStream:
+    """A small snapshot stream and a bucket."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self.client = client
+        self.names = GroupNames(group)
+        self.stream = SnapshotStream(client, self.names)
+        self.bucket = StateBucket(client, self.names)
+
+    async def publish(self, messages: int) -> None:
+        for _ in range(messages):
+            await self.client.jetstream().publish(self.names.snapshot_range_subject("s", 1, 1), bytes(10_000))
+
+    async def state(self) -> StreamState:
+        state = await self.stream.state()
+        assert state is not None
+        return state
+
+
+@pytest.fixture
+async def place(group: str, nats_server: NatsServer) -> AsyncIterator[CopyStream]:
+    client = await connect(nats_server.settings(), "test")
+    made = CopyStream(client, group)
+    settings = StreamSettings(1, (), 200_000, 60.0)
+    await made.stream.ensure(settings)
+    await made.bucket.ensure(settings)
+    yield made
+    await client.close()
+
+
+async def test_room_is_made_when_the_stream_is_half_full_and_every_worker_applied_it(place: CopyStream) -> None:
+    settled = SettledRanges()
+    retention = RunningCopyRetention(place.stream, place.bucket, settled.removable)
+    await place.publish(5)
+    settled.note(5, frozenset())
+    await place.bucket.put(worker_key("fast"), {"snapshot_sequence": 15})
+    await retention.purge()
+    assert (await place.state()).messages == 5
+    await place.publish(10)
+    settled.note(15, frozenset())
+    await retention.purge()
+    assert (await place.state()).first_sequence == 16
+    await place.publish(12)
+    settled.note(27, frozenset())
+    await place.bucket.put(worker_key("fast"), {"snapshot_sequence": 27})
+    await place.bucket.put(worker_key("slow"), {"snapshot_sequence": 20})
+    await retention.purge()
+    assert (await place.state()).first_sequence == 16
+
+
+async def test_without_a_worker_no_copied_rows_are_removed(place: CopyStream) -> None:
+    settled = SettledRanges()
+    await place.publish(15)
+    settled.note(15, frozenset())
+    await RunningCopyRetention(place.stream, place.bucket, settled.removable).purge()
+    assert (await place.state()).messages == 15
+
+
+def finished(last_sequence: int, age: timedelta) -> SnapshotRecord:
+    at = (datetime.now(UTC) - age).isoformat()
+    return SnapshotRecord("s", "0/1", CopyState.FINISHED, CopyMode.COPY, at, at, last_sequence, "7", "shop", "then")
+
+
+async def test_a_finished_copy_goes_when_it_is_old_and_applied(place: CopyStream) -> None:
+    retention, ledger = FinishedCopyRetention(place.stream, place.bucket, 60.0), Ledger(place.bucket)
+    await place.publish(5)
+    await place.bucket.put(worker_key("w"), {"snapshot_sequence": 5})
+    young, old = finished(5, timedelta(seconds=50)), finished(5, timedelta(seconds=70))
+    for record in (young, replace(old, last_sequence=6), replace(old, state=CopyState.RUNNING)):
+        await ledger.store_snapshot(record)
+        await retention.purge()
+        assert (await place.state()).messages == 5
+    await ledger.store_snapshot(old)
+    await retention.purge()
+    state = await place.state()
+    assert (state.messages, state.last_sequence) == (0, 5)

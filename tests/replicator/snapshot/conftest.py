@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from pgsluice.replicator.snapshot.copy_task import CopyProcess
+from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.snapshot.orders import CopyOrder, RangeOrder, RangeOutcome
 from pgsluice.replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
 from pgsluice.replicator.source.catalog import read_tables
 from pgsluice.shared.broker.connection import connect
@@ -56,14 +56,16 @@ class Copier:
         return asyncio.run(read())
 
     @asynccontextmanager
-    async def snapshot(self, table: str, range_bytes: int = PAGE_BYTES) -> AsyncIterator[tuple[CopyOrder, list[RangeOrder]]]:
-        """The orders of a copy of one table, while its snapshot is kept; the begin message is published."""
+    async def snapshot(
+        self, table: str, range_bytes: int = PAGE_BYTES
+    ) -> AsyncIterator[tuple[CopyParameters, list[RangeRequest]]]:
+        """The requests of a copy of one table, while its snapshot is kept; the begin message is published."""
         keeper = await SnapshotKeeper.export_at_slot(self.source.settings, 60.0)
         client = await connect(self.nats, "test")
         try:
             await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, 86_400.0))
             [copied] = await read_tables(keeper.source, self.names, [self.oid(table)], self.source.server.version)
-            order = CopyOrder(
+            parameters = CopyParameters(
                 group=self.group,
                 source=self.source.settings,
                 nats=self.nats,
@@ -77,7 +79,7 @@ class Copier:
             begin = SnapshotHeaders(keeper.snapshot.id, copied.table.oid, 1, None, 1, 0, 0, 0, False)
             subject = self.names.snapshot_begin_subject(keeper.snapshot.id, copied.table.oid)
             await client.jetstream().publish(subject, head, headers=begin.encode())
-            yield order, [RangeOrder(pages, 1, head) for pages in plan_ranges(copied, range_bytes, PAGE_BYTES)]
+            yield parameters, [RangeRequest(pages, 1, head) for pages in plan_ranges(copied, range_bytes, PAGE_BYTES)]
         finally:
             await client.close()
             await keeper.close()
@@ -95,9 +97,9 @@ def copy_process() -> Iterator[CopyProcess]:
     process.close()
 
 
-async def copy_all(process: CopyProcess, order: CopyOrder, ranges: list[RangeOrder]) -> list[RangeOutcome]:
+async def copy_all(process: CopyProcess, parameters: CopyParameters, ranges: list[RangeRequest]) -> list[RangeOutcome]:
     """The ranges' outcomes, one after the other; the process has a loop of its own, so it runs in a thread."""
-    return await asyncio.to_thread(lambda: [process.copy(order, range_order) for range_order in ranges])
+    return await asyncio.to_thread(lambda: [process.copy(parameters, request) for request in ranges])
 
 
 def page_range(oid: int = 1, number: int = 1, size_bytes: int = PAGE_BYTES, name: str = "public.t") -> PageRange:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.replicator.snapshot.copy_state import CopyWishes, Origin, begin_attempt, check_origin, resume_copy
+from pgsluice.replicator.snapshot.copy_state import CopyOrigin, CopyWishes, begin_attempt, check_copy_origin, resume_copy
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.errors import TerminalError, UsageError
 
-ORIGIN = Origin("7", "shop", "2026-01-01T00:00:00Z")
+ORIGIN = CopyOrigin("7", "shop", "2026-01-01T00:00:00Z")
 RUNNING = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "then", "", 0, "7", "shop", "2026-01-01T00:00:00Z")
 
 
@@ -93,8 +93,8 @@ def test_an_attempt_counts_when_a_snapshot_had_begun_the_table() -> None:
 
 
 def test_a_copy_goes_on_from_where_it_came() -> None:
-    check_origin(RUNNING, ORIGIN, CopyMode.COPY)
-    check_origin(None, ORIGIN, CopyMode.COPY)
+    check_copy_origin(RUNNING, ORIGIN, CopyMode.COPY)
+    check_copy_origin(None, ORIGIN, CopyMode.COPY)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_copy_goes_on_from_where_it_came() -> None:
 )
 def test_another_source_or_stream_is_refused(changed: dict[str, str], sentence: str) -> None:
     with pytest.raises(TerminalError, match=sentence):
-        check_origin(RUNNING, replace(ORIGIN, **changed), CopyMode.COPY)
+        check_copy_origin(RUNNING, replace(ORIGIN, **changed), CopyMode.COPY)
 
 
 def test_another_mode_is_refused() -> None:
     with pytest.raises(UsageError, match="this group was started with --copy, not with --copy-and-stream"):
-        check_origin(RUNNING, ORIGIN, CopyMode.COPY_AND_STREAM)
+        check_copy_origin(RUNNING, ORIGIN, CopyMode.COPY_AND_STREAM)

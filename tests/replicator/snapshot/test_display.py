@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.replicator.snapshot import display
+from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeStatus
 from pgsluice.replicator.snapshot.display import Figures, measure
-from pgsluice.replicator.snapshot.orders import RangeOutcome, Verdict
-from pgsluice.replicator.snapshot.table_book import TableBook
+from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from tests.replicator.snapshot.conftest import page_range
 
@@ -24,16 +24,16 @@ class NoBucket:
     """Nothing here is written."""
 
 
-def book(*records: TableRecord) -> TableBook:
-    return TableBook(Ledger(NoBucket()), records)  # type: ignore[arg-type]
+def book(*records: TableRecord) -> TableProgress:
+    return TableProgress(Ledger(NoBucket()), records)  # type: ignore[arg-type]
 
 
 def table(oid: int, phase: Phase, ranges: int = 4) -> TableRecord:
     return TableRecord(oid, "public", f"t{oid}", phase, "then", ranges=ranges, bytes_total=ranges * MIB)
 
 
-def copy_range(tables: TableBook, oid: int, number: int) -> None:
-    tables.note_done(RangeOutcome(page_range(oid, number, MIB), Verdict.DONE, rows=1000, bytes=100_000))
+def copy_range(tables: TableProgress, oid: int, number: int) -> None:
+    tables.note_done(RangeOutcome(page_range(oid, number, MIB), RangeStatus.DONE, rows=1000, bytes=100_000))
 
 
 def test_figures_count_what_this_run_copies() -> None:

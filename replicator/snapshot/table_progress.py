@@ -1,4 +1,4 @@
-"""The tables of a copy as they change, and the ledger as it follows them."""
+"""How far the tables of a copy are, and the ledger as it follows them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pgsluice.replicator.snapshot.orders import RangeOutcome
+from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome
+from pgsluice.replicator.tasks import repeat
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import PgsluiceError
 
 WRITE_INTERVAL_S = 1.0
 
 log = telemetry.logger(__name__)
 
 
-class TableBook:
+class TableProgress:
     """The ledger is written by ``write`` only: what was noted since the last time, whole records."""
 
     def __init__(self, ledger: Ledger, records: Iterable[TableRecord]) -> None:
@@ -94,9 +95,5 @@ class TableBook:
 
     async def run(self) -> None:
         """Writes at least every WRITE_INTERVAL_S while there is something to write, until it is cancelled."""
-        while True:
-            await asyncio.sleep(WRITE_INTERVAL_S)
-            try:
-                await self.write()
-            except TransientError as error:
-                log.warning("the ledger is not written now", reason=str(error))
+        await asyncio.sleep(WRITE_INTERVAL_S)
+        await repeat(self.write, WRITE_INTERVAL_S, "the ledger is not written now")

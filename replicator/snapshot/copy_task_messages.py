@@ -10,7 +10,7 @@ from pgsluice.shared.config.settings import NatsSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError
 
 
-class Verdict(enum.Enum):
+class RangeStatus(enum.Enum):
     """How one attempt at a range ended."""
 
     DONE = "done"
@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOrder:
+class CopyParameters:
     """What the ranges of one snapshot have in common. ``cut_bytes`` of rows make a message, ``chunk_bytes`` is the most that one
     NATS message may hold: both are the same for every attempt, or a range would not be cut the same way each time."""
 
@@ -42,8 +42,8 @@ class CopyOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeOrder:
-    """``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
+class RangeRequest:
+    """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
     ``ledger_revision`` is the revision of the table's record that announced the snapshot."""
 
     pages: PageRange
@@ -58,7 +58,7 @@ class RangeOutcome:
     last message is stored. ``error`` says why it is not DONE."""
 
     pages: PageRange
-    verdict: Verdict
+    status: RangeStatus
     rows: int = 0
     bytes: int = 0
     last_sequence: int = 0
@@ -68,7 +68,7 @@ class RangeOutcome:
 class RangeFailedError(Exception):
     """One attempt at a range did not succeed."""
 
-    def __init__(self, verdict: Verdict, error: PgsluiceError) -> None:
-        super().__init__(verdict, error)
-        self.verdict = verdict
+    def __init__(self, status: RangeStatus, error: PgsluiceError) -> None:
+        super().__init__(status, error)
+        self.status = status
         self.error = error
