@@ -14,14 +14,11 @@ from itertools import repeat
 
 from pgsluice.rules.known_rows import tested_column
 from pgsluice.rules.name_pattern import column_index
-from pgsluice.rules.orderings import Key, Ordering, element_ordering, is_array, is_citext, is_text
+from pgsluice.rules.orderings import Key, Ordering, element_ordering, is_array, is_citext, is_searched_as_text
 from pgsluice.rules.rule import RowImages, Test
 from pgsluice.rules.truth import FALSE, NULL, TRUE, UNKNOWN
 from pgsluice.rules.value_text import array_elements
 from pgsluice.shared.wire.table import Column, Table
-
-_DOCUMENTS = (114, 142, 3802)
-"""json, xml, jsonb: searched in the text that the server sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Contains:
         column = table.columns[index]
         if is_array(column):
             return self._array_test(index, column)
-        if not is_text(column) and column.type_oid not in _DOCUMENTS:
+        if not is_searched_as_text(column):
             raise ValueError(f"column '{self.column}' is {column.type_name}, which contains no text")
         if self.ignore_case or is_citext(column):
             return partial(tested_column, index=index, name=self.column, test=partial(_contain_folded, self.value.casefold()))

@@ -33,6 +33,9 @@ FIRST_USER_OID = 16384
 
 BLANK_PADDED_OID = 1042
 
+_DOCUMENT_OIDS = (114, 142, 3802)
+"""json, xml, jsonb."""
+
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -293,3 +296,9 @@ def is_text(column: Column) -> bool:
     if is_array(column):
         return False
     return column.type_oid >= FIRST_USER_OID or (column.type_oid in _BUILT_IN and _BUILT_IN[column.type_oid].is_text)
+
+
+def is_searched_as_text(column: Column) -> bool:
+    """Whether parts of its values can be found or replaced: those of a text, and of a document in the text that the server sends.
+    What is made of a document has to be one again, which the target checks."""
+    return is_text(column) or column.type_oid in _DOCUMENT_OIDS

@@ -20,14 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import regex
 
-from pgsluice.rules.orderings import is_text
+from pgsluice.rules.orderings import is_searched_as_text
 from pgsluice.rules.rule import Transformed
 from pgsluice.shared.wire.table import Column
 
 TIME_LIMIT_MS = 100
-
-_DOCUMENTS = (114, 142, 3802)
-"""json, xml, jsonb: what a pattern makes of them has to be such a document again, which the target checks."""
 
 _GROUP = re.compile(r"\$\$|\\\\|\$\{(\w+)\}|\$(\d+)|\$([A-Za-z_]\w*)|\\(\d+)|\\g<(\w+)>")
 _RE2_GROUPS = 9
@@ -47,7 +44,7 @@ class RegexReplace:
     name: ClassVar[str] = "regex"
 
     def check_column(self, column: Column) -> None:
-        if not is_text(column) and column.type_oid not in _DOCUMENTS:
+        if not is_searched_as_text(column):
             raise ValueError(f"is {column.type_name}, and a pattern needs text")
 
     def apply(self, values: Sequence[bytes]) -> Transformed:

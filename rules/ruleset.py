@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from pgsluice.rules.name_pattern import TableName, TablePattern, column_index, table_names
-from pgsluice.rules.passage import Passage
 from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
+from pgsluice.rules.rule_run import RuleRun
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
@@ -31,8 +31,8 @@ class TableRules:
     rules: tuple[Rule, ...]
 
 
-Step = Callable[[Passage], None]
-"""Takes a passage through one rule."""
+Step = Callable[[RuleRun], None]
+"""Applies one rule to what the run has left."""
 
 
 class BoundRules:
@@ -43,12 +43,12 @@ class BoundRules:
 
     def apply(self, changes: TableChanges) -> RuleOutcome:
         """``changes``, which must be of the table, are left as they are; what comes out may share lists with them."""
-        passage = Passage(changes)
+        run = RuleRun(changes)
         for step in self._steps:
-            if not len(passage):
+            if not len(run):
                 break
-            step(passage)
-        return passage.finish()
+            step(run)
+        return run.finish()
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
 def _bound(entry: TableRules, rule: Rule, table: Table) -> Step | None:
     """None for a transform that has no column in this table. Raises ValueError with a sentence."""
     if isinstance(rule, Filter):
-        return partial(Passage.filter, rule=rule, test=rule.condition.bind(table))
+        return partial(RuleRun.filter, rule=rule, test=rule.condition.bind(table))
     if entry.pattern.is_name and rule.columns.is_name:
         column_index(table, rule.columns.name)
     indexes = [index for index, column in enumerate(table.columns) if rule.columns.matches(column.name)]
     if entry.pattern.is_name and not indexes:
         raise ValueError(f"no column matches '{rule.columns.text}'")
     _check_columns(rule, table, indexes)
-    return partial(Passage.transform, rule=rule, columns=indexes) if indexes else None
+    return partial(RuleRun.transform, rule=rule, columns=indexes) if indexes else None
 
 
 def _check_columns(rule: Transform, table: Table, indexes: Sequence[int]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pgsluice.rules.routing import NO_ROUTES
 from pgsluice.rules.routing_file import load_routing
 from pgsluice.rules.rules_file import load_rules
-from pgsluice.rules.transformation import NO_RULES, Transformation
+from pgsluice.rules.ruleset import NO_RULES
+from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.table import Table
 

@@ -1,8 +1,8 @@
-"""Rows on their way through the rules of their table.
+"""One run of a table's rules over changes of that table.
 
 A transform changes both images of a row. A filter is asked of both images, and its answers are kept until all rules are done,
-for the row's fate (``rules.fate``) is that of all filters together; a row that is lost whatever comes is dropped at once. A row
-that a rule cannot process is rejected: it goes no further.
+because the outcome (``rules.filter_outcome``) is that of all filters together; a row that is dropped whatever comes goes at
+once. A row that a rule cannot process is rejected: it goes no further.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from pgsluice.rules.fate import Fate, fates
+from pgsluice.rules.filter_outcome import ChangedOperations, FilterOutcome, filter_outcomes
 from pgsluice.rules.known_rows import KnownRows, NewRows, OldRows, all_present
 from pgsluice.rules.orderings import BLANK_PADDED_OID
 from pgsluice.rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformed, ValueTransformation
-from pgsluice.rules.transition import Transition
 from pgsluice.rules.truth import FALSE, TRUE, conjunction, where
 from pgsluice.shared.rows.changes import DELETE, INSERT, TableChanges
 from pgsluice.shared.rows.plain_rows import selected, with_columns
 from pgsluice.shared.wire.table import Value
 
 _TRUE = bytes((TRUE,))
-_IS_GOING_ON = bytes(fate != Fate.DROP for fate in range(256))
+_IS_GOING_ON = bytes(outcome != FilterOutcome.DROP for outcome in range(256))
 _ONLY_IF_TRUE = bytes(truths if truths == TRUE else FALSE for truths in range(256))
 
 
-class Passage:
+class RuleRun:
     """``changes`` are not changed; what is left of them comes from ``finish``."""
 
     def __init__(self, changes: TableChanges) -> None:
@@ -75,25 +74,25 @@ class Passage:
             if rule.drops_unknown_deletes:
                 answers = where(bytes(operations.translate(_asked({DELETE}))), answers.translate(_ONLY_IF_TRUE), answers)
             self._old_truths = conjunction(self._old_truths, answers)
-        self._reject(failures, rule.place, self._fates().translate(_IS_GOING_ON))
+        self._reject(failures, rule.place, self._outcomes().translate(_IS_GOING_ON))
 
     def finish(self) -> RuleOutcome:
         if self._filters and len(self._changes):
-            row_fates = self._fates()
-            if row_fates.count(Fate.KEEP) < len(row_fates):
-                self._change_operations(row_fates)
+            outcomes = self._outcomes()
+            if outcomes.count(FilterOutcome.KEEP) < len(outcomes):
+                self._change_operations(outcomes)
         return RuleOutcome(self._changes if len(self._changes) else None, self._rejected)
 
-    def _change_operations(self, row_fates: bytes) -> None:
-        transition = Transition(self._changes)
-        for row, fate in enumerate(row_fates):
-            if fate != Fate.KEEP:
-                transition.apply(row, Fate(fate))
-        self._changes = transition.changes
-        self._reject(transition.failures, " and ".join(rule.place for rule in self._filters))
+    def _change_operations(self, outcomes: bytes) -> None:
+        changed = ChangedOperations(self._changes)
+        for row, outcome in enumerate(outcomes):
+            if outcome != FilterOutcome.KEEP:
+                changed.apply(row, FilterOutcome(outcome))
+        self._changes = changed.changes
+        self._reject(changed.failures, " and ".join(rule.place for rule in self._filters))
 
-    def _fates(self) -> bytes:
-        return fates(self._changes.operations, self._old_truths, self._new_truths)
+    def _outcomes(self) -> bytes:
+        return filter_outcomes(self._changes.operations, self._old_truths, self._new_truths)
 
     def _reject(self, failures: Mapping[int, str], place: str, going_on: bytes | None = None) -> None:
         """Rejects the rows that failed, as far as they are ``going_on`` (None: all rows are), and drops those that are not."""
