@@ -219,11 +219,18 @@ def _append(part: TableChanges, index: int, change: Change) -> None:
     part.operations.append(change.operation)
     part.change_indexes.append(index)
     for column in range(width):
-        part.new[column].append(None if change.new is None else change.new[column])
+        _values(part.new, column).append(None if change.new is None else change.new[column])
         if part.old is not None:
-            part.old[column].append(_sent(change, column))
+            _values(part.old, column).append(_sent(change, column))
     if part.old_kinds is not None:
         part.old_kinds.append(change.old_kind)
+
+
+def _values(columns: Sequence[Sequence[Value]], column: int) -> list[Value]:
+    """Of a part that is being built here."""
+    values = columns[column]
+    assert isinstance(values, list)
+    return values
 
 
 def _sent(change: Change, column: int) -> Value:

@@ -86,9 +86,11 @@ def test_a_forgotten_worker_leaves_no_record_and_the_others_stay(
 
 
 def test_a_worker_that_runs_is_not_forgotten(settings: GroupSettings) -> None:
+    lost: list[BaseException] = []
+
     async def hold(client: Client) -> None:
         lease = Lease(StateBucket(client, GroupNames(settings.group)), "gone")
-        await lease.acquire(lambda: None)
+        await lease.acquire(lost.append)
         with pytest.raises(TerminalError, match=r"worker 'gone' runs on .*stop it first"):
             await asyncio.to_thread(run, settings, "gone", dead_letters=False)
         await lease.release()

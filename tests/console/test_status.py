@@ -44,7 +44,7 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     async def register(stream: ChangeStream, bucket: StateBucket) -> None:
         state = await stream.state()
         assert state is not None
-        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
         await bucket.put(worker_key("w"), record | {"sequence": 1, "stream_created": state.created})
 
     replication.with_broker(register)
@@ -68,7 +68,7 @@ def test_a_lease_that_is_not_renewed_is_no_sign_of_a_worker(
     replication.replicate()
 
     async def leave(_: ChangeStream, bucket: StateBucket) -> None:
-        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
         await bucket.put(worker_key("w"), record | {"sequence": 0, "stream_created": ""})
         await bucket.put(lease_key("w"), {"host": "here", "pid": 1})
 
@@ -92,7 +92,7 @@ def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_
     async def register(stream: ChangeStream, bucket: StateBucket) -> None:
         state = await stream.state()
         assert state is not None
-        record = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
+        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
         record |= {"sequence": 0, "stream_created": state.created, "missed": missed, "missed_tables": 5}
         await bucket.put(worker_key("w"), record)
         ledger = Ledger(bucket)

@@ -48,7 +48,7 @@ def initialize(database: Database, name: str, directory: Path) -> None:
     script = (DOCKER / f"{name}.sql").read_text()
     in_container = f"/run/secrets/{name}-password"
     assert in_container in script
-    command = [binaries() / "psql", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "--dbname", database.server.dsn(database.dbname)]
+    command = [str(binaries() / "psql"), "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "--dbname", database.server.dsn(database.dbname)]
     subprocess.run(command, input=script.replace(in_container, str(secret)), text=True, check=True)
 
 

@@ -93,7 +93,7 @@ def execute(database: Database, statements: str, password: str) -> None:
 
 def documented_configuration(source: Database, target: Database, nats: NatsServer) -> dict[str, Any]:
     """As it is written, but for where the servers are."""
-    keys = yaml.safe_load(block("yaml", after="## Configure"))
+    keys: dict[str, Any] = yaml.safe_load(block("yaml", after="## Configure"))
     assert keys["tables"] == ["customers", "sales.*"]
     assert (keys["dbname"], keys["target-dbname"]) == (source.dbname, target.dbname)
     where = {"nats-url": nats.url, "host": source.server.host, "port": source.server.port}

@@ -119,7 +119,7 @@ def create_tables(source: Database, target: Database) -> tuple[str, ...]:
     source.execute(
         "CREATE TABLE derived (LIKE computed INCLUDING ALL); INSERT INTO derived SELECT n, n FROM generate_series(1, 9) n"
     )
-    names = NAMES
+    names: tuple[str, ...] = NAMES
     if target.server.version >= 15:
         target.execute("CREATE UNIQUE INDEX ON numbered (id, note) NULLS NOT DISTINCT")
     if source.server.version >= 18:

@@ -221,7 +221,7 @@ def test_rules_and_routes_hold_for_a_table_under_its_earlier_and_its_later_name(
         ]
         assert isinstance(changes.parts[-1], Truncation)
         assert [each.qualified_name for each in changes.parts[-1].tables] == ["public.people"]
-        assert {part.table.source_name for part in changes.parts[:-1]} == {("public", named.name)}  # type: ignore[union-attr]
+        assert {part.table.source_name for part in changes.parts[:-1]} == {("public", named.name)}
         assert copied_text(transformation.apply_copied(copied(1, named, (b"2", b"bob@y", b"18")))[0]) == [
             ("public.people", 1, b"2\tb***y\t18\n", True),
             (f"archive.{named.name}", 1, b"2\t18\n", False),

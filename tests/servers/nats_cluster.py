@@ -87,6 +87,7 @@ class NatsCluster:
             what=f"leader of {stream}",
             interval_s=0.1,
         )
+        assert name is not None
         return self._node(name)
 
     def followers_of(self, stream: str) -> list[NatsServer]:

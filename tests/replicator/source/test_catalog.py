@@ -141,16 +141,12 @@ def test_columns_that_the_role_may_not_read_are_refused(copier: Copier) -> None:
 async def _obstacle(copier: Copier, role: str) -> str:
     """Of the table s.t, for ``role``."""
     settings = copier.source.settings
-    keeper = await SnapshotKeeper.export(type(settings)(**{**_fields(settings), "user": role}))
+    keeper = await SnapshotKeeper.export(replace(settings, user=role))
     try:
         [copied] = await read_tables(keeper.source, copier.names, [copier.oid("s.t")], copier.source.server.version)
         return str(copied.obstacle)
     finally:
         await keeper.close()
-
-
-def _fields(settings: object) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in type(settings).__dataclass_fields__}  # type: ignore[attr-defined]
 
 
 def test_a_foreign_partition_is_refused(copier: Copier) -> None:

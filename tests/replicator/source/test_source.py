@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.table import Table
+from tests.logged import fields_of
 from tests.replicator.conftest import Group, replicator_settings
 from tests.servers import Database, NatsServer, PostgresServer
 
@@ -48,7 +50,7 @@ def refusal(settings: PostgresSettings) -> PgsluiceError:
     ],
 )
 def test_a_connection_that_fails_says_why_and_what_to_check(
-    strict_server: PostgresServer, field: str, value: object, kind: type[PgsluiceError], text: str
+    strict_server: PostgresServer, field: str, value: Any, kind: type[PgsluiceError], text: str
 ) -> None:
     error = refusal(replace(strict_server.settings_for("postgres"), **{field: value}))
     assert isinstance(error, kind)
@@ -223,7 +225,7 @@ def test_a_table_that_is_renamed_while_it_is_published_is_named(replication: Gro
         replication.source.execute(statement)
     replication.replicate()
     [renamed] = [record for record in caplog.records if record.message.startswith("a published table was renamed")]
-    assert renamed.pgsluice_fields == {"was": "public.t", "now": "public.t2"}
+    assert fields_of(renamed) == {"was": "public.t", "now": "public.t2"}
     assert described(replication).qualified_name == "public.t2"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from nats.aio.client import Client
@@ -94,7 +94,7 @@ async def messages_of(stream: Stream) -> int:
     return state.messages
 
 
-async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Future[object]) -> bool:
+async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Future[Any]) -> bool:
     if task.done():
         task.result()
     return any(text in f"{record.getMessage()} {record.__dict__}" for record in caplog.records)

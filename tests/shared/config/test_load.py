@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,7 @@ def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
         values = load(tmp_path, content, *roles, nats_url="nats://u:hunter2@host")
         assert "hunter2" in str(dict(values.values))
         assert "hunter2" not in repr(values)
-        produce = {
+        produce: dict[Role, Callable[[config.Values], object]] = {
             Role.REPLICATOR: config.replicator_settings,
             Role.STATUS: config.status_settings,
             Role.DROP: functools.partial(config.drop_settings, source=True, nats=True),

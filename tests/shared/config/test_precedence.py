@@ -10,7 +10,8 @@ import pytest
 
 from pgsluice.shared import config
 from pgsluice.shared.config.kinds import Kind
-from pgsluice.shared.config.options import BY_NAME, OPERATIONS, OPTIONS, Option, Role
+from pgsluice.shared.config.option import OPERATIONS
+from pgsluice.shared.config.options import BY_NAME, OPTIONS, Option, Role
 from pgsluice.shared.errors import UsageError
 from tests.configuration import REQUIRED, case_name, load, roles_of, yaml_file
 

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -98,7 +98,13 @@ def test_a_refusal_that_passes_is_tried_again_in_any_language(sqlstate: str, tex
 
 def test_a_server_tells_the_code_of_its_refusal_and_nobody_else_does() -> None:
     with PostgresServer(password="right") as server:
-        parameters = {"host": server.host, "port": server.port, "user": server.user, "password": "wrong", "dbname": "postgres"}
+        parameters: dict[str, Any] = {
+            "host": server.host,
+            "port": server.port,
+            "user": server.user,
+            "password": "wrong",
+            "dbname": "postgres",
+        }
         with pytest.raises(psycopg.OperationalError) as raised:
             psycopg.connect(**parameters)
         assert comes_from_server(raised.value)

@@ -11,6 +11,7 @@ from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.positions.missed_changes import LOG_INTERVAL_S, MissedChangesLog
 from pgsluice.worker.sinks.sink import MissedChanges
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
+from tests.logged import fields_of
 
 SINCE = "2026-01-31T12:00:00+00:00"
 COPIED = Ownership({1: Copy("first", 1000)})
@@ -49,9 +50,9 @@ def test_a_table_is_named_once_and_again_after_an_interval_when_there_are_more(c
     for changes, at in ((1, 0.0), (2, LOG_INTERVAL_S - 1), (3, LOG_INTERVAL_S), (3, 3 * LOG_INTERVAL_S), (4, 4 * LOG_INTERVAL_S)):
         sink.found, clock.now = [missed_changes(1, "t", changes)], at
         assert log.note(COPIED) == sink.found
-    said = [(record.message, record.pgsluice_fields["changes"]) for record in caplog.records]
+    said = [(record.message, fields_of(record)["changes"]) for record in caplog.records]
     assert said == [(DIFFER, 1), (DIFFER, 3), (DIFFER, 4)]
-    assert caplog.records[0].pgsluice_fields == {"table": "public.t", "changes": 1, "since": SINCE}
+    assert fields_of(caplog.records[0]) == {"table": "public.t", "changes": 1, "since": SINCE}
 
 
 def test_what_an_earlier_process_counted_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,7 +62,7 @@ def test_what_an_earlier_process_counted_is_not_told_again(caplog: pytest.LogCap
     log.note(COPIED)
     sink.found = [missed_changes(1, "t", 5), missed_changes(2, "u", 1)]
     log.note(NEVER_COPIED)
-    assert [(record.levelname, record.pgsluice_fields["table"]) for record in caplog.records] == [("WARNING", "public.u")]
+    assert [(record.levelname, fields_of(record)["table"]) for record in caplog.records] == [("WARNING", "public.u")]
     assert DIFFER not in caplog.text
     sink.found = [missed_changes(1, "t", 6), missed_changes(2, "u", 1)]
     log.note(COPIED)

@@ -19,7 +19,7 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.sinks.file import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write
-from tests.worker.sinks.contract import LARGE_NOTE, Batch, batch, events, position
+from tests.worker.sinks.contract import LARGE_NOTE, batch, events, position
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, WORKER, file_settings, finished_files, lines, new_sink, position_of
 from tests.worker.sinks.file.small_disk import small_disk
@@ -191,7 +191,7 @@ def test_whatever_a_killed_process_appended_is_cut_off(directory: Path, sink: Fi
         shutil.copy(tmp_path / "committed" / f"{PREFIX}position", directory)
 
 
-LARGE: Batch = batch([2, 3], [4, 5], note=STORED_NOTE)
+LARGE = batch([2, 3], [4, 5], note=STORED_NOTE)
 """Finishes two files and begins a third."""
 
 

@@ -217,7 +217,12 @@ def test_a_slow_receiver_holds_back_the_receipts(receiver: HttpServer, open_sink
 def test_a_request_under_way_is_broken_off_at_once(receiver: HttpServer, open_sink: NewSink) -> None:
     receiver.answer = lambda request: Failure.HANG
     sink = open_sink(timeout_s=60.0)
-    breaking = threading.Thread(target=lambda: (wait_until(lambda: receiver.under_way), sink.break_off()), daemon=True)
+
+    def break_off_when_under_way() -> None:
+        wait_until(lambda: receiver.under_way)
+        sink.break_off()
+
+    breaking = threading.Thread(target=break_off_when_under_way, daemon=True)
     breaking.start()
     with pytest.raises(TransientError):
         apply(sink, batch([1]))

@@ -15,11 +15,24 @@ from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import copied_position
+from pgsluice.shared.wire.table import Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
 from pgsluice.worker.sinks.webhook import WebhookSink
 from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
-from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
+from tests.changes_builder import (
+    Change,
+    Truncate,
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from tests.servers import NatsServer
 from tests.servers.http_server import Answer, HttpServer, Received
 from tests.state_bucket import ensure_bucket
@@ -193,19 +206,25 @@ def refuse(*ids: int, status: int = 422) -> Callable[[Received], Answer]:
     return answer
 
 
+def id_of(value: Value) -> int:
+    assert isinstance(value, bytes)
+    return int(value)
+
+
 def without(batch: Batch, *ids: int) -> Batch:
     """As the worker writes it again: without the rows of these keys."""
     kept = []
     for messages_of_partition in batch:
         for each in messages_of_partition:
             for part in each.parts:
-                part_rows = [row for row, value in enumerate(part.new[0]) if int(value) not in ids]  # type: ignore[union-attr]
+                assert isinstance(part, TableChanges)
+                part_rows = [row for row, value in enumerate(part.new[0]) if id_of(value) not in ids]
                 each = MessageChanges(
                     each.first_sequence,
                     each.sequence,
                     each.transactions,
                     [part.select(part_rows)],
-                    each.change_count,  # type: ignore[union-attr]
+                    each.change_count,
                 )
             kept.append(each)
     return [kept]
@@ -252,7 +271,7 @@ def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiv
 
 def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(receiver: HttpServer, open_sink: NewSink) -> None:
     receiver.answer = lambda request: Answer(400) if b"TRUNCATE" in request.body else Answer()
-    changes = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
+    changes: list[Change | Truncate] = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
     with pytest.raises(RejectedChanges) as raised:
         apply(open_sink(), [[message(1, *changes)]])
     assert [each.position.ordinal for each in raised.value.rejections] == [2]
@@ -314,7 +333,7 @@ def test_pg_flos_shape_is_delivered_and_refused_like_ours(receiver: HttpServer, 
         apply_copied(sink, [[copy]])
     assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
     apply_copied(sink, [[replace(copied(1, ROWS, (b"1", b"n")), numbers=(0,))]])
-    changes = [
+    changes: list[Change | Truncate] = [
         insert(ROWS, b"2", b"bad"),
         insert(ROWS, b"3", b"n"),
         update(ROWS, b"2", b"behind the refused one"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -123,7 +124,7 @@ class Target:
 
     def _apply(self, piece: Piece) -> None:
         assert isinstance(piece.content, bytes)
-        staged = read_rows(piece.content)
+        staged: Sequence[Row] = read_rows(piece.content)
         assert len(staged) == piece.rows
         if not piece.table.key:
             self._apply_keyless(piece, staged)
@@ -149,7 +150,7 @@ class Target:
                 pytest.fail("a table with a key was not folded")
         return True
 
-    def _apply_keyless(self, piece: Piece, staged: list[Row]) -> None:
+    def _apply_keyless(self, piece: Piece, staged: Sequence[Row]) -> None:
         rows, width = self.keyless[piece.table], len(piece.table.columns)
         if piece.kind is PieceKind.INSERT:
             rows.update(staged)

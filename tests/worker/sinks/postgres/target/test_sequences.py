@@ -9,6 +9,7 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.changes_builder import copied, delete, insert, table, truncate, update
+from tests.logged import fields_of
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 
@@ -26,7 +27,8 @@ def target(target: Target) -> Target:
 
 
 def next_values(target: Target) -> tuple[int, int]:
-    return target.rows("SELECT nextval('items_id_seq'), nextval('items_number_seq')")[0]  # type: ignore[return-value]
+    [(id_value, number)] = target.rows("SELECT nextval('items_id_seq'), nextval('items_number_seq')")
+    return id_value, number
 
 
 def test_sequences_follow_inserts_updates_and_moves_and_never_go_back(target: Target) -> None:
@@ -76,7 +78,7 @@ def test_tables_without_a_sequence_are_named_once(target: Target, caplog: pytest
     rows = [insert(ITEMS, b"7", b"3", b"a"), insert(other, b"%032d" % 1, b"a"), insert(identity, b"%032d" % 1, b"2")]
     target.apply(*rows)
     target.apply(insert(ITEMS, b"8", b"3", b"a"), insert(serial, b"3", b"b"), update(serial, b"3", UNCHANGED))
-    told = [record.pgsluice_fields["tables"] for record in caplog.records if "have no sequence" in record.message]
+    told = [fields_of(record)["tables"] for record in caplog.records if "have no sequence" in record.message]
     assert told == ["public.serial", "public.identity"]
 
 

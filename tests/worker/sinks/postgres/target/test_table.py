@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,14 @@ from tests.worker.sinks.postgres.conftest import Target
 ORDERS = table("public.orders", "id bigint", "note text")
 
 
-def columns(target: Target, name: str) -> list[tuple[object, ...]]:
+def columns(target: Target, name: str) -> list[tuple[Any, ...]]:
     return target.rows(
         "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute"
         f" WHERE attrelid = '{name}'::regclass AND attnum > 0 ORDER BY attnum"
     )
 
 
-def indexes(target: Target, name: str) -> list[tuple[object, ...]]:
+def indexes(target: Target, name: str) -> list[tuple[Any, ...]]:
     return target.rows(f"SELECT pg_get_indexdef(indexrelid), indisprimary FROM pg_index WHERE indrelid = '{name}'::regclass")
 
 
