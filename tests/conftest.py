@@ -18,6 +18,7 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from tests.replicated_group import Group
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
@@ -141,3 +142,10 @@ def spark_environment() -> Iterator[None]:
 def group() -> str:
     """A group name no other test uses."""
     return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def replication(group: str, source_database: Database, nats_server: NatsServer) -> Group:
+    """A group whose source has one table, public.t (id, v)."""
+    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    return Group(group, source_database, nats_server.settings())

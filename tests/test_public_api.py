@@ -31,7 +31,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 def test_a_name_that_is_not_public_is_not_there() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Worker'"):
-        _ = pgsluice.Worker  # type: ignore[attr-defined]
+        _ = pgsluice.Worker
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:

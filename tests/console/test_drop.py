@@ -14,7 +14,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers.child import free_port
 
 

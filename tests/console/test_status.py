@@ -14,7 +14,7 @@ from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
 from pgsluice.shared.errors import TransientError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers.child import free_port
 
 

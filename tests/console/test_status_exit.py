@@ -7,7 +7,7 @@ import json
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.broker.streams import ChangeStream
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
 
 

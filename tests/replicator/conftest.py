@@ -1,120 +1,23 @@
-"""Settings of a replicator between the shared servers, and what its stream and records hold."""
+"""What copies tables by hand, for tests of the catalog and of the copy."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import pytest
 
-from pgsluice.replicator.replicator import run
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
-from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
-from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
-from pgsluice.shared.wire.names import GroupNames
+from pgsluice.replicator.snapshot.copy_task import CopyProcess
+from tests.replicator.copier import Copier
 from tests.servers import Database, NatsServer
-from tests.stream_audit import Audit, audit_stream
-
-T = TypeVar("T")
-
-ALL_OPERATIONS = ("insert", "update", "delete", "truncate")
-
-
-def replicator_settings(group: str, source: Database, nats: NatsSettings, **changed: Any) -> ReplicatorSettings:
-    """Replicates schema public up to now, then ends; ``changed`` replaces fields, ``max_bytes`` and ``retention_s`` too."""
-    stream = StreamSettings(
-        replicas=1,
-        placement_tags=(),
-        max_bytes=changed.pop("max_bytes", 1 << 30),
-        retention_s=changed.pop("retention_s", 86_400.0),
-    )
-    fields: dict[str, Any] = {
-        "group": group,
-        "source": source.settings,
-        "nats": nats,
-        "stream": stream,
-        "log": LogSettings(level="INFO", format="text"),
-        "schema": "public",
-        "tables": (),
-        "publish": ALL_OPERATIONS,
-        "publication": "",
-        "without_copy": (),
-        "check_interval_s": 60.0,
-        "failover": False,
-        "origin": "any",
-        "slot_timeout_s": 60.0,
-        "until_lsn": "current",
-        "copy": None,
-        "connect_timeout_s": 15.0,
-    }
-    return ReplicatorSettings(**(fields | changed))
-
-
-@dataclass(frozen=True)
-class Group:
-    """One group between one source and one broker."""
-
-    name: str
-    source: Database
-    nats: NatsSettings
-
-    @property
-    def names(self) -> GroupNames:
-        return GroupNames(self.name)
-
-    def settings(self, **changed: Any) -> ReplicatorSettings:
-        return replicator_settings(self.name, self.source, self.nats, **changed)
-
-    def replicate(self, **changed: Any) -> None:
-        """Publishes everything that is committed now."""
-        run(self.settings(**changed))
-
-    def audit(self) -> Audit:
-        """The stream's audit, which must have found nothing."""
-        audit = asyncio.run(audit_stream(self.nats, self.name))
-        assert audit.problems == []
-        return audit
-
-    def with_broker(self, ask: Callable[[ChangeStream, StateBucket], Any]) -> Any:
-        """What the coroutine that ``ask`` makes returns."""
-
-        async def call() -> Any:
-            client = await connect(self.nats, "test")
-            try:
-                return await ask(ChangeStream(client, self.names), StateBucket(client, self.names))
-            finally:
-                await client.close()
-
-        return asyncio.run(call())
-
-    def stream_state(self) -> StreamState:
-        state = self.with_broker(lambda stream, _: stream.state())
-        assert isinstance(state, StreamState)
-        return state
-
-    def last_message(self) -> StoredMessage:
-        message = self.with_broker(lambda stream, _: stream.last_message())
-        assert isinstance(message, StoredMessage)
-        return message
-
-    def record(self, key: str) -> dict[str, Any]:
-        entry = self.with_broker(lambda _, bucket: bucket.get(key))
-        assert entry is not None
-        value: dict[str, Any] = entry.value
-        return value
-
-    def confirmed_lsn(self) -> str:
-        [(lsn,)] = self.source.execute(
-            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self.names.slot]
-        )
-        return str(lsn)
 
 
 @pytest.fixture
-def replication(group: str, source_database: Database, nats_server: NatsServer) -> Group:
-    """A group whose source has one table, public.t (id, v)."""
-    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    return Group(group, source_database, nats_server.settings())
+def copier(group: str, source_database: Database, nats_server: NatsServer) -> Copier:
+    return Copier(group, source_database, nats_server.settings())
+
+
+@pytest.fixture
+def copy_process() -> Iterator[CopyProcess]:
+    process = CopyProcess()
+    yield process
+    process.close()

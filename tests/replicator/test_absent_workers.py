@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pgsluice.replicator.retention import AbsentWorkers
 from pgsluice.shared.broker.bucket import StateBucket, worker_key
 from pgsluice.shared.broker.streams import ChangeStream
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 def warned_of(replication: Group, silence_s: float, **applied: int) -> list[list[str]]:

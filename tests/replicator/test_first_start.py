@@ -15,7 +15,7 @@ from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import CopySettings, PostgresSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import Database, NatsServer, PostgresServer
 
 COPY = CopySettings(

@@ -14,7 +14,7 @@ from pgsluice.shared.broker.halt import HALT_KEY, lift_halt, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import HistoryError
 from pgsluice.shared.wire.lsn import parse_lsn
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.replicator.test_first_start import COPY, objects
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until

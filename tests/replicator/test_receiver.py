@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.replicator import receiver
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 def test_large_changes_are_not_left_waiting_while_the_loop_naps(replication: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from pgsluice.shared.errors import TransientError
 from tests.end_to_end.group_under_test import configuration
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 

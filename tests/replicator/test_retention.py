@@ -20,7 +20,7 @@ from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer
 
 

@@ -12,7 +12,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer, PostgresServer
 
 

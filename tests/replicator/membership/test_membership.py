@@ -11,7 +11,7 @@ import pytest
 from pgsluice.replicator.membership.membership import Making, Membership, load_membership, store_membership
 from pgsluice.shared.errors import TerminalError, UsageError
 from tests.end_to_end.group_under_test import configuration
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.end_to_end.group_under_test import configuration
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.postgres_binaries import NEWEST
 from tests.waiting import wait_until

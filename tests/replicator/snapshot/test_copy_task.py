@@ -18,7 +18,7 @@ from pgsluice.replicator.snapshot.export import begin, import_snapshot
 from pgsluice.replicator.source.connection import connect as open_connection
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import SnapshotStream
-from tests.replicator.snapshot.conftest import Copier, copy_all
+from tests.replicator.copier import Copier, copy_all
 from tests.servers import NatsServer
 from tests.snapshot_audit import CopiedRows, SnapshotAudit, audit_snapshot
 from tests.waiting import wait_until_async

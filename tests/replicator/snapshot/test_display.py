@@ -15,7 +15,7 @@ from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeS
 from pgsluice.replicator.snapshot.display import Figures, measure
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
-from tests.replicator.snapshot.conftest import page_range
+from tests.replicator.copier import page_range
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase
 from pgsluice.shared.config.settings import CopySettings
 from pgsluice.shared.errors import TransientError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 COPY = CopySettings(
     then_stream=True,

@@ -19,7 +19,7 @@ from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord, now
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import SnapshotGoneError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
-from tests.replicator.snapshot.conftest import page_range
+from tests.replicator.copier import page_range
 from tests.servers import NatsServer
 
 RANGE = 1 << 20

@@ -12,7 +12,7 @@ from pgsluice.console.drop import run as drop
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.config.settings import DropSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 @pytest.fixture

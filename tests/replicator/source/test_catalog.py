@@ -12,7 +12,7 @@ from pgsluice.replicator.snapshot.export import SnapshotKeeper
 from pgsluice.replicator.source.catalog import fold_partitions, read_tables
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import select_tables
-from tests.replicator.snapshot.conftest import PAGE_BYTES, Copier
+from tests.replicator.copier import PAGE_BYTES, Copier
 from tests.servers import PostgresServer
 
 

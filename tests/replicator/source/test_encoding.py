@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from pgsluice.shared.errors import TerminalError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.servers import Database, NatsServer, PostgresServer
 
 

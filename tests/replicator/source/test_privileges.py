@@ -11,7 +11,7 @@ import pytest
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.errors import TerminalError
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 def published(replication: Group) -> set[str]:

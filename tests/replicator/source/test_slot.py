@@ -18,7 +18,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import SlotTimeoutError
 from pgsluice.shared.wire.names import GroupNames
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 from tests.replicator.test_replicator import process
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until, wait_until_async

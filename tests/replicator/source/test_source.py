@@ -18,7 +18,7 @@ from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError,
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.table import Table
 from tests.logged import fields_of
-from tests.replicator.conftest import Group, replicator_settings
+from tests.replicated_group import Group, replicator_settings
 from tests.servers import Database, NatsServer, PostgresServer
 
 

@@ -9,7 +9,7 @@ import pytest
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import TablePattern, check_replica_identity, select_tables
 from pgsluice.shared.errors import TerminalError, UsageError
-from tests.replicator.conftest import ALL_OPERATIONS, Group
+from tests.replicated_group import ALL_OPERATIONS, Group
 from tests.servers import Database
 
 

@@ -10,7 +10,7 @@ from pgsluice.shared.broker.published_tables import TABLES_KEY, load_tables
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.table import Table
-from tests.replicator.conftest import Group
+from tests.replicated_group import Group
 
 
 def recorded(group: Group) -> list[Table]:

@@ -74,9 +74,9 @@ def test_later_changes_of_the_row_go_behind_it_in_this_message_and_the_next() ->
     first = remainder(letters, 1, transaction(1000, insert(ORDERS, b"1", b"x")), transaction(2000, update(ORDERS, b"1", b"y")))
     second = remainder(letters, 2, transaction(3000, delete(ORDERS, b"1", None), insert(ORDERS, b"2", b"a")))
     assert (left(first), left(second)) == ([], [("orders", [1])])
-    letters = letters.take_letters()
-    assert positions(letters) == ["0/3E8:1", "0/7D0:1", "0/BB8:1"]
-    assert [letter.reason for letter in letters[1:]] == ["behind the dead letter 0/3E8:1 of the same row"] * 2
+    taken = letters.take_letters()
+    assert positions(taken) == ["0/3E8:1", "0/7D0:1", "0/BB8:1"]
+    assert [letter.reason for letter in taken[1:]] == ["behind the dead letter 0/3E8:1 of the same row"] * 2
 
 
 def test_earlier_changes_of_a_blocked_row_pass() -> None:

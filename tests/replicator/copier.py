@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-import pytest
 
 from pgsluice.replicator.snapshot.copy_task import CopyProcess
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest
@@ -19,7 +17,7 @@ from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.settings import NatsSettings, StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
-from tests.servers import Database, NatsServer
+from tests.servers import Database
 
 PAGE_BYTES = 8192
 
@@ -83,18 +81,6 @@ class Copier:
         finally:
             await client.close()
             await keeper.close()
-
-
-@pytest.fixture
-def copier(group: str, source_database: Database, nats_server: NatsServer) -> Copier:
-    return Copier(group, source_database, nats_server.settings())
-
-
-@pytest.fixture
-def copy_process() -> Iterator[CopyProcess]:
-    process = CopyProcess()
-    yield process
-    process.close()
 
 
 async def copy_all(process: CopyProcess, parameters: CopyParameters, ranges: list[RangeRequest]) -> list[RangeOutcome]:
