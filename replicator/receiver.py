@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
 from pgsluice.replicator.progress import Progress
 from pgsluice.replicator.publisher import Publisher
+from pgsluice.replicator.source.catalog import describe_relation
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
 from pgsluice.shared import telemetry
@@ -144,7 +145,7 @@ class Receiver:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
         self._note_name(relation)
-        return self._assembler.add_relation(frame, await self._source.describe(relation))
+        return self._assembler.add_relation(frame, await describe_relation(self._source, relation))
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

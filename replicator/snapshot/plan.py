@@ -15,34 +15,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """Pages: a table, or one partition of it. ``filenode`` is that of the snapshot."""
-
-    oid: int
-    schema: str
-    name: str
-    filenode: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopiedTable:
-    """``table`` has the columns that are copied, in the order of the rows' fields. ``row_filter`` is an SQL condition, "" without
-    one. ``obstacle`` says why it cannot be copied."""
-
-    table: Table
-    relations: tuple[Relation, ...]
-    row_filter: str
-    obstacle: TerminalError | None
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(relation.size_bytes for relation in self.relations)
+from pgsluice.replicator.source.catalog import CopiedRelation, CopiedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +54,7 @@ def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int, tasks: in
     ]
 
 
-def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) -> Iterator[tuple[Relation, str, int]]:
+def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) -> Iterator[tuple[CopiedRelation, str, int]]:
     """Each relation with conditions that tile it and how many bytes of it fulfil each."""
     for relation in table.relations:
         pages = -(-relation.size_bytes // page_bytes)
@@ -102,12 +75,12 @@ def _even_share(pages: int, most_pages: int, tasks: int) -> int:
     return -(-pages // (-(-ranges // tasks) * tasks))
 
 
-def _lock(relation: Relation) -> str:
+def _lock(relation: CopiedRelation) -> str:
     """A query, because its lock asks for no more than COPY does; LOCK TABLE wants a privilege on the whole table."""
     return sql.SQL("SELECT FROM ONLY {} LIMIT 0").format(sql.Identifier(relation.schema, relation.name)).as_string(None)
 
 
-def _copy_query(table: CopiedTable, relation: Relation, condition: str) -> str:
+def _copy_query(table: CopiedTable, relation: CopiedRelation, condition: str) -> str:
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.table.columns)
     if table.row_filter:
         condition += f" AND ({table.row_filter})"

@@ -13,12 +13,12 @@ from pgsluice.replicator.retention import RunningCopyRetention
 from pgsluice.replicator.snapshot.copy_state import begin_attempt
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
-from pgsluice.replicator.snapshot.plan import CopiedTable, plan_ranges
+from pgsluice.replicator.snapshot.plan import plan_ranges
 from pgsluice.replicator.snapshot.preparation import PreparedCopy
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.replicator.snapshot.schedule import Schedule, ScheduleRun
 from pgsluice.replicator.snapshot.spark_job import most_tasks, run_job
-from pgsluice.replicator.source.catalog import read_tables
+from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import now

@@ -1,29 +1,55 @@
-"""What the source's catalog says of the tables to be copied, as of the snapshot that will copy them."""
+"""What the source's catalog says of tables: of those that are published, of the one that a Relation message names, and of those
+to be copied, as of the snapshot that will copy them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
-from pgsluice.replicator.snapshot.plan import CopiedTable, Relation
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FILTERS_SINCE = 15
 """Row filters and column lists of publications came with PostgreSQL 15."""
 
-
 GENERATED_SINCE = 18
 """Generated columns may be published since; PostgreSQL 15 lists them among a publication's columns and does not send them."""
 
 
 @dataclass(frozen=True, slots=True)
-class RelationRow:
+class CopiedRelation:
+    """Pages: a table, or one partition of it. ``filenode`` is that of the snapshot."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """A table to be copied. ``table`` has the columns that are copied, in the order of the rows' fields. ``row_filter`` is
+    an SQL condition, "" without one. ``obstacle`` says why it cannot be copied."""
+
+    table: Table
+    relations: tuple[CopiedRelation, ...]
+    row_filter: str
+    obstacle: TerminalError | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(relation.size_bytes for relation in self.relations)
+
+
+@dataclass(frozen=True, slots=True)
+class _RelationRow:
     """A relation that holds rows of the table ``table_oid``: the table itself or one of its partitions.
 
     ``filenode`` is as of the snapshot; a relation that was rewritten has another. ``size_bytes`` is None when it is gone.
@@ -81,6 +107,12 @@ _COLUMNS: LiteralString = """
      ORDER BY a.attrelid, a.attnum
 """
 
+_TYPE_NAMES: LiteralString = """
+    SELECT format_type(type_oid, nullif(typmod, -1))
+      FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS w (type_oid, typmod, ordinality)
+     ORDER BY ordinality
+"""
+
 _RELATIONS: LiteralString = """
     SELECT t.oid::bigint AS table_oid, c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relfilenode::bigint AS filenode, pg_relation_size(c.oid) AS size_bytes,
@@ -103,6 +135,52 @@ _RELATIONS: LiteralString = """
 """
 
 
+async def describe_relation(source: Source, relation: Relation) -> Table:
+    """What a Relation message says, with what only the catalog knows. The catalog is that of now, the message that of the change:
+    for a column or a table that is gone since, the message alone speaks, and a primary key that is another since is left out."""
+    known = {column.name: column for column in (await _columns(source, [relation.oid]))[relation.oid]}
+    type_names = await _type_names(source, relation.columns, known)
+    flagged = [column.identity_key for column in relation.columns]
+    keyed = [column.name in known and known[column.name].primary_key_position is not None for column in relation.columns]
+    is_key_then = relation.replica_identity is not ReplicaIdentity.DEFAULT or flagged == keyed
+    columns = []
+    for column, type_name in zip(relation.columns, type_names, strict=True):
+        now = known.get(column.name)
+        described = Column(
+            name=column.name,
+            type_oid=column.type_oid,
+            type_name=type_name,
+            typmod=column.typmod,
+            not_null=now is not None and now.not_null,
+            primary_key_position=now.primary_key_position if now is not None and is_key_then else None,
+            identity_key=column.identity_key,
+            identity="" if now is None else now.identity,
+            generated="" if now is None else now.generated,
+        )
+        columns.append(described)
+    return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, tuple(columns))
+
+
+async def _type_names(source: Source, columns: Sequence[RelationColumn], known: Mapping[str, Column]) -> list[str]:
+    """The catalog's, when every column has the type that it had then."""
+    if all(column.name in known and _type(known[column.name]) == _type(column) for column in columns):
+        return [known[column.name].type_name for column in columns]
+    parameters = [[column.type_oid for column in columns], [column.typmod for column in columns]]
+    return [name for (name,) in await source.rows(_DOING, _TYPE_NAMES, parameters)]
+
+
+def _type(column: Column | RelationColumn) -> tuple[int, int]:
+    return column.type_oid, column.typmod
+
+
+async def _columns(source: Source, oids: Sequence[int]) -> defaultdict[int, list[Column]]:
+    """Every column of the tables, by their oids."""
+    columns: defaultdict[int, list[Column]] = defaultdict(list)
+    for oid, *facts in await source.rows(_DOING, _COLUMNS, [list(oids)]):
+        columns[oid].append(Column(*facts))
+    return columns
+
+
 async def fold_partitions(source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
     """``tables`` without those whose rows are published under another of them."""
     oids = [table.oid for table in tables]
@@ -116,15 +194,15 @@ async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], ma
 
     What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
     """
-    relations: defaultdict[int, list[RelationRow]] = defaultdict(list)
-    for relation in await source.rows_of(RelationRow, _DOING, _RELATIONS, [list(oids)]):
+    relations: defaultdict[int, list[_RelationRow]] = defaultdict(list)
+    for relation in await source.rows_of(_RelationRow, _DOING, _RELATIONS, [list(oids)]):
         relations[relation.table_oid].append(relation)
     described = await _tables_and_filters(source, names, oids, major_version)
     return [_copied_table(table, relations[table.oid], row_filter) for table, row_filter in described]
 
 
 async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
-    """The same tables, as far as messages describe them."""
+    """The tables with these oids as far as messages describe them, without those that are gone."""
     return [table for table, _ in await _tables_and_filters(source, names, oids, major_version)]
 
 
@@ -137,9 +215,7 @@ async def _tables_and_filters(
     if major_version >= FILTERS_SINCE:
         rows = await source.rows(_DOING, _FILTERS, [names.publication])
         published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
-    columns: defaultdict[int, list[Column]] = defaultdict(list)
-    for oid, *facts in await source.rows(_DOING, _COLUMNS, [list(oids)]):
-        columns[oid].append(Column(*facts))
+    columns = await _columns(source, oids)
     described = []
     for oid, schema, name, identity in tables:
         plain = [column.name for column in columns[oid] if not column.generated]
@@ -150,11 +226,11 @@ async def _tables_and_filters(
     return described
 
 
-def _copied_table(table: Table, relations: Sequence[RelationRow], row_filter: str) -> CopiedTable:
+def _copied_table(table: Table, relations: Sequence[_RelationRow], row_filter: str) -> CopiedTable:
     return CopiedTable(
         table=table,
         relations=tuple(
-            Relation(relation.oid, relation.schema, relation.name, relation.filenode, relation.size_bytes or 0)
+            CopiedRelation(relation.oid, relation.schema, relation.name, relation.filenode, relation.size_bytes or 0)
             for relation in relations
         ),
         row_filter=row_filter,
@@ -162,7 +238,7 @@ def _copied_table(table: Table, relations: Sequence[RelationRow], row_filter: st
     )
 
 
-def _obstacle(table: Table, relations: Sequence[RelationRow]) -> TerminalError | None:
+def _obstacle(table: Table, relations: Sequence[_RelationRow]) -> TerminalError | None:
     """Why the table cannot be copied; None when it can."""
     for relation in relations:
         name = f"{relation.schema}.{relation.name}"

@@ -1,8 +1,8 @@
-"""The source database by an ordinary connection: is it fit to be replicated, and what does its catalog say."""
+"""The source database by an ordinary connection, and whether it is fit to be replicated."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, Self, TypeVar
@@ -14,9 +14,7 @@ from psycopg.rows import class_row
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LockTimeoutError, TerminalError
-from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.wire.lsn import LSN, parse_lsn
-from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 MINIMUM_SERVER_VERSION = 14
 
@@ -48,19 +46,6 @@ _FACTS: LiteralString = """
            current_user::text AS user
       FROM pg_roles r
      WHERE r.rolname = current_user
-"""
-
-_COLUMNS: LiteralString = """
-    SELECT w.type_name, coalesce(a.attnotnull, false), k.position::int, coalesce(a.attidentity::text, ''),
-           coalesce(a.attgenerated::text, '')
-      FROM (SELECT ordinality, name, format_type(type_oid, nullif(typmod, -1)) AS type_name
-              FROM unnest(%(names)s::text[], %(type_oids)s::oid[], %(typmods)s::int[])
-                   WITH ORDINALITY AS w (name, type_oid, typmod, ordinality)) w
-      LEFT JOIN pg_attribute a ON a.attrelid = %(oid)s AND a.attname = w.name AND a.attnum > 0 AND NOT a.attisdropped
-      LEFT JOIN (SELECT n.attnum, n.position
-                   FROM pg_index i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS n (attnum, position)
-                  WHERE i.indrelid = %(oid)s AND i.indisprimary) k ON k.attnum = a.attnum
-     ORDER BY w.ordinality
 """
 
 
@@ -154,36 +139,3 @@ class Source:
         statement: LiteralString = "SELECT pg_logical_emit_message(true, 'pgsluice', '')::text"
         [(lsn,)] = await self.rows("asking for the current LSN", statement)
         return parse_lsn(lsn)
-
-    async def describe(self, relation: Relation) -> Table:
-        """What the frame says, with what only the catalog knows. The catalog is that of now, the frame that of the change:
-        for a column or a table that is gone since, the frame alone speaks, and a primary key that is another since is left
-        out."""
-        parameters = {
-            "oid": relation.oid,
-            "names": [column.name for column in relation.columns],
-            "type_oids": [column.type_oid for column in relation.columns],
-            "typmods": [column.typmod for column in relation.columns],
-        }
-        rows = await self.rows("reading the catalog", _COLUMNS, parameters)
-        return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, _columns(relation, rows))
-
-
-def _columns(relation: Relation, rows: Sequence[tuple[Any, ...]]) -> tuple[Column, ...]:
-    flagged = [column.identity_key for column in relation.columns]
-    positions = [position for _, _, position, _, _ in rows]
-    is_key_then = relation.replica_identity is not ReplicaIdentity.DEFAULT or flagged == [p is not None for p in positions]
-    return tuple(
-        Column(
-            name=column.name,
-            type_oid=column.type_oid,
-            type_name=type_name,
-            typmod=column.typmod,
-            not_null=not_null,
-            primary_key_position=position if is_key_then else None,
-            identity_key=column.identity_key,
-            identity=identity,
-            generated=generated,
-        )
-        for column, (type_name, not_null, position, identity, generated) in zip(relation.columns, rows, strict=True)
-    )

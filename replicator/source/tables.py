@@ -1,7 +1,5 @@
-"""Which tables of the source a group takes, and whether they can be published without harm.
-
-What the role lacks at the source to publish a group's tables: all of it at once, each as the statement that grants it.
-"""
+"""Which tables of the source a group takes, whether they can be published without harm, and what the role lacks to publish them:
+all of it at once, each as the statement that grants it."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ _IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^".]+)'
 _PATTERN = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
 
 ALL_TABLES = "*"
+SHOWN = 20  # statements of those that the role lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +163,6 @@ def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[s
             f"ALTER TABLE {unidentified[0]} REPLICA IDENTITY FULL, or add a primary key, or set publish to [insert, truncate]",
         )
 
-
-SHOWN = 20
 
 # PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning role has.
 # Nobody should be made a member of a superuser; its tables change hands instead.

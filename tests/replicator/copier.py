@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pgsluice.replicator.snapshot.copy_task import CopyProcess
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.snapshot.plan import CopiedTable, PageRange, plan_ranges
-from pgsluice.replicator.source.catalog import read_tables
+from pgsluice.replicator.snapshot.plan import PageRange, plan_ranges
+from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.settings import NatsSettings, StreamSettings

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from pgsluice.replicator.snapshot.plan import CopiedTable, Relation, plan_ranges
+from pgsluice.replicator.snapshot.plan import plan_ranges
+from pgsluice.replicator.source.catalog import CopiedRelation, CopiedTable
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 PAGE = 8192
@@ -17,13 +18,13 @@ def column(name: str) -> Column:
     return Column(name, 25, "text", -1, False, None, False, "", "")
 
 
-def copied_table(*relations: Relation, columns: tuple[str, ...] = ("a",), row_filter: str = "") -> CopiedTable:
+def copied_table(*relations: CopiedRelation, columns: tuple[str, ...] = ("a",), row_filter: str = "") -> CopiedTable:
     table = Table(1, "public", "t", ReplicaIdentity.DEFAULT, tuple(column(name) for name in columns))
     return CopiedTable(table, relations, row_filter, None)
 
 
-def relation(pages: int, name: str = "t", schema: str = "public") -> Relation:
-    return Relation(oid=1, schema=schema, name=name, filenode=1, size_bytes=pages * PAGE)
+def relation(pages: int, name: str = "t", schema: str = "public") -> CopiedRelation:
+    return CopiedRelation(oid=1, schema=schema, name=name, filenode=1, size_bytes=pages * PAGE)
 
 
 def borders(query: str) -> tuple[int, int | None]:
@@ -54,7 +55,7 @@ def test_ranges_are_even_so_that_tasks_end_together(pages: int, tasks: int, size
 
 
 def test_a_size_that_is_no_whole_number_of_pages_is_covered() -> None:
-    ranges = plan_ranges(copied_table(Relation(1, "public", "t", 1, 2 * PAGE + 1)), PAGE, PAGE)
+    ranges = plan_ranges(copied_table(CopiedRelation(1, "public", "t", 1, 2 * PAGE + 1)), PAGE, PAGE)
     assert [borders(pages.query) for pages in ranges] == [(0, 1), (1, 2), (2, None)]
 
 

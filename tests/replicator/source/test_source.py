@@ -201,6 +201,18 @@ def test_a_table_that_is_gone_is_described_by_its_frame_alone(replication: Group
     ]
 
 
+def test_a_type_that_is_another_since_is_that_of_the_frame(replication: Group) -> None:
+    replication.source.execute("CREATE TABLE k (id int PRIMARY KEY, v varchar(7) NOT NULL)")
+    replication.replicate()
+    replication.source.execute("INSERT INTO k VALUES (1, 'a')")
+    replication.source.execute("ALTER TABLE k ALTER v TYPE text")
+    replication.replicate()
+    assert [(c.name, c.type_name, c.not_null, c.primary_key_position) for c in described(replication).columns] == [
+        ("id", "integer", True, 1),
+        ("v", "character varying(7)", True, None),
+    ]
+
+
 def test_a_primary_key_that_is_another_since_the_change_is_left_out(replication: Group) -> None:
     replication.source.execute("CREATE TABLE k (id int PRIMARY KEY, u int NOT NULL)")
     replication.replicate()
