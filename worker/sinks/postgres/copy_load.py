@@ -18,9 +18,9 @@ from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
-from pgsluice.worker.sinks.postgres.merge.row_search import refused_rows
+from pgsluice.worker.sinks.postgres.merge.refused_rows import refused_rows
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, merge_statements, stage_query
-from pgsluice.worker.sinks.postgres.own.copied_messages import CopiedMessages
+from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, reason
@@ -39,9 +39,9 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
             return
         except PieceError as error:
             is_met = isinstance(error.cause, psycopg.errors.UniqueViolation) and error.table.key
-            if not is_met or error.table in session.occupied:
+            if not is_met or error.table in session.not_empty:
                 raise
-            session.occupied.add(error.table)
+            session.not_empty.add(error.table)
 
 
 def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> list[Rejection]:
@@ -65,11 +65,11 @@ def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequenc
 def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows]) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
     lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
-    connection, is_occupied = session.connection(), target.table in session.occupied
+    connection, is_empty = session.connection(), target.table not in session.not_empty
 
     def load_range(low: int, high: int) -> None:
         with connection.transaction():
-            _load_table(connection, target, [join_lines(lines[low:high])], is_occupied=is_occupied)
+            _load_table(connection, target, [join_lines(lines[low:high])], is_empty=is_empty)
 
     refused = refused_rows(0, len(lines), load_range)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
@@ -94,19 +94,19 @@ def _load(
                 if rows.sequence in claimed:
                     texts.setdefault(rows.table, []).append(rows.data)
             for table, blocks in texts.items():
-                _load_table(session.connection(), targets[table], blocks, is_occupied=table in session.occupied)
+                _load_table(session.connection(), targets[table], blocks, is_empty=table not in session.not_empty)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
 
 
-def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_occupied: bool) -> None:
-    if not is_occupied and target.takes_whole_rows:
+def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_empty: bool) -> None:
+    if is_empty and target.takes_whole_rows:
         _copy(connection, target.copy_destination, blocks)
         return
     query = stage_query(target, PieceKind.INSERT)
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
     _copy(connection, _STAGE, blocks)
-    kind = PieceKind.UPSERT if is_occupied else PieceKind.INSERT
+    kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
     check = identity_change_query(target, kind, _STAGE)
     if check is not None and connection.execute(check).rowcount:
         raise identity_error(target)

@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import CopiedShare, Piece, Share, StagedRows
-from pgsluice.worker.sinks.postgres.merge.row_search import copy_apart
+from pgsluice.worker.sinks.postgres.merge.refused_rows import copy_accepted
 from pgsluice.worker.sinks.postgres.merge.staging import (
     StageNames,
     copy_into,
@@ -30,7 +30,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
     keep_uncompressed,
     stage_identifier,
 )
-from pgsluice.worker.sinks.postgres.own.copied_messages import CopiedMessages
+from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.parked_text import ensure_parked_table, park
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
@@ -73,31 +73,31 @@ T = TypeVar("T")
 class PostgresWriter:
     """``PartitionWriter`` of the Postgres sink.
 
-    ``inline_bytes`` is how much COPY text a receipt may always carry; ``one_by_one`` is that of ``PartitionFold``. With
-    ``apart``, rows are labelled, so that those that the target refuses can be named; ``blame_first`` is that of
-    ``BlamedPositions``. ``stages`` is how many staging tables the batch may have (0: none at all);
-    ``is_last`` is that of ``target_error``.
+    ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With ``labelled``,
+    rows carry a number and a position, so that those that the target refuses can be named; the position is that of the row's last
+    change in the partition, with ``blame_first`` that of its first one. ``stages`` is how many staging tables the batch may have
+    (0: none at all). ``is_last``: when the target has no room for another lock, it was tried often enough.
     """
 
     settings: PostgresSinkSettings
     names: StageNames
     inline_bytes: int
     one_by_one: bool = False
-    apart: bool = False
+    labelled: bool = False
     blame_first: bool = False
     stages: int = MOST_STAGES
     is_last: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
-        are told ``apart``."""
+        are ``labelled``."""
         share = self._fold(messages)
         large = self._large(share.pieces, RECEIPTS_BYTES // partition.partitions)
         if large:
             try:
                 share = replace(share, pieces=self._stage(partition, share.pieces, large))
             except PieceError as error:
-                if self.apart or not error.concerns_rows:
+                if self.labelled or not error.concerns_rows:
                     doing = f"staging {_messages(partition)}"
                     raise target_error(error.cause, error.table, doing, is_last=self.is_last) from None
                 share = REFUSED
@@ -121,7 +121,7 @@ class PostgresWriter:
 
     def _fold(self, messages: Iterable[MessageChanges]) -> Share:
         fold = PartitionFold(one_by_one=self.one_by_one)
-        if not self.apart:
+        if not self.labelled:
             for message in messages:
                 fold.add(message)
             return fold.share()
@@ -179,7 +179,7 @@ class PostgresWriter:
     ) -> tuple[Piece, ...]:
         """Raises PieceError, or RejectedChanges with all rows that could not be staged."""
         rejections: list[Rejection] = []
-        if self.apart:
+        if self.labelled:
             session.forget()  # a row must not be refused for what its table was like earlier
         names = iter(self.names.of_attempt(partition.first_sequence))
         staged = list(pieces)
@@ -218,11 +218,11 @@ class PostgresWriter:
     def _stage_piece(self, session: TaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
         assert isinstance(piece.content, bytes)
         connection, target = session.connection(), session.target_table(piece.table)
-        create_stage(connection, name, target, piece.kind, apart=self.apart)
+        create_stage(connection, name, target, piece.kind, labelled=self.labelled)
         if len(piece.content) > piece.rows * WIDE_ROW_BYTES:
             keep_uncompressed(connection, name)
-        if self.apart:
-            rejections += copy_apart(connection, stage_identifier(name), target, piece.content)
+        if self.labelled:
+            rejections += copy_accepted(connection, stage_identifier(name), target, piece.content)
             index_rows(connection, name)
         else:
             copy_into(connection, stage_identifier(name), piece.content, new=True)

@@ -9,7 +9,7 @@ import pytest
 from psycopg.errors import OutOfMemory
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.worker.sinks.postgres.sink import LOCK_TABLE_ATTEMPTS
+from pgsluice.worker.sinks.postgres.attempts import LOCK_TABLE_ATTEMPTS
 from tests.changes_builder import Change, insert, table, update
 from tests.servers import PostgresServer
 from tests.worker.sinks.batch import STREAM_CREATED, write

@@ -14,7 +14,7 @@ from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
-from pgsluice.worker.sinks.postgres.merge.row_search import CHUNK_ROWS, refused_rows
+from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, refused_rows
 from tests.changes_builder import Change, delete, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target
 

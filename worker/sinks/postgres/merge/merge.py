@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -22,13 +22,12 @@ from psycopg import sql
 
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.piece import Clearing, ParkedText, Piece, PieceKind, Share, StagedRows, without_borders
-from pgsluice.worker.sinks.postgres.merge.row_merge import RowMerge
-from pgsluice.worker.sinks.postgres.merge.staging import Stage, copy_into, stage_identifier
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
+from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, stage_identifier
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
-from pgsluice.worker.sinks.postgres.sessions import DriverSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.failure import OccupiedError, PieceError
+from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement, restart_sequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
@@ -40,27 +39,21 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merges in ``session``, which is prepared for everything that the batch's pieces need.
+    """Merges over ``connection``, whose ``targets`` and ``stages`` are prepared for everything that the batch's pieces need.
 
     ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row. What an
     attempt counted that was taken back does not stay.
-    ``row_merge`` takes rounds that the target refuses as a whole; without it they raise.
+    ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
     """
 
-    session: DriverSession
+    connection: Connection
+    targets: Mapping[Table, TargetTable]
+    stages: SessionStages
     row_merge: RowMerge | None = None
     missing: Counter[Table] = field(default_factory=Counter)
 
-    @property
-    def connection(self) -> Connection:
-        return self.session.connection
-
-    @property
-    def targets(self) -> dict[Table, TargetTable]:
-        return self.session.targets
-
     def apply(self, shares: Sequence[Share]) -> None:
-        """Raises PieceError, OccupiedError, or TerminalError for what a target table cannot do."""
+        """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
         pieces = [piece for share in shares for piece in share.pieces]
         joined = [piece for piece in pieces if piece.kind in _JOINED]
         if joined and all(isinstance(piece.content, bytes) for piece in joined):
@@ -169,20 +162,21 @@ class Merge:
                 self._apply_text(piece, text)
 
     def _apply_text(self, piece: Piece, text: bytes) -> None:
-        if self.session.goes_straight(piece):
-            self._copy(piece, text)
+        target = self.targets[piece.table]
+        if self.stages.goes_straight(piece, target):
+            self._copy(target, text)
             return
-        stage = self.session.stages[self.targets[piece.table], piece.kind]
+        stage = self.stages[target, piece.kind]
         copy_into(self.connection, stage.identifier, text, new=False)
         self._merge(piece, stage)
-        self.session.stages.empty(stage, len(text))
+        self.stages.empty(stage, len(text))
 
-    def _copy(self, piece: Piece, text: bytes) -> None:
+    def _copy(self, target: TargetTable, text: bytes) -> None:
         """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
         try:
-            copy_into(self.connection, self.targets[piece.table].copy_destination, text, new=False)
+            copy_into(self.connection, target.copy_destination, text, new=False)
         except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):
-            raise OccupiedError from None
+            raise DirectCopyError from None
 
     def _merge(self, piece: Piece, stage: Stage) -> None:
         if piece.kind is PieceKind.INSERT and piece.table.key:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from pgsluice.shared.wire.names import TARGET_SCHEMA
-from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind
 from pgsluice.worker.sinks.postgres.merge.statements import merge_statements, stage_query
 from pgsluice.worker.sinks.postgres.own.parked_text import gone
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -86,15 +87,15 @@ _LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text"
 """What ``blamed_positions`` adds."""
 
 
-def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, apart: bool = False) -> None:
-    """Makes the table ``name``, for rows with labels when they are told ``apart``. It is autovacuum's business to leave it alone:
+def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, labelled: bool = False) -> None:
+    """Makes the table ``name``, for rows with labels when ``labelled``. It is autovacuum's business to leave it alone:
     it is gone in a moment."""
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
             stage_identifier(name), stage_query(target, kind)
         )
     )
-    if apart:
+    if labelled:
         connection.execute(_LABELS.format(stage_identifier(name)))
 
 
@@ -175,14 +176,23 @@ class Stage:
 
 
 class SessionStages:
-    """The temporary tables of one session; the least recently used goes first when there are too many. ``apart``: they are for
-    rows with labels; set it while there are none."""
+    """The temporary tables of one session; the least recently used goes first when there are too many.
+
+    ``labelled``: they are for rows with labels; set it while there are none. ``not_copied_into`` are tables whose new rows go
+    through a stage too, because COPY into them failed.
+    """
 
     def __init__(self, connection: Connection) -> None:
-        self.apart = False
+        self.labelled = False
+        self.not_copied_into: set[Table] = set()
         self._connection = connection
         self._stages: OrderedDict[tuple[TargetTable, PieceKind], Stage] = OrderedDict()
         self._numbers = itertools.count(1)
+
+    def goes_straight(self, piece: Piece, target: TargetTable) -> bool:
+        """Whether the piece's rows are copied right into their table: they are new, and not looked at one by one."""
+        is_possible = piece.kind is PieceKind.INSERT and target.takes_whole_rows and not target.sequences
+        return is_possible and not self.labelled and piece.table not in self.not_copied_into
 
     def prepare(self, target: TargetTable, kind: PieceKind) -> None:
         """Makes sure that there is one. Must not be called inside the merge's transaction, which may be rolled back."""
@@ -191,7 +201,7 @@ class SessionStages:
             return
         identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
         self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, kind)))
-        if self.apart:
+        if self.labelled:
             self._connection.execute(_LABELS.format(identifier))
         self._stages[target, kind] = Stage(identifier, target)
 

@@ -1,4 +1,6 @@
-"""The worker's durable position: its row in ``pgsluice.applied``, moved by the transaction that merges the data.
+"""What is applied: the worker's durable position, and the messages of copied rows that are loaded beyond it.
+
+The row in ``pgsluice.applied`` is moved by the transaction that merges the data:
 
 group_name, worker   whose position it is
 sequence             every message up to this one of the change stream is applied
@@ -7,23 +9,40 @@ commit_lsn, committed_at      of the newest source transaction applied
 stream_created       the stream that ``sequence`` counts in
 rules                hash of the rules and routes that the newest batch went through, '' without any
 batches, changes, copied_rows     what was applied in all, for people
+
+Copied rows go straight into their tables, by tasks. What makes that exactly once is one row per message in ``pgsluice.copied``,
+which a task writes in the transaction that loads the message: whoever tries the same message again (Spark, a successor after a
+crash, a batch that is cut otherwise) finds it and loads nothing. The driver's transaction that moves the position removes the
+rows that it passes. A task locks the position, so it either sees that it was moved and loads nothing, or ends before it is moved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from psycopg import sql
 
+from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.sinks.sink import Applied, Receipt
 
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_TABLE = sql.Identifier(TARGET_SCHEMA, "applied")
+_APPLIED = sql.Identifier(TARGET_SCHEMA, "applied")
+_COPIED = sql.Identifier(TARGET_SCHEMA, "copied")
+
+_LOCK = sql.SQL("SELECT snapshot_sequence FROM {} WHERE group_name = %s AND worker = %s FOR SHARE").format(_APPLIED)
+_CLAIM = sql.SQL(
+    "INSERT INTO {} SELECT %s, %s, sequence FROM unnest(%s::bigint[]) AS sequence WHERE sequence > %s ORDER BY sequence"
+    " ON CONFLICT DO NOTHING RETURNING sequence"
+).format(_COPIED)
+_COUNT = sql.SQL("SELECT count(*) FROM {} WHERE group_name = %s AND worker = %s AND sequence = ANY(%s::bigint[])").format(_COPIED)
+_FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s AND sequence <= %s").format(_COPIED)
 
 
 class AppliedRow:
@@ -31,20 +50,21 @@ class AppliedRow:
 
     def __init__(self, group: str, worker: str) -> None:
         self._key = [group, worker]
+        self._name = f"the position of worker '{worker}' of group '{group}' in pgsluice.applied"
         self._lock = sql.SQL(
             "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence, rules FROM {}"
             " WHERE group_name = %s AND worker = %s FOR UPDATE"
-        ).format(_TABLE)
+        ).format(_APPLIED)
         self._insert = sql.SQL(
             "INSERT INTO {}"
             " (group_name, worker, sequence, commit_lsn, committed_at, stream_created, batches, changes, updated_at)"
             " VALUES (%s, %s, 0, '0/0', %s, '', 0, 0, now()) ON CONFLICT DO NOTHING"
-        ).format(_TABLE)
+        ).format(_APPLIED)
         self._update = sql.SQL(
             "UPDATE {} SET sequence = %s, commit_lsn = %s, committed_at = %s, stream_created = %s, snapshot_sequence = %s,"
             " rules = %s, batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s, updated_at = now()"
             " WHERE group_name = %s AND worker = %s"
-        ).format(_TABLE)
+        ).format(_APPLIED)
 
     def ensure(self, connection: Connection) -> bool:
         """Whether the row had to be made: the worker begins."""
@@ -59,7 +79,69 @@ class AppliedRow:
         since_epoch = (committed_at - _POSTGRES_EPOCH) // _MICROSECOND
         return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence, rules)
 
+    def lock_at(self, connection: Connection, applied: Applied) -> None:
+        """Locks the position, which must be ``applied``, where this worker left it. Raises TerminalError and SinkBehindError."""
+        found = self.lock(connection)
+        if found == applied:
+            return
+        if found is None:
+            raise TerminalError(f"{self._name} is gone", "restore the row, or the target as a whole, and start again")
+        if found.is_behind(applied):
+            raise SinkBehindError(
+                f"{self._name} is behind what this worker applied: the target is in a state that it had before",
+                "after a failover or a restore, start again: the worker goes on from there",
+            )
+        raise TerminalError(
+            f"{self._name} was moved by somebody else",
+            "another worker of this name writes to this target; stop it, or give one of them another name",
+        )
+
     def move(self, connection: Connection, applied: Applied, *, changes: int = 0, copied_rows: int = 0) -> None:
         committed_at = _POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
         position = [applied.sequence, format_lsn(applied.commit_lsn), committed_at, applied.stream_created]
         connection.execute(self._update, [*position, applied.snapshot_sequence, applied.rules, changes, copied_rows, *self._key])
+
+
+def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: str) -> list[Receipt]:
+    """Those of a batch's ``receipts`` that ``applied`` does not cover. Raises TerminalError when it covers one in part."""
+    copied = receipts[0].copied
+    same_stream = copied or stream_created == applied.stream_created
+    last = applied.last_sequence(copied=copied) if same_stream else 0
+    rest = [receipt for receipt in receipts if receipt.last_sequence > last]
+    if rest and rest[0].first_sequence <= last:
+        raise TerminalError(
+            f"a batch begins with message {rest[0].first_sequence}, inside of what is applied up to {last}",
+            "start the worker again: it continues from the position",
+        )
+    return rest
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedMessages:
+    """Those of one worker of one group. Each method belongs into a transaction of the caller."""
+
+    group: str
+    worker: str
+
+    def claim(self, connection: Connection, sequences: Collection[int]) -> set[int]:
+        """Those of ``sequences`` that are not loaded yet; they count as loaded when the transaction commits. Waits for other
+        transactions that claim the same. In ascending order, so that two never wait for each other."""
+        locked = connection.execute(_LOCK, [self.group, self.worker]).fetchone()
+        if locked is None:
+            raise TerminalError(
+                f"the position of worker '{self.worker}' of group '{self.group}' is gone from pgsluice.applied",
+                "start the worker again: it begins with the oldest message of the stream",
+            )
+        claimed = connection.execute(_CLAIM, [self.group, self.worker, list(sequences), locked[0]])
+        return {sequence for (sequence,) in claimed.fetchall()}
+
+    def check(self, connection: Connection, sequences: Collection[int]) -> None:
+        """Raises TransientError when not all of ``sequences`` are loaded: tasks do not wait for the target's disk, so a crash of
+        the target may undo what they reported. The commit that moves the position makes it durable, being later in the WAL."""
+        found = connection.execute(_COUNT, [self.group, self.worker, list(sequences)]).fetchone()
+        if found != (len(sequences),):
+            raise TransientError("copied rows are gone from the target, as after a crash of it", "the batch is loaded again")
+
+    def forget(self, connection: Connection, up_to_sequence: int) -> None:
+        """For the transaction that moves the position to ``up_to_sequence``, or beyond."""
+        connection.execute(_FORGET, [self.group, self.worker, up_to_sequence])

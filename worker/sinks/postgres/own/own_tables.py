@@ -1,7 +1,7 @@
 """Our own tables in the target, in schema ``pgsluice``: made at the first start, and brought up to date at every one.
 
 applied        the workers' positions (``applied``)
-copied         which messages of a snapshot are loaded, beyond the position (``copied_messages``)
+copied         which messages of a snapshot are loaded, beyond the position (``applied``)
 pending_keys   keys of tables that are being filled, to be built when they are full (``pending_keys``)
 tables         which of the source's tables are where, and changes that met no row (``known_tables``)
 """

@@ -16,9 +16,10 @@ from psycopg import sql
 from pgsluice.shared import telemetry
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.target.catalog import unique_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.creation import Key, keys_of
 from pgsluice.worker.sinks.postgres.target.failure import target_error
-from pgsluice.worker.sinks.postgres.target.keys import Key, keys_of, unique_keys
 
 BUILD_MEMORY = "256MB"
 """Sorts about ten million small keys in memory; the server's own setting counts where it is larger."""

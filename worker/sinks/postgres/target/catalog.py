@@ -9,7 +9,6 @@ from typing import Any
 
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.keys import unique_keys
 
 _FIND = """
 SELECT n.nspname, c.relname, c.oid, c.relkind
@@ -47,6 +46,14 @@ _PARTITION_COLUMNS = """
 SELECT p.partrelid, a.attname
 FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
 WHERE p.partrelid = ANY (%s) ORDER BY p.partrelid, a.attnum
+"""
+
+_UNIQUE_KEYS = """
+SELECT i.indrelid, ARRAY(SELECT a.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
+                         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
+FROM pg_index i
+WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND NOT i.indisexclusion  -- a key WITHOUT OVERLAPS (PostgreSQL 18) is unique too, and no ON CONFLICT names it
 """
 
 
@@ -88,6 +95,14 @@ def read_catalog(connection: Connection, tables: Collection[Table]) -> Catalog:
 
 def find_table(connection: Connection, schema: str, name: str) -> CatalogEntry | None:
     return _read(connection, [(schema, name)]).get((schema, name))
+
+
+def unique_keys(connection: Connection, oids: Sequence[int]) -> dict[int, list[set[str]]]:
+    """By table, the columns of each of its unique indexes that ON CONFLICT can use. Tables without one are left out."""
+    found: dict[int, list[set[str]]] = {}
+    for oid, columns in connection.execute(_UNIQUE_KEYS, [list(oids)]).fetchall():
+        found.setdefault(oid, []).append(set(columns))
+    return found
 
 
 def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog:

@@ -1,6 +1,11 @@
-"""Makes a missing target table from the descriptor: columns, types, NOT NULL. Its keys are made apart (``keys``)."""
+"""What a missing target table is made of, from the descriptor of the source's: columns, types, NOT NULL; and its keys.
+
+Keys have statements of their own, for a table that is filled by a copy gets them when it is full (``own.pending_keys``).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -52,3 +57,33 @@ def _known_type(connection: Connection, table: Table, column: Column) -> str:
         type=column.type_name,
     )
     return TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A primary key, or a unique index on what identifies a row otherwise."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    is_primary: bool
+
+    def definition(self) -> sql.Composed:
+        """The statement that builds it."""
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        statement = "ALTER TABLE {} ADD PRIMARY KEY ({})" if self.is_primary else "CREATE UNIQUE INDEX ON {} ({})"
+        return sql.SQL(statement).format(sql.Identifier(self.schema, self.table), names)
+
+
+def keys_of(table: Table) -> list[Key]:
+    """The primary key, and the key that replication goes by when that is another."""
+    positions = [(c.primary_key_position, i) for i, c in enumerate(table.columns) if c.primary_key_position is not None]
+    primary_key = tuple(i for _, i in sorted(positions))
+    keys = [_key(table, primary_key, is_primary=True)] if primary_key else []
+    if table.key and set(table.key) != set(primary_key):
+        keys.append(_key(table, table.key, is_primary=False))
+    return keys
+
+
+def _key(table: Table, columns: tuple[int, ...], *, is_primary: bool) -> Key:
+    return Key(table.schema, table.name, tuple(table.columns[i].name for i in columns), is_primary)

@@ -6,7 +6,7 @@
     53200, "max_locks_…"           table of locks is full           TransientError, after some attempts TerminalError
     53…, 58…, 25006                out of something, read-only      TransientError
     42501                          permission                       TerminalError: grant it
-    22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known of which (``row_search``)
+    22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known which (``refused_rows``)
     everything else                the data or the schema           TerminalError: change the target
 
 A server's message, DETAIL and CONTEXT may hold values; only names and the SQLSTATE are used.
@@ -46,7 +46,7 @@ class PieceError(Exception):
         return self._has_rows and concerns_rows(self.cause)
 
 
-class OccupiedError(Exception):
+class DirectCopyError(Exception):
     """Rows could not be copied straight into a table: one met a row of its key, or the table takes no COPY. Never leaves the
     sink."""
 

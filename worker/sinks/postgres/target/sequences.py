@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
@@ -30,6 +31,11 @@ WHERE s.seqrelid = {sequence} AND CASE WHEN s.seqincrement > 0 THEN used.highest
 """
 _WHOLE_NUMBERS = frozenset({20, 21, 23})
 """OIDs of bigint, smallint and integer."""
+
+NAMED_TABLES = 10
+"""In one line of the log."""
+
+_log = telemetry.logger(__name__)
 
 _RESTART = "SELECT setval(s.seqrelid, s.seqstart, false)" + _OWNED
 
@@ -66,3 +72,28 @@ def advance_statement(sequence: OwnedSequence, rows: sql.Composable, column: str
 def restart_sequences(connection: Connection, oid: int) -> None:
     """As TRUNCATE … RESTART IDENTITY does, but that it is not undone by a rollback."""
     connection.execute(_RESTART, [oid])
+
+
+class MissingSequences:
+    """Tables that may need a sequence to take over from the source, and whether that was logged."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], bool] = {}
+
+    def note(self, table: Table, place: tuple[str, str], sequences: Iterable[OwnedSequence]) -> None:
+        """``place`` is the target's table for ``table``, by schema and name; ``sequences`` are those that it has."""
+        if lacks_sequence(table, sequences):
+            self._logged.setdefault(place, False)
+
+    def log(self) -> None:
+        """One line for all tables noted since the one before."""
+        new = [".".join(place) for place, is_logged in self._logged.items() if not is_logged]
+        if not new:
+            return
+        self._logged = dict.fromkeys(self._logged, True)
+        _log.warning(
+            "tables at the target have no sequence: target-sync-sequences makes none, and where the source has one the target"
+            " needs it to take over",
+            tables=", ".join(new[:NAMED_TABLES]),
+            more=max(0, len(new) - NAMED_TABLES),
+        )

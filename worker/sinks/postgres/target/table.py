@@ -1,6 +1,6 @@
 """A table as the target has it: what of the source's columns can be written, what identifies a row, what it refers to.
 
-Emptying a table that is copied anew.
+``target_table`` says what there is, and raises for what cannot take the source's rows, with the statement that would mend it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Column, Table
-from pgsluice.worker.sinks.postgres.own.known_tables import Known, KnownTables, known_columns
-from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
-from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
-from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, TargetColumn, find_table
+from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.creation import create_table
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
-from pgsluice.worker.sinks.postgres.target.keys import keys_of
 from pgsluice.worker.sinks.postgres.target.sequences import OwnedSequence
-
-_log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,69 +72,11 @@ class TargetTable:
         return self.exact.issuperset(self.table.key)
 
 
-def prepare_target(
-    connection: Connection,
-    table: Table,
-    pending_keys: PendingKeys,
-    known_tables: KnownTables,
-    *,
-    sync_schema: bool,
-    copied: bool = False,
-    catalog: Catalog | None = None,
-    known: Known | None = None,
-) -> TargetTable:
-    """What the target has for ``table``; creates it when it is missing and ``sync_schema`` says so. ``copied``: for rows of a
-    snapshot; a table that is created for them gets its keys later. ``catalog`` and ``known`` are what was read of it just before,
-    if it was.
-
-    Raises TerminalError when the table is missing or cannot take the source's rows, or when they are elsewhere.
-    ``connection`` must not be in a transaction: a table that was created stays, whatever becomes of the batch.
-    """
-    place, known = (table.schema, table.name), known_tables.read(connection, [table]) if known is None else known
-    entry = catalog.get(place) if catalog is not None else find_table(connection, *place)
-    found_oid = None if entry is None else entry.oid
-    known_tables.check_name(connection, table, known, found_oid)
-    moved = known_tables.moved_to(connection, table, known, found_oid)
-    if moved is not None:
-        _log.warning("the target's table was renamed; its rows go there", table=table.qualified_name, name=".".join(moved))
-        place, entry = moved, find_table(connection, *moved)
-    if entry is None:
-        if not sync_schema:
-            raise TerminalError(
-                f"table '{table.qualified_name}' does not exist at the target",
-                "create it, or set sync-schema: true to have it created",
-            )
-        entry = _create(connection, table, pending_keys, known_tables, copied=copied)
+def target_table(table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int]) -> TargetTable:
+    """What ``entry``, the target's relation ``place``, is for ``table``. ``known_numbers`` are those of the columns there, by all
+    names that they had at the source. Raises TerminalError when it cannot take the source's rows."""
     if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
-    target = _target_table(table, entry, place, known_columns(table, entry.oid, known))
-    if table.key and set(_key_names(target)) not in entry.unique_keys and not pending_keys.include(connection, table):
-        raise _key_error(target, entry.partition_columns)
-    return target
-
-
-def _create(
-    connection: Connection, table: Table, pending_keys: PendingKeys, known_tables: KnownTables, *, copied: bool
-) -> CatalogEntry:
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        if find_table(connection, table.schema, table.name) is None:
-            create_table(connection, table)
-            if copied:
-                pending_keys.defer(connection, table)
-            else:
-                for key in keys_of(table):
-                    connection.execute(key.definition())
-            made = find_table(connection, table.schema, table.name)
-            assert made is not None
-            known_tables.remember(connection, table, made.oid, {column.name: column.number for column in made.columns})
-    entry = find_table(connection, table.schema, table.name)
-    assert entry is not None
-    return entry
-
-
-def _target_table(table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int]) -> TargetTable:
-    """``known_numbers`` are those of the columns here, by all names that they had at the source."""
     columns = _columns_here(table, entry, known_numbers)
     _check_columns(table, entry, columns, sql.Identifier(*place), known_numbers)
     at_target = [columns[column.name] for column in table.columns]
@@ -214,11 +148,17 @@ def _missing_column(table: Table, column: Column, identifier: sql.Identifier, ea
     )
 
 
+def has_unique_key(target: TargetTable, entry: CatalogEntry) -> bool:
+    """Whether ON CONFLICT can name the key that ``target.table`` has; True when it has none."""
+    return not target.table.key or set(_key_names(target)) in entry.unique_keys
+
+
 def _key_names(target: TargetTable) -> list[str]:
     return [target.columns[i].name for i in target.table.key]
 
 
-def _key_error(target: TargetTable, partition_columns: Sequence[str]) -> TerminalError:
+def key_error(target: TargetTable, partition_columns: Sequence[str]) -> TerminalError:
+    """For a table without a unique index on its key."""
     table, names = target.table, _key_names(target)
     if not set(partition_columns) <= set(names):
         return TerminalError(

@@ -1,0 +1,102 @@
+"""How a batch is written at the next attempt, by how the attempts before ended.
+
+a constraint refuses the folded outcome    each change by itself, in this batch
+the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
+the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
+LAST_CHANGE_ATTEMPTS are over              the first change of a refused row is taken out instead of the last one
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+
+from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.postgres.target.failure import PieceError, is_lock_table_full, target_error
+from pgsluice.worker.sinks.postgres.writer import PostgresWriter
+
+LABELLED_BATCHES = 10
+STAGELESS_BATCHES = 10
+
+LAST_CHANGE_ATTEMPTS = 5
+"""So often the last change of a refused row is taken out; a row with many changes in a batch must not make as many passes."""
+
+LOCK_TABLE_ATTEMPTS = 6
+"""So often a batch is tried at a target whose table of locks is full. Other sessions' locks may fill it, but not for long."""
+
+TASK_LOCK_ATTEMPTS = 20
+"""The same for what tasks do, where other failures count too, such as a target that is away."""
+
+
+class Attempts:
+    """The attempts at one batch after the other. ``most_stages`` is how many staging tables a batch may have at the most."""
+
+    def __init__(self, most_stages: int) -> None:
+        self._most_stages = most_stages
+        self._written = 0
+        """How often the batch in hand was written."""
+        self._lock_failures = 0
+        """How often it failed because the target's table of locks was full."""
+        self._one_by_one = False
+        self._labelled_batches = 0
+        """How many more batches are written with labelled rows, because the target refused some: others may follow."""
+        self._stageless_batches = 0
+
+    @property
+    def labels_rows(self) -> bool:
+        return self._labelled_batches > 0
+
+    def limit_stages(self, most: int) -> None:
+        """The target has no room for more than ``most``."""
+        self._most_stages = min(self._most_stages, most)
+
+    def writer(self, writer: PostgresWriter) -> PostgresWriter:
+        """``writer`` as the next attempt needs it."""
+        self._written += 1
+        return replace(
+            writer,
+            one_by_one=self._one_by_one,
+            labelled=self.labels_rows,
+            blame_first=self._written > LAST_CHANGE_ATTEMPTS,
+            stages=0 if self._stageless_batches else self._most_stages,
+            is_last=self._written >= TASK_LOCK_ATTEMPTS,
+        )
+
+    def label_rows(self) -> None:
+        """The target refuses rows, and which ones is to be known."""
+        self._labelled_batches = LABELLED_BATCHES
+
+    def refusal(self, error: PieceError, batch: str) -> PgsluiceError | RejectedChanges:
+        """What to raise when the target refuses ``batch``. Folding skips states that the source went through; a unique constraint
+        or a foreign key may have needed them."""
+        skipped = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ForeignKeyViolation)
+        if skipped and not self._one_by_one:
+            self._one_by_one = True
+            return TransientError(
+                f"a constraint of table '{error.table.qualified_name}' refuses the outcome of {batch}",
+                "they are applied one by one",
+            )
+        if error.concerns_rows and not self.labels_rows:
+            self.label_rows()
+            return RejectedChanges(())
+        return self.failure(error.cause, error.table, f"applying {batch}")
+
+    def failure(self, error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
+        """What ``target_error`` says. For want of locks the next attempts do without staging tables."""
+        if is_lock_table_full(error):
+            self._lock_failures += 1
+            self._stageless_batches = STAGELESS_BATCHES
+        return target_error(error, table, doing, is_last=self._lock_failures >= LOCK_TABLE_ATTEMPTS)
+
+    def changes_applied(self) -> None:
+        """A batch of changes was applied; the next one is written in another way only if that was to last."""
+        self._one_by_one = False
+        self._labelled_batches = max(0, self._labelled_batches - 1)
+        self._stageless_batches = max(0, self._stageless_batches - 1)
+
+    def committed(self) -> None:
+        """The next batch, of changes or of copied rows, has no attempts yet."""
+        self._written = self._lock_failures = 0

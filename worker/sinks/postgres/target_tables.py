@@ -1,0 +1,126 @@
+"""The target's tables that a session knows: each is looked at when rows for it come first, and made if it is missing.
+
+What our own tables remember says where a table's rows go when it was renamed on either side (``own.known_tables``), and which of
+its keys are yet to be built (``own.pending_keys``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import PostgresSinkSettings
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.own.known_tables import Known, KnownTables, known_columns
+from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
+from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, find_table, read_catalog
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.creation import create_table, keys_of
+from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences, owned_sequences
+from pgsluice.worker.sinks.postgres.target.table import TargetTable, has_unique_key, key_error, target_table
+
+_log = telemetry.logger(__name__)
+
+
+class TargetTables(Mapping[Table, TargetTable]):
+    """Those that were looked at since ``forget``. With ``missing_sequences`` they have their sequences, which are to be kept
+    ahead of the rows; tables without one are noted there."""
+
+    def __init__(
+        self,
+        settings: PostgresSinkSettings,
+        pending_keys: PendingKeys,
+        known_tables: KnownTables,
+        missing_sequences: MissingSequences | None = None,
+    ) -> None:
+        self._sync_schema = settings.sync_schema
+        self._pending_keys = pending_keys
+        self._known_tables = known_tables
+        self._missing_sequences = missing_sequences
+        self._tables: dict[Table, TargetTable] = {}
+
+    def __getitem__(self, table: Table) -> TargetTable:
+        return self._tables[table]
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def forget(self) -> None:
+        """Every table is looked at again."""
+        self._tables.clear()
+
+    def look_at(self, connection: Connection, tables: Iterable[Table], *, copied: bool = False, remember: bool = False) -> None:
+        """Looks at those of ``tables`` that are not known, and makes what is missing if ``sync_schema`` says so. ``copied``: for
+        rows of a snapshot; a table that is made for them gets its keys later. ``remember``: notes where the rows go.
+
+        Raises TerminalError when a table is missing or cannot take the source's rows, or when they are elsewhere.
+        ``connection`` must not be in a transaction: a table that was made stays, whatever becomes of the batch.
+        """
+        unknown = [table for table in tables if table not in self._tables]
+        if not unknown:
+            return
+        catalog = read_catalog(connection, unknown)
+        known = self._known_tables.read(connection, unknown)
+        for table in unknown:
+            self._tables[table] = self._look_at(connection, table, catalog, known, copied=copied)
+        for table in unknown if remember else ():  # when all are fit: one of them may not be the table it was taken for
+            target = self._tables[table]
+            self._known_tables.remember(connection, table, target.oid, target.column_numbers, known)
+
+    def _look_at(self, connection: Connection, table: Table, catalog: Catalog, known: Known, *, copied: bool) -> TargetTable:
+        place, entry = self._find(connection, table, catalog, known)
+        if entry is None:
+            if not self._sync_schema:
+                raise TerminalError(
+                    f"table '{table.qualified_name}' does not exist at the target",
+                    "create it, or set sync-schema: true to have it created",
+                )
+            entry = self._create(connection, table, copied=copied)
+        target = target_table(table, entry, place, known_columns(table, entry.oid, known))
+        if not has_unique_key(target, entry) and not self._pending_keys.include(connection, table):
+            raise key_error(target, entry.partition_columns)
+        return target if self._missing_sequences is None else self._with_sequences(connection, target, self._missing_sequences)
+
+    def _find(
+        self, connection: Connection, table: Table, catalog: Catalog, known: Known
+    ) -> tuple[tuple[str, str], CatalogEntry | None]:
+        """Where the rows of ``table`` go, and what is there."""
+        place = (table.schema, table.name)
+        entry = catalog.get(place)
+        found_oid = None if entry is None else entry.oid
+        self._known_tables.check_name(connection, table, known, found_oid)
+        moved = self._known_tables.moved_to(connection, table, known, found_oid)
+        if moved is None:
+            return place, entry
+        _log.warning("the target's table was renamed; its rows go there", table=table.qualified_name, name=".".join(moved))
+        return moved, find_table(connection, *moved)
+
+    def _create(self, connection: Connection, table: Table, *, copied: bool) -> CatalogEntry:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+            if find_table(connection, table.schema, table.name) is None:
+                create_table(connection, table)
+                if copied:
+                    self._pending_keys.defer(connection, table)
+                else:
+                    for key in keys_of(table):
+                        connection.execute(key.definition())
+                made = find_table(connection, table.schema, table.name)
+                assert made is not None
+                numbers = {column.name: column.number for column in made.columns}
+                self._known_tables.remember(connection, table, made.oid, numbers)
+        entry = find_table(connection, table.schema, table.name)
+        assert entry is not None
+        return entry
+
+    def _with_sequences(self, connection: Connection, target: TargetTable, missing: MissingSequences) -> TargetTable:
+        names = [column.name for column in target.columns]
+        sequences = owned_sequences(connection, names, target.oid)
+        missing.note(target.table, target.place, sequences)
+        return replace(target, sequences=sequences)
