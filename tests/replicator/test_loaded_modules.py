@@ -1,0 +1,50 @@
+"""A replicator that streams stays small: it loads no library that only workers and copies need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from pgsluice.shared.broker.bucket import REPLICATOR_KEY
+from tests.end_to_end.group_under_test import configuration
+from tests.replicated_group import Group
+from tests.servers import NatsServer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HEAVY = {"numpy", "pyarrow", "pandas", "pyspark", "py4j"}
+
+STREAM_AND_TELL = """
+import sys
+from pgsluice.console.program import run
+code = run(sys.argv[1:])
+print(*{name.partition(".")[0] for name in sys.modules})
+raise SystemExit(code)
+"""
+
+
+def test_a_replicator_that_has_streamed_a_transaction_has_loaded_nothing_heavy(
+    replication: Group, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t VALUES (1, 'a')")
+    file = tmp_path / "pgsluice.yaml"
+    file.write_text(yaml.safe_dump(configuration(replication.name, replication.source, None, nats_server)))
+    arguments = ["replicator", f"--config={file}", "--stream", "--until-lsn=current"]
+    ended = subprocess.run(
+        [sys.executable, "-c", STREAM_AND_TELL, *arguments],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert replication.audit().rows == {"public.t insert": 1}
+    assert replication.record(REPLICATOR_KEY)["changes"] == 1
+    loaded = set(ended.stdout.split())
+    assert {"pgsluice", "psycopg", "nats"} <= loaded
+    assert not loaded & HEAVY
