@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from pgsluice.rules.known_rows import tested_column
-from pgsluice.rules.name_pattern import column_index
 from pgsluice.rules.orderings import Ordering, labels_ordering, ordering_of
-from pgsluice.rules.rule import Test
+from pgsluice.rules.rule import Test, column_index
 from pgsluice.shared.wire.table import Column, Table
 
 _EQUALITY = ("eq", "ne")

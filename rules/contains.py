@@ -13,9 +13,8 @@ from functools import partial
 from itertools import repeat
 
 from pgsluice.rules.known_rows import tested_column
-from pgsluice.rules.name_pattern import column_index
 from pgsluice.rules.orderings import Key, Ordering, element_ordering, is_array, is_citext, is_searched_as_text
-from pgsluice.rules.rule import RowImages, Test
+from pgsluice.rules.rule import RowImages, Test, column_index
 from pgsluice.rules.truth import FALSE, NULL, TRUE, UNKNOWN
 from pgsluice.rules.value_text import array_elements
 from pgsluice.shared.wire.table import Column, Table

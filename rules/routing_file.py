@@ -1,6 +1,6 @@
 """The routing file: pg_flo's format, and more.
 
-    users:                            # a table as ``rules.name_pattern`` spells it
+    users:                            # a table as ``shared.wire.table_pattern`` spells it
       destination_schema: crm         # default: the source's
       destination_table: customers    # default: the source's; or schema and table as crm.customers
       column_mappings:                # columns that are not listed keep their names
@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pgsluice.rules.document import Problems, YamlMapping, open_document
-from pgsluice.rules.name_pattern import TablePattern
 from pgsluice.rules.routing import EVERY_OPERATION, TRUNCATE, Route, Routing
 from pgsluice.rules.rule import OPERATIONS
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.shared.wire.table_pattern import TablePattern
 
 _OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import NamedTuple, Protocol
 
-from pgsluice.rules.name_pattern import NamePattern
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
 from pgsluice.shared.wire.table import Column, Table, Value
+from pgsluice.shared.wire.table_pattern import NamePattern
 
 OPERATIONS = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 ALL_OPERATIONS = frozenset(OPERATIONS.values())
@@ -86,6 +87,19 @@ class Condition(Protocol):
     def bind(self, table: Table) -> Test:
         """Raises ValueError, with a sentence, when a column is missing or its type does not fit."""
         ...
+
+
+def column_index(table: Table, name: str) -> int:
+    """Raises ValueError, with a sentence, when the table has no such column."""
+    names = [column.name for column in table.columns]
+    if name not in names:
+        raise ValueError(f"there is no column '{name}'{_suggestion(name, names)}")
+    return names.index(name)
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ from pgsluice.rules.composition import AllOf, AnyOf, Not
 from pgsluice.rules.contains import Contains
 from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
-from pgsluice.rules.name_pattern import NamePattern, TablePattern
 from pgsluice.rules.orderings import OPERATORS
 from pgsluice.rules.regex_replace import TIME_LIMIT_MS, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
+from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
 
 _TYPES = ("transform", "filter")
 _COMPOSITIONS = ("all", "any", "not")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from pgsluice.rules.name_pattern import TableName, TablePattern, column_index, table_names
-from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform
+from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform, column_index
 from pgsluice.rules.rule_run import RuleRun
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
+from pgsluice.shared.wire.table_pattern import TableName, TablePattern, table_names
 
 _REMEDY = "correct the rules file and start again"
 

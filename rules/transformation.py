@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgsluice.rules.name_pattern import TableName
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
 from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
 from pgsluice.shared.wire.table import Table
+from pgsluice.shared.wire.table_pattern import TableName
 
 
 @dataclass(frozen=True, slots=True)

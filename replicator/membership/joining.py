@@ -11,21 +11,23 @@ from dataclasses import dataclass, replace
 
 from pgsluice.replicator.membership.membership import Break, Membership
 from pgsluice.replicator.source.publication import Publication
-from pgsluice.replicator.source.tables import SourceTable, TablePattern, parse_patterns
+from pgsluice.replicator.source.tables import SourceTable, parse_pattern, parse_patterns
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.table_pattern import TablePattern
 
 _START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a start asks for. ``copies``: rows are brought over; ``named`` are the tables asked for, ``whole`` the schemas."""
+    """What a start asks for. ``copies``: rows are brought over; ``named`` are the tables asked for by name, ``matching`` the
+    patterns, like whole schemas."""
 
     copies: bool
     named: tuple[TablePattern, ...]
-    whole: tuple[TablePattern, ...]
+    matching: tuple[TablePattern, ...]
     without_copy: tuple[TablePattern, ...]
 
     @classmethod
@@ -35,9 +37,9 @@ class Wishes:
         patterns = parse_patterns(settings.tables, settings.schema) if is_given else []
         return cls(
             copies=settings.copy is not None,
-            named=tuple(pattern for pattern in patterns if pattern.table is not None),
-            whole=tuple(pattern for pattern in patterns if pattern.table is None),
-            without_copy=tuple(TablePattern.parse(text, settings.schema) for text in settings.without_copy),
+            named=tuple(pattern for pattern in patterns if pattern.is_name),
+            matching=tuple(pattern for pattern in patterns if not pattern.is_name),
+            without_copy=tuple(parse_pattern(text, settings.schema) for text in settings.without_copy),
         )
 
     def names(self, table: SourceTable) -> bool:
@@ -96,8 +98,8 @@ def check_breaks(membership: Membership, copies: bool) -> None:
 
 
 def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, comes_in_by_itself: bool) -> Joining:
-    """Which of ``tables`` are followed from now on, by a group that has published already. New ones of a whole schema are left
-    out, unless they were asked for by name.
+    """Which of ``tables`` are followed from now on, by a group that has published already. New ones that a pattern matches are
+    left out, unless they were asked for by name.
 
     ``comes_in_by_itself``: the publication covers tables from the moment that they are made. Raises UsageError or TerminalError
     for a table whose rows or changes would be missing.
@@ -113,7 +115,7 @@ def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes
             raise _returned(membership, table)
         elif comes_in_by_itself:
             joining.tables.append(table)
-        elif wishes.names(table) or not wishes.whole:
+        elif wishes.names(table) or not wishes.matching:
             raise UsageError(
                 f"table {table.qualified_name} joins a group that streams already: the rows that it holds would be missing at "
                 "the targets",

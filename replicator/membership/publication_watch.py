@@ -18,17 +18,21 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.names import TARGET_SCHEMA, GroupNames
 
 # A partition is one with its root, where that is followed or new itself.
 _NEWCOMERS: LiteralString = """
+    WITH wanted AS (SELECT DISTINCT c.oid
+                      FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS pattern (schema, name)
+                      JOIN pg_namespace n ON n.nspname LIKE pattern.schema
+                      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname LIKE pattern.name
+                     WHERE c.relkind IN ('r', 'p') AND left(n.nspname, 3) <> 'pg_'
+                       AND n.nspname NOT IN ('information_schema', %(own)s))
     SELECT n.nspname || '.' || c.relname
-      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-      LEFT JOIN (pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace)
-             ON c.relispartition AND r.oid = pg_partition_root(c.oid)
-     WHERE n.nspname = ANY(%(schemas)s) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-       AND c.oid <> ALL(%(oids)s::oid[])
-       AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND rn.nspname <> ALL(%(schemas)s))
+      FROM wanted JOIN pg_class c ON c.oid = wanted.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_class r ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+     WHERE c.relpersistence = 'p' AND c.oid <> ALL(%(oids)s::oid[])
+       AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND r.oid NOT IN (SELECT oid FROM wanted))
      ORDER BY 1
 """
 
@@ -127,11 +131,16 @@ class PublicationWatch:
         return replace(membership, members=tuple(members), partition_changes=(*membership.partition_changes, *found))
 
     async def _with_newcomers(self, membership: Membership) -> Membership:
-        """With the tables of whole schemas that are not followed."""
-        schemas = [pattern.schema for pattern in self._wishes.whole]
-        if not schemas:
+        """With the tables that a pattern matches and that are not followed."""
+        patterns = self._wishes.matching
+        if not patterns:
             return replace(membership, unpublished=())
-        parameters = {"schemas": schemas, "oids": list(membership.oids)}
+        parameters = {
+            "schemas": [pattern.schema.like for pattern in patterns if pattern.schema is not None],
+            "tables": [pattern.name.like for pattern in patterns],
+            "oids": list(membership.oids),
+            "own": TARGET_SCHEMA,
+        }
         names = tuple(name for (name,) in await self._source.rows("looking for new tables", _NEWCOMERS, parameters))
         if names:
             remedy = "the next start takes and copies them" if self._wishes.copies else "name them in without-copy at a start"

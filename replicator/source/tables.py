@@ -3,7 +3,6 @@ all of it at once, each as the statement that grants it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
@@ -11,38 +10,9 @@ from typing import LiteralString
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
 
-_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^".]+)'
-_PATTERN = re.compile(rf"(?:(?P<schema>{_IDENTIFIER})\.)?(?P<table>{_IDENTIFIER})")
-
-ALL_TABLES = "*"
 SHOWN = 20  # statements of those that the role lacks
-
-
-@dataclass(frozen=True, slots=True)
-class TablePattern:
-    """``table`` is None for every table of the schema. Names are the catalog's spelling, case included."""
-
-    schema: str
-    table: str | None
-
-    @classmethod
-    def parse(cls, text: str, default_schema: str) -> TablePattern:
-        """``table``, ``schema.table`` or ``schema.*``; a name with a dot stands in double quotes."""
-        match = _PATTERN.fullmatch(text.strip())
-        if match is None:
-            raise UsageError(
-                f"tables: {text!r} is not a table", "write 'table', 'schema.table' or 'schema.*', like 'public.orders'"
-            )
-        schema = _unquote(match["schema"]) if match["schema"] else default_schema
-        return cls(schema, None if match["table"] == ALL_TABLES else _unquote(match["table"]))
-
-    def matches(self, schema: str, table: str) -> bool:
-        return self.schema == schema and self.table in (None, table)
-
-
-def _unquote(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +66,7 @@ _COLUMNS: LiteralString = """
 """
 
 _NAMED: LiteralString = """
-     WHERE n.nspname = %(schema)s AND (c.relname = %(table)s OR %(table)s::text IS NULL AND c.relkind IN ('r', 'p'))
+     WHERE n.nspname LIKE %(schema)s AND c.relname LIKE %(table)s AND (%(is_name)s OR c.relkind IN ('r', 'p'))
      ORDER BY c.relname
 """
 
@@ -106,7 +76,7 @@ _DOING = "looking up the tables"
 async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
     """The tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
 
-    ``schema.*`` leaves out what cannot be published and partitions whose root is taken. Raises UsageError for a schema or table
+    A pattern leaves out what cannot be published and partitions whose root is taken. Raises UsageError for a schema or table
     that does not exist or that is named and cannot be published.
     """
     selected: dict[int, SourceTable] = {}
@@ -124,31 +94,48 @@ async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
 
 def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePattern]:
     """As ``tables`` is read: none mean every table of ``default_schema``."""
-    return [TablePattern.parse(text, default_schema) for text in patterns] or [TablePattern(default_schema, None)]
+    return [parse_pattern(text, default_schema) for text in patterns or ("*",)]
+
+
+def parse_pattern(text: str, default_schema: str) -> TablePattern:
+    """A pattern that has a schema."""
+    try:
+        return TablePattern.parse(text).within(default_schema)
+    except ValueError:
+        raise UsageError(
+            f"tables: {text!r} is not a table", "write 'table', 'schema.table' or 'schema.*', like 'public.orders'"
+        ) from None
 
 
 async def _matching(source: Source, pattern: TablePattern) -> list[SourceTable]:
-    if pattern.schema == TARGET_SCHEMA:
+    assert pattern.schema is not None
+    if pattern.schema.is_name and pattern.schema.name == TARGET_SCHEMA:
         raise UsageError(
             f"tables of schema {TARGET_SCHEMA} cannot be replicated: at a target that schema holds pgsluice's own tables",
             "remove them from tables, or move what is yours to another schema",
         )
-    parameters = {"schema": pattern.schema, "table": pattern.table}
+    parameters = {"schema": pattern.schema.like, "table": pattern.name.like, "is_name": pattern.is_name}
     found = await source.rows_of(SourceTable, _DOING, _COLUMNS + _NAMED, parameters)
     if not found:
-        exists = await source.rows("looking up the schema", "SELECT FROM pg_namespace WHERE nspname = %s", [pattern.schema])
-        if not exists:
-            raise UsageError(f"schema {pattern.schema!r} does not exist in the source", "check schema and tables (case matters)")
-        if pattern.table is None:
-            raise UsageError(f"schema {pattern.schema!r} has no tables", "create one first, or name the tables to replicate")
-        raise UsageError(f"table '{pattern.schema}.{pattern.table}' does not exist in the source", "check tables (case matters)")
-    if pattern.table is None:
+        raise await _nothing_found(source, pattern, pattern.schema)
+    if not pattern.is_name:
         oids = {table.oid for table in found}
         return [table for table in found if table.obstacle is None and table.root_oid not in oids]
     [table] = found
     if table.obstacle is not None:
         raise UsageError(f"{table.qualified_name} is {table.obstacle}", "only permanent, ordinary tables can be replicated")
     return found
+
+
+async def _nothing_found(source: Source, pattern: TablePattern, schema: NamePattern) -> UsageError:
+    exists = await source.rows("looking up the schema", "SELECT FROM pg_namespace WHERE nspname LIKE %s", [schema.like])
+    if not exists:
+        return UsageError(f"schema {str(schema)!r} does not exist in the source", "check schema and tables (case matters)")
+    if pattern.name.text == "*":
+        return UsageError(f"schema {str(schema)!r} has no tables", "create one first, or name the tables to replicate")
+    if not pattern.is_name:
+        return UsageError(f"no table of the source is called '{schema}.{pattern.name}'", "check tables (case matters)")
+    return UsageError(f"table '{schema}.{pattern.name}' does not exist in the source", "check tables (case matters)")
 
 
 def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str]) -> None:

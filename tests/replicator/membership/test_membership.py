@@ -94,6 +94,19 @@ def test_a_new_table_of_a_whole_schema_is_named_and_left_out_of_a_group_that_str
     assert "public.w is not replicated" in shown(replication, nats_server)
 
 
+def test_a_new_table_that_a_pattern_matches_is_named_and_others_are_not(replication: Group, nats_server: NatsServer) -> None:
+    replication.source.execute("CREATE TABLE order_1 (id int PRIMARY KEY)")
+    replication.replicate(tables=("order_*", "*.t"))
+    replication.source.execute("CREATE TABLE order_2 (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
+    replication.source.execute("CREATE TABLE order_p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    replication.source.execute("CREATE TABLE order_p1 PARTITION OF order_p FOR VALUES FROM (1) TO (2)")
+    replication.replicate(tables=("order_*", "*.t"))
+    status = shown(replication, nats_server)
+    assert "public.order_2 is not replicated" in status
+    assert "public.order_p is not replicated" in status
+    assert status.count(" is not replicated") == 2
+
+
 def test_a_table_that_was_made_again_under_its_name_is_refused_by_a_group_that_streams(two_tables: Group) -> None:
     two_tables.source.execute("DROP TABLE u; CREATE TABLE u (id bigint PRIMARY KEY, v text)")
     for _ in range(2):

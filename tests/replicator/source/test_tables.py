@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pgsluice.replicator.source.source import Source
-from pgsluice.replicator.source.tables import TablePattern, check_replica_identity, select_tables
+from pgsluice.replicator.source.tables import check_replica_identity, parse_pattern, select_tables
 from pgsluice.shared.errors import TerminalError, UsageError
 from tests.replicated_group import ALL_OPERATIONS, Group
 from tests.servers import Database
@@ -31,19 +31,20 @@ def select(database: Database, *patterns: str, schema: str = "public") -> list[s
     [
         ("orders", "public", "orders"),
         ("sales.orders", "sales", "orders"),
-        ("sales.*", "sales", None),
+        ("sales.*", "sales", "*"),
         ('"Sales 2.0"."odd ""name"""', "Sales 2.0", 'odd "name"'),
         ("größe-?", "public", "größe-?"),
     ],
 )
-def test_a_pattern_names_a_table_or_a_schema(text: str, schema: str, table: str | None) -> None:
-    assert TablePattern.parse(text, "public") == TablePattern(schema, table)
+def test_a_pattern_without_a_schema_is_in_the_default_one(text: str, schema: str, table: str) -> None:
+    pattern = parse_pattern(text, "public")
+    assert (str(pattern.schema), str(pattern.name)) == (schema, table)
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", '"open', "a.", ".b"])
 def test_a_malformed_pattern_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a table"):
-        TablePattern.parse(text, "public")
+        parse_pattern(text, "public")
 
 
 def test_without_patterns_every_publishable_table_of_the_schema_is_taken(source_database: Database) -> None:
@@ -52,6 +53,17 @@ def test_without_patterns_every_publishable_table_of_the_schema_is_taken(source_
     source_database.execute("CREATE SCHEMA other; CREATE TABLE other.c (id int PRIMARY KEY)")
     assert select(source_database) == ["public.a", "public.b"]
     assert select(source_database, "other.*", "b") == ["other.c", "public.b"]
+
+
+def test_a_pattern_takes_every_publishable_table_that_it_matches(source_database: Database) -> None:
+    source_database.execute("CREATE TABLE order_a (id int PRIMARY KEY); CREATE TABLE order_b (id int PRIMARY KEY)")
+    source_database.execute('CREATE TABLE ordera (id int PRIMARY KEY); CREATE TABLE "order_*" (id int PRIMARY KEY)')
+    source_database.execute("CREATE UNLOGGED TABLE order_u (id int PRIMARY KEY); CREATE VIEW order_v AS SELECT 1")
+    source_database.execute("CREATE SCHEMA sales; CREATE TABLE sales.order_c (id int PRIMARY KEY)")
+    assert select(source_database, "order_*") == ["public.order_*", "public.order_a", "public.order_b"]
+    assert select(source_database, '"order_*"') == ["public.order_*"]
+    assert select(source_database, "*.order_c", "sal*.*") == ["sales.order_c"]
+    assert select(source_database, "*.*c") == ["sales.order_c"]
 
 
 def test_partitions_are_taken_through_their_root(source_database: Database) -> None:
@@ -69,6 +81,8 @@ def test_partitions_are_taken_through_their_root(source_database: Database) -> N
         ("SELECT 1", "x", "table 'public.x' does not exist"),
         ("SELECT 1", "x.y", "schema 'x' does not exist"),
         ("SELECT 1", "public.*", "has no tables"),
+        ("SELECT 1", "x*", r"no table of the source is called 'public.x\*'"),
+        ("SELECT 1", "x*.y", r"schema 'x\*' does not exist"),
         ("SELECT 1", "pg_catalog.pg_class", "is a system table"),
     ],
 )

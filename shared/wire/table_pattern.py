@@ -1,8 +1,6 @@
-"""Finding a rule's columns in a table.
+"""Names and patterns of names, as options, rules files and routing files spell tables and columns.
 
-Names and patterns of names, as rules files spell tables and columns.
-
-    orders        that name, in any schema when it is a table's
+    orders        that name; a table's without a schema is in the default schema for options, in any schema for rules and routes
     shop.orders   the table of that schema
     shop.*        every table of that schema
     order_*       ``*`` stands for any characters, none included
@@ -14,27 +12,13 @@ Names are the catalog's spelling, case included.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pgsluice.shared.wire.table import Table
 
-
-def column_index(table: Table, name: str) -> int:
-    """Raises ValueError, with a sentence, when the table has no such column."""
-    names = [column.name for column in table.columns]
-    if name not in names:
-        raise ValueError(f"there is no column '{name}'{_suggestion(name, names)}")
-    return names.index(name)
-
-
-def _suggestion(name: str, names: list[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
-
-
 _IDENTIFIER = r'"(?:[^"]|"")+"|[^".]+'
+_LIKE_SPECIAL = re.compile(r"[\\%_]")
 _QUALIFIED = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
 
@@ -54,6 +38,12 @@ class NamePattern:
 
     text: str
 
+    @classmethod
+    def exact(cls, name: str) -> NamePattern:
+        """That name alone, whatever characters it holds."""
+        doubled = name.replace('"', '""')
+        return cls(f'"{doubled}"')
+
     @property
     def is_name(self) -> bool:
         """Whether it stands for one name only."""
@@ -66,6 +56,15 @@ class NamePattern:
 
     def matches(self, name: str) -> bool:
         return name == self.name if self.is_name else _compiled(self.text).fullmatch(name) is not None
+
+    @property
+    def like(self) -> str:
+        """The same as a pattern of SQL's LIKE."""
+        parts = [self.name] if self.is_name else self.text.split("*")
+        return "%".join(_LIKE_SPECIAL.sub(r"\\\g<0>", part) for part in parts)
+
+    def __str__(self) -> str:
+        return self.name if self.is_name else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,10 @@ class TablePattern:
     def is_name(self) -> bool:
         """Whether it is meant for one table only."""
         return self.name.is_name and (self.schema is None or self.schema.is_name)
+
+    def within(self, schema: str) -> TablePattern:
+        """The same; where no schema was written, of ``schema`` alone."""
+        return self if self.schema is not None else replace(self, schema=NamePattern.exact(schema))
 
     def matches(self, schema: str, name: str) -> bool:
         return self.name.matches(name) and (self.schema is None or self.schema.matches(schema))
