@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,11 @@ EVERYTHING = (*PRODUCT, "benchmarks", "tests")
 
 FILE_LINES_WARN, FILE_LINES_FAIL = 400, 500
 FUNCTION_LINES_WARN, FUNCTION_LINES_FAIL = 40, 60
+
+FOLDER_MODULES = 20
+
+ROLES_OF_A_SINK = {"sink", "options", "writer"}
+"""What each sink's folder has one of."""
 
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
@@ -119,6 +125,29 @@ def test_no_file_name_shadows_the_standard_library() -> None:
 
 def test_no_file_is_a_drawer_for_everything() -> None:
     assert not [relative(path) for path in sources(*EVERYTHING) if path.stem in FORBIDDEN_FILE_NAMES]
+
+
+def test_a_folder_holds_no_more_than_can_be_looked_over() -> None:
+    folders = Counter(path.parent for path in sources(*PRODUCT) if path.name != "__init__.py")
+    assert not {relative(folder): count for folder, count in folders.items() if count > FOLDER_MODULES}
+
+
+def test_every_folder_says_what_it_holds() -> None:
+    folders = {path.parent for path in sources(*PRODUCT)}
+    assert not [relative(folder) for folder in folders if not ast.get_docstring(tree(folder / "__init__.py"))]
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_a_file_name_means_one_thing_in_a_package(package: str) -> None:
+    named = defaultdict(set)
+    for path in sources(package):
+        named[path.stem].add(relative(path))
+    assert not {stem: paths for stem, paths in named.items() if len(paths) > 1 and stem not in {"__init__", *ROLES_OF_A_SINK}}
+
+
+def test_modules_are_imported_by_the_one_name_that_is_installed() -> None:
+    importers = {relative(path): set(PRODUCT) & imported_packages(path) for path in sources(*EVERYTHING)}
+    assert not {path: packages for path, packages in importers.items() if packages}
 
 
 def test_every_module_says_what_it_is_for() -> None:
