@@ -7,12 +7,12 @@ again: the same bytes, ids and expected sequences. Two things keep a message fro
 - JetStream drops a message whose id it has seen (within the stream's duplicate window) and acknowledges it again.
 - Every message names the stream sequence it expects before it; one that is sent while its predecessor is not yet
   acknowledged also names the predecessor's id. So of two publishers that meet in one stream only one can go on, even when
-  the other's last messages are still under way: a message is stored only directly behind its own predecessor.
+  the other's last messages are still under way: a message is stored only directly after its own predecessor.
 
 When JetStream says that the stream's end is not what was expected, the stream is read: what is there under our own ids is
 acknowledged; anything else ends the session, so that the next one starts from what the stream holds.
 
-A body that does not fit one NATS message is published as chunks, one behind the other; only the last one counts as the
+A body that does not fit one NATS message is published as chunks, one after the other; only the last one counts as the
 message, and the other ones carry the ``Pgsluice-Flushed`` and ``Pgsluice-Settled`` of the message before. A session that ends
 among them leaves an unfinished group in the stream: the next one publishes the body again from its first chunk, and readers
 pass over chunks that are followed by a first chunk or a whole message before their own last one. A chunk's id names the

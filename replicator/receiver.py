@@ -1,14 +1,14 @@
-"""The receive loop: from the walsender's socket through the assembler to the publisher.
+"""The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates beside it.
 
 Per change it does one ``read``, one test of a byte and one ``add``. It never stops for anything but the publisher's full
-window, and then the server waits for us in TCP while ``replicator.receiver`` keeps the connection alive.
+window, and then the server waits for us in TCP while ``Feedback`` keeps the connection alive.
 
 A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
 the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
 buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets changes gather. Large changes
 would fill the buffers long before the end of a nap, and waking up for one is little beside the change itself.
 
-Standby status updates: a task of its own, so that a slow broker never makes the server think that we are gone.
+Standby status updates have a task of their own, so that a slow broker never makes the server think that we are gone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending
 NAP_S = 0.008
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
+
+MAX_INTERVAL_S = 10.0  # between two status updates
+TICK_S = 0.5  # how late a newly confirmed LSN may reach the server
+MIN_SILENCE_S = 30.0
 
 log = telemetry.logger(__name__)
 
@@ -156,7 +160,7 @@ class Receiver:
             log.warning("a published table was renamed; name it so in tables, rules and routes", was=before, now=name)
 
     def _is_end(self, begin: bytes) -> bool:
-        """Whether the transaction that begins is behind ``until``."""
+        """Whether the transaction that begins comes after ``until``."""
         return self._until is not None and begin_lsn(begin) >= self._until
 
     async def _receive_keepalive(self, keepalive: Keepalive) -> None:
@@ -183,11 +187,6 @@ class Receiver:
         self._counts.messages += 1
         self._counts.changes += message.changes
         self._counts.body_bytes += len(message.body)
-
-
-MAX_INTERVAL_S = 10.0
-TICK_S = 0.5  # how late a newly confirmed LSN may reach the server
-MIN_SILENCE_S = 30.0
 
 
 def status_interval_s(wal_sender_timeout_ms: int) -> float:

@@ -174,8 +174,8 @@ class GroupPublication:
             entry for entry in away.values() if entry.oid not in membership.oids and entry.qualified_name not in names
         )
         ledger = await Ledger(self._bucket).load()
-        anew = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}
-        membership = await self._watch.begin(replace(membership, left=still_away), anew)
+        recopied = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}
+        membership = await self._watch.begin(replace(membership, left=still_away), recopied)
         if partitioned := [member.qualified_name for member in membership.members if member.partitions is not None]:
             log.warning(
                 "of these tables PostgreSQL does not publish TRUNCATE, DETACH and DROP of single partitions, nor the rows of a "

@@ -24,7 +24,7 @@ class CopyOrigin:
 
 @dataclass(frozen=True, slots=True)
 class CopyWishes:
-    """What the start of a replicator adds to the ledger. ``recopied`` are oids that are copied anew although they are finished;
+    """What the start of a replicator adds to the ledger. ``recopied`` are oids that are copied again although they are finished;
     ``followed`` are oids whose changes are published without a break until now, None when nothing is known of that;
     ``known_names`` are tables that the group has published before, under whatever oid."""
 
@@ -64,7 +64,7 @@ def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes:
 
 
 def _first_attempt(content: LedgerContent, table: SourceTable, wishes: CopyWishes) -> TableRecord:
-    """Of a table that was made anew under its name, or was published before it was copied, the target holds rows: its first
+    """Of a table that was made again under its name, or was published before it was copied, the target holds rows: its first
     attempt counts as a further one, which empties the target's table."""
     attempts = [record.attempt for record in content.tables.values() if record.qualified_name == table.qualified_name]
     if table.qualified_name in wishes.known_names:

@@ -41,7 +41,7 @@ _CURRENT_LSN: LiteralString = """
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
     """``name`` is what SET TRANSACTION SNAPSHOT takes. The snapshot holds the transactions whose commit LSN is below ``lsn``;
-    without a slot behind it ``lsn`` is only near to that."""
+    without a slot ``lsn`` is only near to that."""
 
     name: str
     lsn: LSN

@@ -23,7 +23,10 @@ from pgsluice.shared.wire.names import GroupNames
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
-LOCK_TIMEOUT_MS = 500  # for as long, writers of a table queue behind us
+SCHEMAS_SINCE = 15
+"""Row filters, column lists and whole schemas came with PostgreSQL 15."""
+
+LOCK_TIMEOUT_MS = 500  # for as long, writers of a table wait for us
 LOCK_ATTEMPTS = 8
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
@@ -114,9 +117,6 @@ _COVERED: LiteralString = """
 """
 
 _DOING = "looking up the publication"
-
-SCHEMAS_SINCE = 15
-"""Row filters, column lists and whole schemas came with PostgreSQL 15."""
 
 
 async def find_publication(source: Source, names: GroupNames) -> Publication | None:

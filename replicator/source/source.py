@@ -133,7 +133,7 @@ class Source:
         return facts
 
     async def current_lsn(self) -> LSN:
-        """An LSN behind every commit that was finished before the call, which replication will reach even if nothing else
+        """An LSN after every commit that was finished before the call, which replication will reach even if nothing else
         happens: that of an empty transaction's logical message (the position a server reports may lie on a page border that
         replication does not report)."""
         statement: LiteralString = "SELECT pg_logical_emit_message(true, 'pgsluice', '')::text"
