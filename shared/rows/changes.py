@@ -102,7 +102,7 @@ class MessageChanges:
 class CopiedRows:
     """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of ``table.columns``.
 
-    ``restarts``: the table is copied anew; whatever was copied of it before does not count. Such a message has no rows and
+    ``restarts``: the table is copied again; what was copied of it before does not count. Such a message has no rows and
     is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
     counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
     from 0; None when all rows of the message are here.

@@ -36,7 +36,7 @@ Deferral = tuple[Callable[[bytes], None], Callable[[int], None], Callable[[int],
 class TableRows:
     """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
 
-    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays behind while no row has an old
+    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays shorter while no row has an old
     image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the reader may
     ``defer`` frames while all of them have one shape; nothing is in ``new`` then. Once one frame is deferred, others of its shape
     may also go where ``deferrals`` says.

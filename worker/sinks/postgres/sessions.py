@@ -13,7 +13,7 @@ import psycopg
 from pgsluice.shared.config.settings import PostgresSinkSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.postgres.fold.piece import Piece, Share, StagedRows
+from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
@@ -77,13 +77,13 @@ class DriverSession:
         self.targets.look_at(self.connection, wanted)
         return [self.targets[table] for table in wanted]
 
-    def prepare(self, tables: Iterable[Table], shares: Iterable[Share]) -> None:
-        """Makes what a merge of ``shares`` needs, each in a transaction of its own. Raises PieceError."""
+    def prepare(self, tables: Iterable[Table], partitions: Iterable[FoldedPartition]) -> None:
+        """Makes what a merge of ``partitions`` needs, each in a transaction of its own. Raises PieceError."""
         self.targets.look_at(self.connection, tables, remember=True)
         self.log_missing_sequences()
         self.stages.trim()
-        for share in shares:
-            for piece in share.pieces:
+        for folded in partitions:
+            for piece in folded.pieces:
                 if not isinstance(piece.content, StagedRows) and not self.stages.goes_straight(piece, self.targets[piece.table]):
                     self._prepare_stage(piece)
 

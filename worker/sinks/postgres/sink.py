@@ -13,7 +13,7 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.attempts import Attempts
-from pgsluice.worker.sinks.postgres.fold.piece import CopiedShare, Share
+from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
 from pgsluice.worker.sinks.postgres.merge.staging import (
@@ -44,24 +44,24 @@ _log = telemetry.logger(__name__)
 class _Batch:
     """What is left to apply of a batch, and where that leads."""
 
-    shares: Sequence[Share]
+    partitions: Sequence[FoldedPartition]
     first_sequence: int
     position: Applied
     changes: int
 
     @property
     def stages(self) -> list[str]:
-        return [name for share in self.shares for name in share.stages()]
+        return [name for folded in self.partitions for name in folded.stages()]
 
     @property
     def parked_tables(self) -> set[str]:
-        return {table for share in self.shares for table in share.parked_tables()}
+        return {table for folded in self.partitions for table in folded.parked_tables()}
 
     @property
     def tables(self) -> list[Table]:
         """Each once."""
-        pieces = [piece.table for share in self.shares for piece in share.pieces]
-        clearings = [clearing.table for share in self.shares for clearing in share.clearings]
+        pieces = [piece.table for folded in self.partitions for piece in folded.pieces]
+        clearings = [clearing.table for folded in self.partitions for clearing in folded.clearings]
         return list(dict.fromkeys(clearings + pieces))
 
     def __str__(self) -> str:
@@ -199,14 +199,14 @@ class PostgresSink:
 
     def _finish_copied(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
         """Moves the position over rows that are in their tables already, and empties tables that are copied again."""
-        shares = [CopiedShare.decode(receipt.body) for receipt in receipts]
-        restarted = session.copied_tables(table for share in shares for table in share.restarted)
-        filled = session.copied_tables(dict.fromkeys(table for share in shares for table in share.filled))
+        partitions = [LoadedPartition.decode(receipt.body) for receipt in receipts]
+        restarted = session.copied_tables(table for loaded in partitions for table in loaded.restarted)
+        filled = session.copied_tables(dict.fromkeys(table for loaded in partitions for table in loaded.filled))
         session.log_missing_sequences()
         connection = session.connection
         with connection.transaction():
             self._row.lock_at(connection, self._applied)
-            self._copied.check(connection, [sequence for share in shares for sequence in share.sequences])
+            self._copied.check(connection, [sequence for loaded in partitions for sequence in loaded.sequences])
             for target in restarted:
                 empty_table(connection, target)
             self._known_tables.clear_missed(connection, [target.table for target in restarted])
@@ -223,13 +223,13 @@ class PostgresSink:
 
     def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
         session.build_keys()
-        shares = [Share.decode(receipt.body) for receipt in receipts]
-        if any(share.is_refused for share in shares):
+        partitions = [FoldedPartition.decode(receipt.body) for receipt in receipts]
+        if any(folded.is_refused for folded in partitions):
             self._has_leftovers = True
             self._attempts.label_rows()
             raise RejectedChanges(())
         changes = sum(receipt.changes for receipt in receipts)
-        batch = _Batch(shares, receipts[0].first_sequence, position, changes)
+        batch = _Batch(partitions, receipts[0].first_sequence, position, changes)
         self._has_leftovers = self._has_leftovers or bool(batch.stages) or bool(batch.parked_tables)
         self._apply(session, batch)
         self._attempts.changes_applied()
@@ -252,7 +252,7 @@ class PostgresSink:
 
     def _transact(self, session: DriverSession, batch: _Batch) -> None:
         session.label_rows(labelled=self._attempts.labels_rows)
-        session.prepare(batch.tables, batch.shares)
+        session.prepare(batch.tables, batch.partitions)
         connection = session.connection
         with connection.transaction():
             self._row.lock_at(connection, self._applied)
@@ -260,7 +260,7 @@ class PostgresSink:
             check_parked(connection, batch.parked_tables)
             row_merge = RowMerge(connection, session.targets, session.stages) if self._attempts.labels_rows else None
             merge = Merge(connection, session.targets, session.stages, row_merge)
-            merge.apply(batch.shares)
+            merge.apply(batch.partitions)
             if row_merge is not None and row_merge.rejections:
                 self._attempts.label_rows()
                 raise RejectedChanges(row_merge.rejections)

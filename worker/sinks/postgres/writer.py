@@ -20,7 +20,7 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
-from pgsluice.worker.sinks.postgres.fold.piece import CopiedShare, Piece, Share, StagedRows
+from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.refused_rows import copy_accepted
 from pgsluice.worker.sinks.postgres.merge.staging import (
     StageNames,
@@ -28,25 +28,25 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
     create_stage,
     index_rows,
     keep_uncompressed,
-    stage_identifier,
 )
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import ensure_parked_table, park
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.sessions import TaskSession, in_task_session
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, copy_error, is_lock_table_full, target_error
 from pgsluice.worker.sinks.sink import Partition
 
-REFUSED = Share((), (), is_refused=True)
+REFUSED = FoldedPartition((), (), is_refused=True)
 
 INLINE_BYTES = 256 * 1024
 """Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
 the target about five."""
 
 MOST_STAGES = 1000
-"""So many staging tables a batch may have at a target with locks for them, all partitions together, but for one per partition;
-what is beyond is parked."""
+"""So many staging tables a batch may have at a target with locks for them, all partitions together, and at least one per
+partition; what is beyond is parked."""
 
 STAGES_PER_TRANSACTION = 16
 """Making a stage takes four locks, until the transaction ends."""
@@ -89,23 +89,23 @@ class PostgresWriter:
     is_last: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        """Yields one receipt, an encoded ``Share``. What it staged is committed by then. Raises RejectedChanges only when rows
-        are ``labelled``."""
-        share = self._fold(messages)
-        large = self._large(share.pieces, RECEIPTS_BYTES // partition.partitions)
+        """Yields one receipt, an encoded ``FoldedPartition``. What it staged is committed by then. Raises RejectedChanges only
+        when rows are ``labelled``."""
+        folded = self._fold(messages)
+        large = self._large(folded.pieces, RECEIPTS_BYTES // partition.partitions)
         if large:
             try:
-                share = replace(share, pieces=self._stage(partition, share.pieces, large))
+                folded = replace(folded, pieces=self._stage(partition, folded.pieces, large))
             except PieceError as error:
                 if self.labelled or not error.concerns_rows:
                     doing = f"staging {_messages(partition)}"
                     raise target_error(error.cause, error.table, doing, is_last=self.is_last) from None
-                share = REFUSED
-        yield share.encode()
+                folded = REFUSED
+        yield folded.encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """Yields one receipt, an encoded ``CopiedShare``. What it names is loaded by then, and stays loaded whatever becomes of
-        the batch."""
+        """Yields one receipt, an encoded ``LoadedPartition``. What it names is loaded by then, and stays loaded whatever
+        becomes of the batch."""
         sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
         restarted: list[Table] = []
         filled: dict[Table, None] = {}
@@ -117,19 +117,19 @@ class PostgresWriter:
             filled |= {rows.table: None for rows in group if self.settings.sync_sequences and rows.data}
         if rejections:
             raise RejectedChanges(rejections)
-        yield CopiedShare(tuple(sequences), tuple(restarted), tuple(filled)).encode()
+        yield LoadedPartition(tuple(sequences), tuple(restarted), tuple(filled)).encode()
 
-    def _fold(self, messages: Iterable[MessageChanges]) -> Share:
+    def _fold(self, messages: Iterable[MessageChanges]) -> FoldedPartition:
         fold = PartitionFold(one_by_one=self.one_by_one)
         if not self.labelled:
             for message in messages:
                 fold.add(message)
-            return fold.share()
+            return fold.finish()
         positions = BlamedPositions(first=self.blame_first)
         for message in messages:
             fold.add(message)
             positions.add(message)
-        return positions.label(fold.share())
+        return positions.label(fold.finish())
 
     def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> list[Rejection]:
         """What the target refuses; nothing of the group is loaded then."""
@@ -222,10 +222,10 @@ class PostgresWriter:
         if len(piece.content) > piece.rows * WIDE_ROW_BYTES:
             keep_uncompressed(connection, name)
         if self.labelled:
-            rejections += copy_accepted(connection, stage_identifier(name), target, piece.content)
+            rejections += copy_accepted(connection, own_table(name), target, piece.content)
             index_rows(connection, name)
         else:
-            copy_into(connection, stage_identifier(name), piece.content, new=True)
+            copy_into(connection, own_table(name), piece.content, new=True)
         return replace(piece, content=StagedRows(name))
 
 

@@ -16,9 +16,7 @@ from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
 from pgsluice.shared.rows.copy_text import encode_columns, join_fields, join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
-from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind, Share
-
-_TableName = tuple[str, str]
+from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, PieceKind, TableName
 
 
 class BlamedPositions:
@@ -27,7 +25,7 @@ class BlamedPositions:
 
     def __init__(self, *, first: bool) -> None:
         self._first = first
-        self._rows: dict[_TableName, dict[bytes, Position]] = {}
+        self._rows: dict[TableName, dict[bytes, Position]] = {}
 
     def add(self, message: MessageChanges) -> None:
         positions = [t.position(index) for t in message.transactions for index in range(t.first_change, t.end_change)]
@@ -35,9 +33,9 @@ class BlamedPositions:
             if isinstance(part, TableChanges):
                 self._add_part(part, positions)
 
-    def label(self, share: Share) -> Share:
-        """``share``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""
-        return replace(share, pieces=tuple(self._labelled(piece) for piece in share.pieces))
+    def label(self, folded: FoldedPartition) -> FoldedPartition:
+        """``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""
+        return replace(folded, pieces=tuple(self._labelled(piece) for piece in folded.pieces))
 
     def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
         rows = self._rows.setdefault((part.table.schema, part.table.name), {})

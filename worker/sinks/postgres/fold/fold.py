@@ -21,9 +21,7 @@ from pgsluice.shared.rows.copy_text import encode_columns, encode_rows
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.keyed_fold import KeyedFold
-from pgsluice.worker.sinks.postgres.fold.piece import Clearing, Piece, PieceKind, Share
-
-_Name = tuple[str, str]
+from pgsluice.worker.sinks.postgres.fold.piece import Clearing, FoldedPartition, Piece, PieceKind, TableName
 
 
 class TableFold(Protocol):
@@ -40,7 +38,7 @@ class TableFold(Protocol):
 
 
 class PartitionFold:
-    """Takes the messages of a partition in commit order; ``share`` is what they come down to.
+    """Takes the messages of a partition in commit order; ``finish`` says what they come down to.
 
     ``one_by_one``: nothing is folded, each change is a round of its own (but consecutive inserts into a table share one), so
     that the target goes through the very states the source went through.
@@ -49,11 +47,11 @@ class PartitionFold:
     def __init__(self, *, one_by_one: bool = False) -> None:
         self._one_by_one = one_by_one
         self._round = 0
-        self._open: dict[_Name, TableFold] = {}
+        self._open: dict[TableName, TableFold] = {}
         self._closed: list[Piece] = []
-        self._clearings: dict[_Name, Clearing] = {}
-        self._changed: set[_Name] = set()
-        self._sources: dict[int, _Name] = {}
+        self._clearings: dict[TableName, Clearing] = {}
+        self._changed: set[TableName] = set()
+        self._sources: dict[int, TableName] = {}
         """What the source called each table last."""
 
     def add(self, message: MessageChanges) -> None:
@@ -64,10 +62,10 @@ class PartitionFold:
                 case Truncation():
                     self._truncate(part)
 
-    def share(self) -> Share:
+    def finish(self) -> FoldedPartition:
         """May be called once, after the last message."""
         self._close_round()
-        return Share(tuple(self._clearings.values()), tuple(self._closed))
+        return FoldedPartition(tuple(self._clearings.values()), tuple(self._closed))
 
     def _add_changes(self, changes: TableChanges) -> None:
         start = 0

@@ -1,9 +1,8 @@
-"""The receipt of a partition of copied rows: the rows themselves are in their tables by then.
+"""What the receipt of a partition says: its changes folded to pieces, or which copied rows were loaded.
 
-What a partition's changes come down to: pieces, each a set of rows to which one kind of statement applies.
-
-A partition is cut into rounds, in commit order. Within a round no two pieces touch the same row, so the pieces of a round may
-be merged in any order the target's foreign keys ask for; the rounds, and the partitions, must be merged one after the other.
+A piece is a set of rows of one table to which one kind of statement applies. A partition is cut into rounds, in commit order.
+Within a round no two pieces touch the same row, so the pieces of a round may be merged in any order the target's foreign keys
+ask for; the rounds, and the partitions, must be merged one after the other.
 """
 
 from __future__ import annotations
@@ -19,32 +18,8 @@ import orjson
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.table import Table
 
-
-@dataclass(frozen=True, slots=True)
-class CopiedShare:
-    """``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied anew: they are
-    to be emptied, and then nothing was loaded with them. ``filled`` are the tables of the messages, where who
-    commits wants to know."""
-
-    sequences: tuple[int, ...]
-    restarted: tuple[Table, ...]
-    filled: tuple[Table, ...] = ()
-
-    def encode(self) -> bytes:
-        tables = {"restarted": self.restarted, "filled": self.filled}
-        encoded = {name: [table.encode() for table in of_kind] for name, of_kind in tables.items()}
-        return orjson.dumps({"sequences": self.sequences} | encoded)
-
-    @classmethod
-    def decode(cls, body: bytes) -> CopiedShare:
-        """Raises WireError for bytes that ``encode`` does not make."""
-        try:
-            share: Any = orjson.loads(body)
-            restarted, filled = (tuple(map(Table.decode, share[name])) for name in ("restarted", "filled"))
-            return cls(tuple(map(int, share["sequences"])), restarted, filled)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
-
+TableName = tuple[str, str]
+"""Schema and name."""
 
 _U32 = struct.Struct(">I")
 
@@ -119,9 +94,9 @@ class Clearing:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one receipt brings: tables to clear, then pieces in the order of their rounds. ``is_refused``: the target did not take
-    all rows, so there is nothing; they have to be looked at one by one."""
+class FoldedPartition:
+    """What one receipt brings: tables to truncate, then pieces in the order of their rounds. ``is_refused``: the target did not
+    take all rows, so there is nothing; they have to be looked at one by one."""
 
     clearings: tuple[Clearing, ...]
     pieces: tuple[Piece, ...]
@@ -162,7 +137,7 @@ class Share:
         return b"".join([_U32.pack(len(header)), header, *texts])
 
     @classmethod
-    def decode(cls, body: bytes) -> Share:
+    def decode(cls, body: bytes) -> FoldedPartition:
         """Raises WireError for bytes that ``encode`` does not make."""
         try:
             (length,) = _U32.unpack_from(body)
@@ -179,12 +154,43 @@ class Share:
         return cls(clearings, pieces, is_refused)
 
 
-def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
-    """One share instead of all, when they bring nothing but new rows: these may go into a table in any order. A table's rows go
-    there together, as far as receipts carry them."""
-    pieces = [piece for share in shares for piece in share.pieces]
-    if any(share.clearings for share in shares) or any(piece.kind is not PieceKind.INSERT or piece.round for piece in pieces):
-        return shares
+@dataclass(frozen=True, slots=True)
+class LoadedPartition:
+    """What the receipt of a partition of copied rows says: the rows themselves are in their tables by then.
+
+    ``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied again: they are
+    to be emptied, and then nothing was loaded with them. ``filled`` are the tables that the messages went into; left out unless
+    sequences are kept ahead of the rows.
+    """
+
+    sequences: tuple[int, ...]
+    restarted: tuple[Table, ...]
+    filled: tuple[Table, ...] = ()
+
+    def encode(self) -> bytes:
+        tables = {"restarted": self.restarted, "filled": self.filled}
+        encoded = {name: [table.encode() for table in of_kind] for name, of_kind in tables.items()}
+        return orjson.dumps({"sequences": self.sequences} | encoded)
+
+    @classmethod
+    def decode(cls, body: bytes) -> LoadedPartition:
+        """Raises WireError for bytes that ``encode`` does not make."""
+        try:
+            found: Any = orjson.loads(body)
+            restarted, filled = (tuple(map(Table.decode, found[name])) for name in ("restarted", "filled"))
+            return cls(tuple(map(int, found["sequences"])), restarted, filled)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
+
+
+def inserts_together(partitions: Sequence[FoldedPartition]) -> Sequence[FoldedPartition]:
+    """One partition instead of all, when they bring nothing but new rows: these may go into a table in any order. A table's rows
+    go there together, as far as receipts carry them."""
+    pieces = [piece for folded in partitions for piece in folded.pieces]
+    if any(folded.clearings for folded in partitions) or any(
+        piece.kind is not PieceKind.INSERT or piece.round for piece in pieces
+    ):
+        return partitions
     joined = [piece for piece in pieces if not isinstance(piece.content, bytes)]
     carried: dict[Table, list[Piece]] = {}
     for piece in pieces:
@@ -193,7 +199,7 @@ def without_borders(shares: Sequence[Share]) -> Sequence[Share]:
     for table, parts in carried.items():
         text = b"".join(piece.content for piece in parts if isinstance(piece.content, bytes))
         joined.append(Piece(table, 0, PieceKind.INSERT, sum(piece.rows for piece in parts), 0, text))
-    return [Share((), tuple(joined))]
+    return [FoldedPartition((), tuple(joined))]
 
 
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:

@@ -21,10 +21,19 @@ import psycopg
 from psycopg import sql
 
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.postgres.fold.piece import Clearing, ParkedText, Piece, PieceKind, Share, StagedRows, without_borders
+from pgsluice.worker.sinks.postgres.fold.piece import (
+    Clearing,
+    FoldedPartition,
+    ParkedText,
+    Piece,
+    PieceKind,
+    StagedRows,
+    inserts_together,
+)
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
-from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, stage_identifier
+from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError
@@ -52,9 +61,9 @@ class Merge:
     row_merge: RowMerge | None = None
     missing: Counter[Table] = field(default_factory=Counter)
 
-    def apply(self, shares: Sequence[Share]) -> None:
+    def apply(self, partitions: Sequence[FoldedPartition]) -> None:
         """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
-        pieces = [piece for share in shares for piece in share.pieces]
+        pieces = [piece for folded in partitions for piece in folded.pieces]
         joined = [piece for piece in pieces if piece.kind in _JOINED]
         if joined and all(isinstance(piece.content, bytes) for piece in joined):
             # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
@@ -62,10 +71,10 @@ class Merge:
         # A check that waits cannot tell which row it refuses.
         self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
         if self.row_merge is None:
-            shares = without_borders(shares)
-        for share in shares:
-            self._clear(share.clearings)
-            for _, round_pieces in itertools.groupby(share.pieces, key=lambda piece: piece.round):
+            partitions = inserts_together(partitions)
+        for folded in partitions:
+            self._clear(folded.clearings)
+            for _, round_pieces in itertools.groupby(folded.pieces, key=lambda piece: piece.round):
                 self._merge_round(list(round_pieces))
         self._check_deferred(list(self.targets))
 
@@ -79,7 +88,7 @@ class Merge:
 
     def _clear(self, clearings: Sequence[Clearing]) -> None:
         """TRUNCATE is refused where a deferred check waits, and for a table that others refer to, even if none of their rows
-        does. DELETE is the same then, but for the time it takes."""
+        does. DELETE has the same outcome, and takes longer."""
         if not clearings:
             return
         tables = [self.targets[clearing.table] for clearing in clearings]
@@ -155,7 +164,7 @@ class Merge:
     def _apply(self, piece: Piece) -> None:
         match piece.content:
             case StagedRows(name=name):
-                self._merge(piece, Stage(stage_identifier(name), self.targets[piece.table]))
+                self._merge(piece, Stage(own_table(name), self.targets[piece.table]))
             case ParkedText() as parked:
                 self._apply_text(piece, fetch(self.connection, parked))
             case text:

@@ -23,7 +23,8 @@ from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import ParkedText, Piece, StagedRows
-from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, stage_identifier
+from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, concerns_rows, reason
@@ -144,7 +145,7 @@ class RowMerge:
     def _source(self, piece: Piece) -> _Source:
         target = self.targets[piece.table]
         if isinstance(piece.content, StagedRows):
-            return _Source(piece, target, stage_identifier(piece.content.name))
+            return _Source(piece, target, own_table(piece.content.name))
         text = fetch(self.connection, piece.content) if isinstance(piece.content, ParkedText) else piece.content
         identifier = self.stages[target, piece.kind].identifier
         assert isinstance(identifier, sql.Identifier)

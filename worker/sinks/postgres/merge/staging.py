@@ -21,7 +21,8 @@ from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind
 from pgsluice.worker.sinks.postgres.merge.statements import merge_statements, stage_query
-from pgsluice.worker.sinks.postgres.own.parked_text import gone
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
+from pgsluice.worker.sinks.postgres.own.parked_text import rows_gone
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 
@@ -76,10 +77,6 @@ class StageNames:
         return int(name.removeprefix(self.prefix).split("_", 1)[0])
 
 
-def stage_identifier(name: str) -> sql.Identifier:
-    return sql.Identifier(TARGET_SCHEMA, name)
-
-
 _COMPRESSED = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstorage IN ('x', 'm')
 """
@@ -92,27 +89,27 @@ def create_stage(connection: Connection, name: str, target: TargetTable, kind: P
     it is gone in a moment."""
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
-            stage_identifier(name), stage_query(target, kind)
+            own_table(name), stage_query(target, kind)
         )
     )
     if labelled:
-        connection.execute(_LABELS.format(stage_identifier(name)))
+        connection.execute(_LABELS.format(own_table(name)))
 
 
 def keep_uncompressed(connection: Connection, name: str) -> None:
     """For rows with large values. A value that does not compress would be tried twice, here and by the merge, which takes the
     server most of its time; one that does costs a little more when only the merge, in one session, compresses it."""
-    found = connection.execute(_COMPRESSED, [stage_identifier(name).as_string()]).fetchall()
+    found = connection.execute(_COMPRESSED, [own_table(name).as_string()]).fetchall()
     actions = sql.SQL(", ").join(
         sql.SQL("ALTER COLUMN {} SET STORAGE EXTERNAL").format(sql.Identifier(column)) for (column,) in found
     )
     if found:
-        connection.execute(sql.SQL("ALTER TABLE {} {}").format(stage_identifier(name), actions))
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(own_table(name), actions))
 
 
 def index_rows(connection: Connection, name: str) -> None:
     """For the merge, which may look for rows by their number many times."""
-    connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(stage_identifier(name)))
+    connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(own_table(name)))
 
 
 def copy_into(connection: Connection, table: sql.Composable, text: bytes, *, new: bool) -> None:
@@ -125,11 +122,11 @@ def copy_into(connection: Connection, table: sql.Composable, text: bytes, *, new
 def check_staged(connection: Connection, names: Iterable[str]) -> None:
     """Raises TransientError when one of these tables is missing or empty: then the rows have to be staged again."""
     for name in names:
-        identifier = stage_identifier(name)
+        identifier = own_table(name)
         found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [identifier.as_string()]).fetchone()
         has_rows = found == (True,) and connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(identifier)).rowcount == 1
         if not has_rows:
-            raise gone()
+            raise rows_gone()
 
 
 def lock_capacity(connection: Connection) -> int:
@@ -143,7 +140,7 @@ def lock_capacity(connection: Connection) -> int:
 def drop_stages(connection: Connection, names: Sequence[str]) -> None:
     """DROPPED_AT_ONCE in a statement, which is a transaction unless the caller has one open."""
     for first in range(0, len(names), DROPPED_AT_ONCE):
-        identifiers = sql.SQL(", ").join(stage_identifier(name) for name in names[first : first + DROPPED_AT_ONCE])
+        identifiers = sql.SQL(", ").join(own_table(name) for name in names[first : first + DROPPED_AT_ONCE])
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifiers))
 
 

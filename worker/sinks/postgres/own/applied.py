@@ -11,8 +11,8 @@ rules                hash of the rules and routes that the newest batch went thr
 batches, changes, copied_rows     what was applied in all, for people
 
 Copied rows go straight into their tables, by tasks. What makes that exactly once is one row per message in ``pgsluice.copied``,
-which a task writes in the transaction that loads the message: whoever tries the same message again (Spark, a successor after a
-crash, a batch that is cut otherwise) finds it and loads nothing. The driver's transaction that moves the position removes the
+which a task writes in the transaction that loads the message: a later try of the same message (by Spark, by a successor after a
+crash, by a batch that is cut otherwise) finds it and loads nothing. The driver's transaction that moves the position removes the
 rows that it passes. A task locks the position, so it either sees that it was moved and loads nothing, or ends before it is moved.
 """
 
@@ -26,15 +26,15 @@ from psycopg import sql
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
-from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.sink import Applied, Receipt
 
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_APPLIED = sql.Identifier(TARGET_SCHEMA, "applied")
-_COPIED = sql.Identifier(TARGET_SCHEMA, "copied")
+_APPLIED = own_table("applied")
+_COPIED = own_table("copied")
 
 _LOCK = sql.SQL("SELECT snapshot_sequence FROM {} WHERE group_name = %s AND worker = %s FOR SHARE").format(_APPLIED)
 _CLAIM = sql.SQL(

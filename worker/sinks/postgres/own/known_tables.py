@@ -23,8 +23,9 @@ from datetime import datetime
 from psycopg import sql
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.names import TARGET_SCHEMA, replayed_worker
+from pgsluice.shared.wire.names import replayed_worker
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.sink import MissedChanges
 
@@ -34,7 +35,7 @@ Name = tuple[str, str]
 _DATABASE = (
     "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
 )
-_TABLE = sql.Identifier(TARGET_SCHEMA, "tables")
+_TABLE = own_table("tables")
 _READ = sql.SQL(
     "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
     " column_names, column_numbers, table_schema, table_name, source_schema, source_name"
@@ -158,7 +159,7 @@ class KnownTables:
             connection.execute(_COUNT, [changes, *self._owner, oid, *place])
 
     def clear_missed(self, connection: Connection, tables: Iterable[Table]) -> None:
-        """For tables that are filled anew."""
+        """For tables that are emptied and filled again."""
         for table in tables:
             connection.execute(_CLEAR, [*self._owner, table.oid])
 

@@ -17,7 +17,7 @@ from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 DDL_LOCK = 0x706773_6C75_6963
-"""Key of the advisory lock that whoever creates objects in the target holds, so that two never create the same one."""
+"""Key of the advisory lock for creating objects in the target, so that two workers never create the same one."""
 
 _DEFINITIONS = {
     "applied": """
@@ -96,6 +96,10 @@ WHERE me.rolname = current_user AND NOT owner.rolsuper AND owner.oid <> me.oid
 """Of what is ours by name, that of other owners. A superuser is a member of every role, which says nothing about trust."""
 
 
+def own_table(name: str) -> sql.Identifier:
+    return sql.Identifier(TARGET_SCHEMA, name)
+
+
 def ensure_tables(connection: Connection) -> None:
     """Makes what is missing. What is there is only looked at: a user who may not create anything can be given it. Raises
     TerminalError when somebody else could have put anything into it."""
@@ -106,10 +110,10 @@ def ensure_tables(connection: Connection) -> None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
         for name, definition in _DEFINITIONS.items():
             if connection.execute("SELECT to_regclass(%s)", [f"{TARGET_SCHEMA}.{name}"]).fetchone() == (None,):
-                connection.execute(sql.SQL(definition).format(sql.Identifier(TARGET_SCHEMA, name)))
+                connection.execute(sql.SQL(definition).format(own_table(name)))
         for column, statement in _ADDED_COLUMNS.items():
             if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.applied", column]).rowcount == 0:
-                connection.execute(sql.SQL(statement).format(sql.Identifier(TARGET_SCHEMA, "applied")))
+                connection.execute(sql.SQL(statement).format(own_table("applied")))
 
 
 def _check_owners(connection: Connection) -> None:

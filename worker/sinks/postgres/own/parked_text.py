@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.fold.piece import ParkedText
-from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
+from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK, own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 CHUNK_BYTES = 1024 * 1024
@@ -27,10 +26,6 @@ _CREATE = sql.SQL(
 )
 
 
-def parked_table(name: str) -> sql.Identifier:
-    return sql.Identifier(TARGET_SCHEMA, name)
-
-
 def ensure_parked_table(connection: Connection, name: str) -> None:
     """Several tasks may ask at the same time; not to be called in a transaction."""
     if _exists(connection, name):
@@ -38,16 +33,16 @@ def ensure_parked_table(connection: Connection, name: str) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         if not _exists(connection, name):
-            connection.execute(_CREATE.format(parked_table(name)))
+            connection.execute(_CREATE.format(own_table(name)))
 
 
 def _exists(connection: Connection, name: str) -> bool:
-    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [parked_table(name).as_string()]).fetchone() == (True,)
+    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [own_table(name).as_string()]).fetchone() == (True,)
 
 
 def park(connection: Connection, table: str, name: str, text: bytes) -> ParkedText:
     """``name`` is no other text's in the ``table``."""
-    copy_in = sql.SQL("COPY {} FROM STDIN WITH (FORMAT binary)").format(parked_table(table))
+    copy_in = sql.SQL("COPY {} FROM STDIN WITH (FORMAT binary)").format(own_table(table))
     with connection.cursor() as cursor, cursor.copy(copy_in) as copy:
         copy.set_types(["text", "int4", "bytea"])
         for chunk, start in enumerate(range(0, len(text), CHUNK_BYTES)):
@@ -57,11 +52,11 @@ def park(connection: Connection, table: str, name: str, text: bytes) -> ParkedTe
 
 def fetch(connection: Connection, parked: ParkedText) -> bytes:
     """Raises TransientError when not all of it is there: then the rows have to be written again."""
-    query = sql.SQL("SELECT content FROM {} WHERE name = %s ORDER BY chunk").format(parked_table(parked.table))
+    query = sql.SQL("SELECT content FROM {} WHERE name = %s ORDER BY chunk").format(own_table(parked.table))
     with connection.cursor(binary=True) as cursor:
         text = b"".join(content for (content,) in cursor.execute(query, [parked.name]))
     if len(text) != parked.size:
-        raise gone()
+        raise rows_gone()
     return text
 
 
@@ -69,8 +64,8 @@ def check_parked(connection: Connection, tables: Iterable[str]) -> None:
     """Raises TransientError when one of the tables is missing."""
     for table in tables:
         if not _exists(connection, table):
-            raise gone()
+            raise rows_gone()
 
 
-def gone() -> TransientError:
+def rows_gone() -> TransientError:
     return TransientError("staged rows are gone from the target, as after a crash of it", "the batch is staged again")

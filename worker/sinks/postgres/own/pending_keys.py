@@ -14,8 +14,8 @@ import psycopg
 from psycopg import sql
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.catalog import unique_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.creation import Key, keys_of
@@ -24,7 +24,7 @@ from pgsluice.worker.sinks.postgres.target.failure import target_error
 BUILD_MEMORY = "256MB"
 """Sorts about ten million small keys in memory; the server's own setting counts where it is larger."""
 
-_TABLE = sql.Identifier(TARGET_SCHEMA, "pending_keys")
+_TABLE = own_table("pending_keys")
 _INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s)").format(_TABLE)
 _SELECT = sql.SQL(
     "SELECT table_schema, table_name, columns, is_primary FROM {} WHERE group_name = %s AND worker = %s"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
-from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind, Share
+from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, PieceKind
 from tests.changes_builder import Change, Truncate, delete, insert, message, table, truncate, update
 from tests.worker.sinks.postgres.copy_text_reader import read_rows
 
@@ -113,11 +113,11 @@ class Target:
         self.keyless = {each: Counter(rows[each]) for each in TABLES if not each.key}
         self.deletes_first = deletes_first
 
-    def apply(self, share: Share) -> None:
-        for clearing in share.clearings:
+    def apply(self, folded: FoldedPartition) -> None:
+        for clearing in folded.clearings:
             (self.keyed if clearing.table.key else self.keyless)[clearing.table].clear()
-        for round_number in sorted({piece.round for piece in share.pieces}):
-            pieces = [piece for piece in share.pieces if piece.round == round_number]
+        for round_number in sorted({piece.round for piece in folded.pieces}):
+            pieces = [piece for piece in folded.pieces if piece.round == round_number]
             pieces.sort(key=lambda piece: (piece.kind is PieceKind.DELETE) != self.deletes_first)
             for piece in pieces:
                 self._apply(piece)
@@ -186,7 +186,7 @@ def test_pieces_lead_where_the_changes_led(one_by_one: bool, deletes_first: bool
         for size in partition:
             sequence += 1
             fold.add(message(sequence, *(source.change() for _ in range(size))))
-        target.apply(Share.decode(fold.share().encode()))
+        target.apply(FoldedPartition.decode(fold.finish().encode()))
     assert {each: sorted(rows.values()) for each, rows in target.keyed.items()} == {
         each: sorted(rows) for each, rows in source.rows.items() if each.key
     }
@@ -195,75 +195,75 @@ def test_pieces_lead_where_the_changes_led(one_by_one: bool, deletes_first: bool
     }
 
 
-def share_of(*changes: Change | Truncate) -> Share:
+def fold_of(*changes: Change | Truncate) -> FoldedPartition:
     fold = PartitionFold()
     fold.add(message(1, *changes))
-    return fold.share()
+    return fold.finish()
 
 
-def kinds(share: Share) -> list[tuple[int, PieceKind, int]]:
-    return [(piece.round, piece.kind, piece.rows) for piece in share.pieces]
+def kinds(folded: FoldedPartition) -> list[tuple[int, PieceKind, int]]:
+    return [(piece.round, piece.kind, piece.rows) for piece in folded.pieces]
 
 
 def test_insert_update_and_delete_of_a_key_are_one_deletion() -> None:
-    share = share_of(insert(KEYED, b"1", b"a", b"b"), update(KEYED, b"1", b"c", UNCHANGED), delete(KEYED, b"1", None, None))
-    assert kinds(share) == [(0, PieceKind.DELETE, 1)]
-    assert share.pieces[0].absent == 1
+    folded = fold_of(insert(KEYED, b"1", b"a", b"b"), update(KEYED, b"1", b"c", UNCHANGED), delete(KEYED, b"1", None, None))
+    assert kinds(folded) == [(0, PieceKind.DELETE, 1)]
+    assert folded.pieces[0].absent == 1
 
 
 def test_unchanged_values_are_taken_from_an_earlier_image_of_the_row() -> None:
-    share = share_of(update(KEYED, b"1", b"a", b"long"), update(KEYED, b"1", b"b", UNCHANGED))
-    assert kinds(share) == [(0, PieceKind.UPSERT, 1)]
-    assert share.pieces[0].content == b"1\tb\tlong\n"
+    folded = fold_of(update(KEYED, b"1", b"a", b"long"), update(KEYED, b"1", b"b", UNCHANGED))
+    assert kinds(folded) == [(0, PieceKind.UPSERT, 1)]
+    assert folded.pieces[0].content == b"1\tb\tlong\n"
 
 
 def test_a_chain_of_key_changes_of_known_rows_needs_one_round() -> None:
-    share = share_of(
+    folded = fold_of(
         update(KEYED, b"9", b"one", b"x", old=(b"1", None, None)),
         update(KEYED, b"1", b"two", b"y", old=(b"2", None, None)),
         update(KEYED, b"2", b"one", UNCHANGED, old=(b"9", None, None)),
     )
-    assert {(piece.round, piece.kind): piece.content for piece in share.pieces} == {
+    assert {(piece.round, piece.kind): piece.content for piece in folded.pieces} == {
         (0, PieceKind.UPSERT): b"1\ttwo\ty\n2\tone\tx\n",
         (0, PieceKind.DELETE): b"9\n",
     }
 
 
 def test_a_key_change_of_a_row_known_in_part_begins_a_round_when_its_keys_are_in_use() -> None:
-    share = share_of(
+    folded = fold_of(
         delete(KEYED, b"2", None, None),
         update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None)),
         insert(KEYED, b"1", b"b", b"c"),
     )
-    assert kinds(share) == [(0, PieceKind.DELETE, 1), (1, PieceKind.MOVE, 1), (2, PieceKind.UPSERT, 1)]
+    assert kinds(folded) == [(0, PieceKind.DELETE, 1), (1, PieceKind.MOVE, 1), (2, PieceKind.UPSERT, 1)]
 
 
 def test_inserts_alone_are_not_compared() -> None:
-    assert kinds(share_of(insert(KEYED, b"1", b"a", b"b"), insert(KEYED, b"2", b"a", b"b"))) == [(0, PieceKind.INSERT, 2)]
+    assert kinds(fold_of(insert(KEYED, b"1", b"a", b"b"), insert(KEYED, b"2", b"a", b"b"))) == [(0, PieceKind.INSERT, 2)]
 
 
 def test_a_truncation_drops_what_came_before_it_and_keeps_what_follows() -> None:
-    share = share_of(
+    folded = fold_of(
         insert(KEYED, b"1", b"a", b"b"), insert(FULL, b"7", b"", b""), truncate(KEYED), insert(KEYED, b"2", b"a", b"b")
     )
-    assert [clearing.table for clearing in share.clearings] == [KEYED]
-    assert {piece.table: piece.content for piece in share.pieces} == {KEYED: b"2\ta\tb\n", FULL: b"7\t\t\n"}
+    assert [clearing.table for clearing in folded.clearings] == [KEYED]
+    assert {piece.table: piece.content for piece in folded.pieces} == {KEYED: b"2\ta\tb\n", FULL: b"7\t\t\n"}
 
 
 def test_a_new_version_of_a_table_begins_a_round() -> None:
     wider = table("public.keyed", "id bigint", "note text", "document text", "extra text")
-    share = share_of(insert(KEYED, b"1", b"a", b"b"), insert(wider, b"2", b"a", b"b", b"c"))
-    assert [(piece.round, piece.table) for piece in share.pieces] == [(0, KEYED), (1, wider)]
+    folded = fold_of(insert(KEYED, b"1", b"a", b"b"), insert(wider, b"2", b"a", b"b", b"c"))
+    assert [(piece.round, piece.table) for piece in folded.pieces] == [(0, KEYED), (1, wider)]
 
 
 def test_a_toasted_key_that_was_not_sent_is_taken_from_the_old_key() -> None:
     long_key = table("public.long_key", "id text", "note text", key=("id",))
-    share = share_of(update(long_key, UNCHANGED, b"new", old=(b"long", None)))
-    assert share.pieces[0].content == b"long\tnew\n"
+    folded = fold_of(update(long_key, UNCHANGED, b"new", old=(b"long", None)))
+    assert folded.pieces[0].content == b"long\tnew\n"
 
 
 def test_a_delete_that_does_not_say_which_row_is_an_error() -> None:
     with pytest.raises(TerminalError, match=r"public\.keyless"):
-        share_of(Change(KEYLESS, ord("D"), None))
+        fold_of(Change(KEYLESS, ord("D"), None))
     with pytest.raises(TerminalError, match=r"public\.keyed"):
-        share_of(Change(KEYED, ord("D"), None))
+        fold_of(Change(KEYED, ord("D"), None))

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.errors import WireError
-from pgsluice.worker.sinks.postgres.fold.piece import Clearing, Piece, PieceKind, Share, StagedRows, without_borders
+from pgsluice.worker.sinks.postgres.fold.piece import Clearing, FoldedPartition, Piece, PieceKind, StagedRows, inserts_together
 from tests.changes_builder import table
 
 ORDERS = table("public.orders", "id bigint", "note text")
 OTHERS = table('public.odd "name"', "id bigint", "note text")
-SHARE = Share(
+FOLDED = FoldedPartition(
     (Clearing(OTHERS, True),),
     (
         Piece(ORDERS, 0, PieceKind.UPSERT, 1, 0, b"1\ta\n"),
@@ -19,16 +19,18 @@ SHARE = Share(
 
 
 def test_a_share_is_decoded_as_it_was_encoded() -> None:
-    assert Share.decode(SHARE.encode()) == SHARE
-    assert Share.decode(Share((), ()).encode()) == Share((), ())
+    assert FoldedPartition.decode(FOLDED.encode()) == FOLDED
+    assert FoldedPartition.decode(FoldedPartition((), ()).encode()) == FoldedPartition((), ())
 
 
 def test_new_rows_of_all_partitions_go_into_their_tables_together() -> None:
-    first = Share((), (Piece(ORDERS, 0, PieceKind.INSERT, 1, 0, b"1\ta\n"), Piece(OTHERS, 0, PieceKind.INSERT, 1, 0, b"7\tx\n")))
+    first = FoldedPartition(
+        (), (Piece(ORDERS, 0, PieceKind.INSERT, 1, 0, b"1\ta\n"), Piece(OTHERS, 0, PieceKind.INSERT, 1, 0, b"7\tx\n"))
+    )
     staged = Piece(ORDERS, 0, PieceKind.INSERT, 9, 0, StagedRows("stage_x_1"))
-    second = Share((), (staged, Piece(ORDERS, 0, PieceKind.INSERT, 2, 0, b"2\tb\n3\tc\n")))
-    [share] = without_borders([first, second])
-    assert share.pieces == (
+    second = FoldedPartition((), (staged, Piece(ORDERS, 0, PieceKind.INSERT, 2, 0, b"2\tb\n3\tc\n")))
+    [folded] = inserts_together([first, second])
+    assert folded.pieces == (
         staged,
         Piece(ORDERS, 0, PieceKind.INSERT, 3, 0, b"1\ta\n2\tb\n3\tc\n"),
         Piece(OTHERS, 0, PieceKind.INSERT, 1, 0, b"7\tx\n"),
@@ -38,19 +40,19 @@ def test_new_rows_of_all_partitions_go_into_their_tables_together() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Share((Clearing(OTHERS, False),), ()),
-        Share((), (Piece(ORDERS, 0, PieceKind.DELETE, 1, 0, b"1\n"),)),
-        Share((), (Piece(ORDERS, 1, PieceKind.INSERT, 1, 0, b"1\ta\n"),)),
+        FoldedPartition((Clearing(OTHERS, False),), ()),
+        FoldedPartition((), (Piece(ORDERS, 0, PieceKind.DELETE, 1, 0, b"1\n"),)),
+        FoldedPartition((), (Piece(ORDERS, 1, PieceKind.INSERT, 1, 0, b"1\ta\n"),)),
     ],
     ids=["truncation", "deletion", "second round"],
 )
-def test_partitions_with_anything_else_stay_apart(other: Share) -> None:
-    shares = [Share((), (Piece(ORDERS, 0, PieceKind.INSERT, 1, 0, b"1\ta\n"),)), other]
-    assert without_borders(shares) is shares
+def test_partitions_with_anything_else_stay_apart(other: FoldedPartition) -> None:
+    partitions = [FoldedPartition((), (Piece(ORDERS, 0, PieceKind.INSERT, 1, 0, b"1\ta\n"),)), other]
+    assert inserts_together(partitions) is partitions
 
 
 def test_every_truncated_prefix_is_refused() -> None:
-    body = SHARE.encode()
+    body = FOLDED.encode()
     for length in range(len(body)):
         with pytest.raises(WireError):
-            Share.decode(body[:length])
+            FoldedPartition.decode(body[:length])
