@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check test test-long test-cluster test-versions soak demo bench bench-quick bench-page clean
+.PHONY: help install java lint format check docs servers test test-long test-cluster test-versions soak demo bench bench-quick bench-page clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -22,7 +22,9 @@ help:
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
-	@echo "make check      format, lint, types, import contract and the tests that need no server (under a minute)"
+	@echo "make check      format, lint, types, import contract, the site and the tests that need no server (under a minute)"
+	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
+	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
 	@echo "make bench-page  renew docs/benchmarks.md from what the last 'make bench' measured"
@@ -65,7 +67,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-check: lint
+check: lint docs
 	$(BIN)/python -m pytest -m "not servers and not long and not soak"
 
 test: $(INSTALLED) java
@@ -84,6 +86,12 @@ KILLS ?= 30
 
 test-cluster: $(INSTALLED) java
 	CLUSTER_LEADER_KILLS=$(KILLS) $(BIN)/python -m pytest tests/end_to_end/test_cluster.py -m long --timeout 7200 -s
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
+
+servers: $(INSTALLED)
+	@$(BIN)/python -m tests.servers
 
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo

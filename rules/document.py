@@ -50,7 +50,7 @@ def open_document(path: str, kind: str) -> tuple[YamlMapping, Problems]:
     root, problems = document.root, Problems(path)
     if not isinstance(root, yaml.MappingNode):
         line = line_of(root) if root else 1
-        raise UsageError(f"{path}:{line}: not a mapping of keys to values", f"see the README for a {kind}")
+        raise UsageError(f"{path}:{line}: not a mapping of keys to values", f"docs/how-to/{kind.split()[0]}.md shows a {kind}")
     for key, first_line in document.repeated:
         problems.add(line_of(key), "", f"{key.value} is there twice (see line {first_line})")
     return YamlMapping(root, "", problems), problems

@@ -14,7 +14,7 @@
             - {column: country, operator: eq, value: DE}
             - not: {column: tags, operator: contains, value: internal}
 
-README.md, "Rules", says what they mean.
+docs/how-to/rules.md says what they mean.
 
 Some of pg_flo's own files lack ``tables:`` above their tables. pg_flo ignores such a file whole and says nothing. Here its rules
 are in force, and a remark says that this is new: who wrote them wanted them, and a mask that is silently not there is worse than

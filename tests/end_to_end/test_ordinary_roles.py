@@ -1,4 +1,4 @@
-"""README.md's configuration works with the roles that README.md's statements make, as they are written there, and no more."""
+"""The documented configuration works with the roles that the documented statements make, as written there and no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "configure.md").read_text()
 PASSWORDS = {"SOURCE_PASSWORD": "s'öurce", "TARGET_PASSWORD": "t%40r:get/"}
 
 TABLES = """
@@ -31,7 +31,7 @@ ALTER TABLE customers OWNER TO shop_owner;
 ALTER TABLE sales.orders OWNER TO shop_owner;
 ALTER TABLE sales.lines OWNER TO shop_owner;
 """
-"""What README.md's configuration names, before pgsluice comes."""
+"""What the documented configuration names, before pgsluice comes."""
 
 CHANGES = """
 INSERT INTO customers VALUES (2, 'Edsger'), (3, 'Barbara');
@@ -58,8 +58,8 @@ def test_the_documented_statements_are_enough_for_the_documented_configuration(
 ) -> None:
     source, target = (server.create_database(name) for server, name in zip(servers, ("shop", "warehouse"), strict=True))
     source.execute(TABLES)
-    execute(source, block("sql", after="**At the source**"), PASSWORDS["SOURCE_PASSWORD"])
-    execute(target, block("sql", after="**At the target**"), PASSWORDS["TARGET_PASSWORD"])
+    execute(source, block("sql", after="## The source"), PASSWORDS["SOURCE_PASSWORD"])
+    execute(target, block("sql", after="## The target"), PASSWORDS["TARGET_PASSWORD"])
     del source.server.settings["wal_level"]  # from the command line it would hide what ALTER SYSTEM set
     source.server.restart()
     keys = documented_configuration(source, target, nats_server) | {mode: True}
@@ -78,8 +78,8 @@ def test_the_documented_statements_are_enough_for_the_documented_configuration(
 
 
 def block(language: str, after: str) -> str:
-    """README.md's first block of code in ``language`` after ``after``."""
-    found = re.search(rf"```{language}\n(.*?)```", README[README.index(after) :], re.DOTALL)
+    """The page's first block of code in ``language`` after ``after``."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE[PAGE.index(after) :], re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -93,7 +93,7 @@ def execute(database: Database, statements: str, password: str) -> None:
 
 def documented_configuration(source: Database, target: Database, nats: NatsServer) -> dict[str, Any]:
     """As it is written, but for where the servers are."""
-    keys: dict[str, Any] = yaml.safe_load(block("yaml", after="## Configure"))
+    keys: dict[str, Any] = yaml.safe_load(block("yaml", after="## One file for the group"))
     assert keys["tables"] == ["customers", "sales.*"]
     assert (keys["dbname"], keys["target-dbname"]) == (source.dbname, target.dbname)
     where = {"nats-url": nats.url, "host": source.server.host, "port": source.server.port}

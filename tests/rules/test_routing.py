@@ -15,7 +15,7 @@ from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges,
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
 from tests.changes_builder import delete, insert, message, table, truncate, update
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "routing.md"
 
 USERS = table("public.users", "id bigint", "username text", "email text", "note text")
 FULL = table("public.users", "id bigint", "username text", "email text", "note text", identity=ReplicaIdentity.FULL)
@@ -349,8 +349,8 @@ def test_a_name_with_a_dot_stands_in_double_quotes(path: Path) -> None:
     assert (bound[0].destination.schema, bound[0].destination.name) == ("out.side", "a.b")
 
 
-def test_the_example_of_the_readme_does_what_stands_below_it(path: Path) -> None:
-    section = README.read_text().partition("\n## Routing\n")[2].partition("\n## ")[0]
+def test_the_example_of_the_documents_does_what_stands_below_it(path: Path) -> None:
+    section = PAGE.read_text()
     routes = routing(path, section.partition("```yaml\n")[2].partition("```")[0])
     source, changes = "", []
     for line in section.partition("```\n\n```\n")[2].partition("```")[0].splitlines():

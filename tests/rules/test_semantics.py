@@ -1,4 +1,4 @@
-"""What each rule does to each operation and each kind of value. The expectations are those of README.md, "Rules"."""
+"""What each rule does to each operation and each kind of value. The expectations are those of docs/how-to/rules.md."""
 
 from __future__ import annotations
 

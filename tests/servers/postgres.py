@@ -106,11 +106,13 @@ class PostgresServer:
         durable: bool = False,
         password: str | None = None,
         version: int = NEWEST,
+        port: int = 0,
     ) -> None:
         self.version = version
         self.settings = DEFAULT_SETTINGS | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
-        self.port = free_port()
+        self.port = port or free_port()
+        self._may_move = port == 0
         self._directory: PrivateDirectory | None = None
         self._process: ChildProcess | None = None
 
@@ -149,7 +151,7 @@ class PostgresServer:
         """Returns when the server accepts connections. A port that somebody else took is exchanged, but only before the
         first successful start: later the port is part of what clients know."""
         assert not self.is_running, "the server is running already"
-        may_move = self._process is None
+        may_move = self._may_move and self._process is None
         for _ in range(START_ATTEMPTS):
             log_start = self._spawn()
             if wait_until(self._started, deadline_s=START_DEADLINE_S, what="start of PostgreSQL") is True:

@@ -1,4 +1,4 @@
-"""The examples of README.md, "Rules", do what stands below them."""
+"""The examples of docs/how-to/rules.md do what stands below them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pgsluice.shared.wire.table import Value
 from tests.changes_builder import insert, table
 from tests.rules.applied import load, seen
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-SECTION = README.read_text().partition("\n## Rules\n")[2].partition("\n## ")[0]
-EXAMPLES = re.findall(r"```yaml\n(.*?)```(?:\n\n```\n(.*?)```)?", SECTION, re.DOTALL)
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "rules.md"
+EXAMPLES = re.findall(r"```yaml\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
 
 USERS = table(
     "users",

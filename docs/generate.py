@@ -1,0 +1,196 @@
+"""The pages of the reference that follow from the program: options, commands, and the messages in the streams.
+
+mkdocs calls the functions ``on_…`` (``hooks`` in mkdocs.yml). The pages exist in the built site only, so they cannot go stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+from pygments.formatters import HtmlFormatter
+
+from pgsluice.console.program import program
+from pgsluice.shared.config.options import OPTIONS, Option, Role
+from pgsluice.shared.wire.names import GroupNames
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+_FEW = 3
+"""More commands than that have no heading of their own."""
+
+_CODE_STYLES = ("default", "github-dark")
+
+_WIDTH = 100
+"""Columns of a help text, which fit a page beside its two menus."""
+
+_WIRES = {
+    "The stream of changes": "pgsluice.shared.wire.message",
+    "The stream of copied rows": "pgsluice.shared.wire.snapshot_message",
+    "The stream of dead letters": "pgsluice.shared.wire.dead_letter",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    from mkdocs.structure.files import File
+
+    for path, content in (pages() | {"code.css": code_colours()}).items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """A wide table scrolls by itself, not with its page."""
+    return html.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
+
+
+def code_colours() -> str:
+    """The colours of code blocks, on light and on dark."""
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in _CODE_STYLES)
+    return f"{_without_backgrounds(light)}\n@media (prefers-color-scheme: dark) {{\n{_without_backgrounds(dark)}\n}}\n"
+
+
+def _without_backgrounds(styles: str) -> str:
+    return re.sub(r" background(?:-color)?: #[0-9a-fA-F]{3,6};?", "", styles)
+
+
+def pages() -> dict[str, str]:
+    """Each generated page's text, by its path."""
+    return {
+        "reference/options.md": options_page(),
+        "reference/commands.md": commands_page(),
+        "reference/wire.md": wire_page(),
+    }
+
+
+# --- options ---------------------------------------------------------------------------------------------------------------
+
+_OPTIONS_TITLE = """\
+# Options
+
+This page is made from the program's own table of options.
+
+An option `nats-url` is the key `nats-url:` of the configuration file, the flag `--nats-url`, and the environment variable
+`PGSLUICE_NATS_URL`. The flag wins over the variable, the variable over the file, the file over the default. All commands share the keys:
+one file serves every process of a group, and each reads its own keys. `config.example.yaml` in the repository holds every key.
+
+| value | is written as |
+|---|---|
+| SIZE | a number with B, KB, MB, GB, TB (1000s) or KiB, MiB, GiB, TiB (1024s) |
+| DURATION | `7d`, `24h`, `1h30m`, `45s` |
+| NAME,NAME and URL,URL | a list: separated by commas, or as a YAML list |
+| KEY=VALUE | a mapping in the file; the flag is repeated for each key; the variable takes a JSON object |
+| LSN | a place in the write-ahead log, like `16/B374D848` |
+
+In the file, `${NAME}` stands for an environment variable, `${NAME:-text}` for the variable or, when it is unset or empty, the text. Write
+`$${` for a plain `${`.
+"""
+
+
+def options_page() -> str:
+    """A table for each set of commands that read the same options, in the order of the program's table; what many commands
+    read comes first."""
+    tables: dict[tuple[Role, ...], list[Option]] = {}
+    for option in OPTIONS:
+        tables.setdefault(tuple(sorted(option.roles, key=list(Role).index)), []).append(option)
+    shared = [_options_table(roles, options) for roles, options in tables.items() if len(roles) > _FEW]
+    single = [f"## {_title(roles)}\n\n{_options_table(roles, options)}" for roles, options in tables.items() if len(roles) <= _FEW]
+    return "\n".join([_OPTIONS_TITLE, "## Several commands\n", *shared, *single])
+
+
+def _options_table(roles: tuple[Role, ...], options: list[Option]) -> str:
+    commands = ", ".join(f"`{role.value}`" for role in roles)
+    rows = "\n".join(_option_row(option) for option in options)
+    return f"Read by {commands}:\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
+
+
+def _title(roles: tuple[Role, ...]) -> str:
+    return " and ".join(", ".join(role.value for role in roles).rsplit(", ", 1))
+
+
+def _option_row(option: Option) -> str:
+    default = f"`{option.default}`" if option.default else ""
+    example = f" Example: `{option.example}`." if option.example != option.default else ""
+    cells = (f"`{option.name}`{{#{option.name}}}", _kind(option), default, f"{option.help}.{example}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _kind(option: Option) -> str:
+    return f"{option.kind.value}" + (f": {option.allowed}" if option.allowed else "")
+
+
+# --- commands --------------------------------------------------------------------------------------------------------------
+
+_COMMANDS_TITLE = """\
+# Commands
+
+This page is made from the program's own help texts. `pgsluice COMMAND --help` shows the same.
+[Exit codes](exit-codes.md) and [options](options.md) have pages of their own.
+"""
+
+
+def commands_page() -> str:
+    sections = (_command_section(path, context) for path, context in commands())
+    return "\n".join([_COMMANDS_TITLE, *sections])
+
+
+def commands() -> Iterator[tuple[str, click.Context]]:
+    """Every command and group of the program by how it is called, each group before its commands."""
+    yield from _below(click.Context(program, info_name="pgsluice", max_content_width=_WIDTH, terminal_width=_WIDTH))
+
+
+def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    yield context.command_path, context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from _below(click.Context(command, info_name=name, parent=context))
+
+
+def _command_section(path: str, context: click.Context) -> str:
+    return f"## {path}\n\n```text\n{inspect.cleandoc(context.get_help())}\n```\n"
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------------
+
+_WIRE_TITLE = """\
+# Messages in the streams
+
+This page is made from the modules that read and write the messages. A group has these objects in JetStream, here for the group `orders`:
+
+| object | name |
+|---|---|
+{names}
+
+Bodies hold PostgreSQL's own messages as the server sent them, so any decoder of `pgoutput` can read a change, and any reader of COPY
+text a copied row. A reader passes over headers that it does not know. The number in `Pgsluice-Format` grows when an older reader
+would misread a message; a worker that meets a number it does not know stops with 70.
+"""
+
+def wire_page() -> str:
+    sections = (f"## {title}\n\n```text\n{_specification(import_module(name))}\n```\n" for title, name in _WIRES.items())
+    return "\n".join([_WIRE_TITLE.format(names=_object_names(GroupNames("orders"))), *sections])
+
+
+def _object_names(group: GroupNames) -> str:
+    names = {
+        "stream of changes": group.changes_stream,
+        "stream of copied rows": group.snapshot_stream,
+        "stream of dead letters": group.dead_stream,
+        "bucket of the group's state": group.bucket,
+    }
+    return "\n".join(f"| {thing} | `{name}` |" for thing, name in names.items())
+
+
+def _specification(module: ModuleType) -> str:
+    docstring = ast.get_docstring(ast.parse(inspect.getsource(module))) or ""
+    return re.sub(r"``", "", docstring)
