@@ -1,4 +1,4 @@
-"""The pages of the reference that follow from the program: options, commands, and the messages in the streams.
+"""The pages of the reference that follow from the program: options, commands, the messages in the streams, the Python API.
 
 mkdocs calls the functions ``on_…`` (``hooks`` in mkdocs.yml). The pages exist in the built site only, so they cannot go stale.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from pygments.formatters import HtmlFormatter
 
+import pgsluice
 from pgsluice.console.program import program
 from pgsluice.shared.config.options import OPTIONS, Option, Role
 from pgsluice.shared.wire.names import GroupNames
@@ -68,6 +69,7 @@ def pages() -> dict[str, str]:
         "reference/options.md": options_page(),
         "reference/commands.md": commands_page(),
         "reference/wire.md": wire_page(),
+        "reference/api.md": api_page(),
     }
 
 
@@ -78,9 +80,10 @@ _OPTIONS_TITLE = """\
 
 This page is made from the program's own table of options.
 
-An option `nats-url` is the key `nats-url:` of the configuration file, the flag `--nats-url`, and the environment variable
-`PGSLUICE_NATS_URL`. The flag wins over the variable, the variable over the file, the file over the default. All commands share the keys:
-one file serves every process of a group, and each reads its own keys. `config.example.yaml` in the repository holds every key.
+An option `nats-url` is the key `nats-url:` of the configuration file, the flag `--nats-url`, and the environment
+variable `PGSLUICE_NATS_URL`. The flag wins over the variable, the variable over the file, the file over the default.
+All commands share the keys: one file serves every process of a group, and each reads its own keys.
+`config.example.yaml` in the repository holds every key.
 
 | value | is written as |
 |---|---|
@@ -90,8 +93,8 @@ one file serves every process of a group, and each reads its own keys. `config.e
 | KEY=VALUE | a mapping in the file; the flag is repeated for each key; the variable takes a JSON object |
 | LSN | a place in the write-ahead log, like `16/B374D848` |
 
-In the file, `${NAME}` stands for an environment variable, `${NAME:-text}` for the variable or, when it is unset or empty, the text. Write
-`$${` for a plain `${`.
+In the file, `${NAME}` stands for an environment variable, `${NAME:-text}` for the variable or, when it is unset or
+empty, the text. Write `$${` for a plain `${`.
 """
 
 
@@ -102,7 +105,9 @@ def options_page() -> str:
     for option in OPTIONS:
         tables.setdefault(tuple(sorted(option.roles, key=list(Role).index)), []).append(option)
     shared = [_options_table(roles, options) for roles, options in tables.items() if len(roles) > _FEW]
-    single = [f"## {_title(roles)}\n\n{_options_table(roles, options)}" for roles, options in tables.items() if len(roles) <= _FEW]
+    single = [
+        f"## {_title(roles)}\n\n{_options_table(roles, options)}" for roles, options in tables.items() if len(roles) <= _FEW
+    ]
     return "\n".join([_OPTIONS_TITLE, "## Several commands\n", *shared, *single])
 
 
@@ -132,8 +137,8 @@ def _kind(option: Option) -> str:
 _COMMANDS_TITLE = """\
 # Commands
 
-This page is made from the program's own help texts. `pgsluice COMMAND --help` shows the same.
-[Exit codes](exit-codes.md) and [options](options.md) have pages of their own.
+This page is made from the program's own help texts. `pgsluice COMMAND --help` shows the same. [Exit
+codes](exit-codes.md) and [options](options.md) have pages of their own.
 """
 
 
@@ -165,16 +170,18 @@ def _command_section(path: str, context: click.Context) -> str:
 _WIRE_TITLE = """\
 # Messages in the streams
 
-This page is made from the modules that read and write the messages. A group has these objects in JetStream, here for the group `orders`:
+This page is made from the modules that read and write the messages. A group has these objects in JetStream, here for
+the group `orders`:
 
 | object | name |
 |---|---|
 {names}
 
-Bodies hold PostgreSQL's own messages as the server sent them, so any decoder of `pgoutput` can read a change, and any reader of COPY
-text a copied row. A reader passes over headers that it does not know. The number in `Pgsluice-Format` grows when an older reader
-would misread a message; a worker that meets a number it does not know stops with 70.
+Bodies hold PostgreSQL's own messages as the server sent them, so any decoder of `pgoutput` can read a change, and any
+reader of COPY text a copied row. A reader passes over headers that it does not know. The number in `Pgsluice-Format`
+grows when an older reader would misread a message; a worker that meets a number it does not know stops with 70.
 """
+
 
 def wire_page() -> str:
     sections = (f"## {title}\n\n```text\n{_specification(import_module(name))}\n```\n" for title, name in _WIRES.items())
@@ -189,6 +196,20 @@ def _object_names(group: GroupNames) -> str:
         "bucket of the group's state": group.bucket,
     }
     return "\n".join(f"| {thing} | `{name}` |" for thing, name in names.items())
+
+
+# --- the API ---------------------------------------------------------------------------------------------------------------
+
+_API_TITLE = """\
+# Python API
+
+This page is made from the package's own documentation. [Write a sink of your own](../how-to/own-sink.md) shows how the
+names are used.
+"""
+
+
+def api_page() -> str:
+    return f"{_API_TITLE}\n```text\n{_specification(pgsluice)}\n```\n"
 
 
 def _specification(module: ModuleType) -> str:

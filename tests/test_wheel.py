@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     checkout = directory / "checkout"
     checkout.mkdir()
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, checkout / name)
     shutil.copytree(REPOSITORY / "pgsluice", checkout / "pgsluice", symlinks=True)
     for link in (REPOSITORY / "pgsluice").iterdir():
@@ -118,3 +118,11 @@ def test_the_public_api_is_there_once_it_is_installed(environment: Path, tmp_pat
     done = subprocess.run([str(environment / "bin" / "python"), "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(environment))
+
+
+def test_the_wheel_holds_the_licence_and_says_which_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (licence,) = [name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+        assert b"\nLicense-Expression: Apache-2.0\n" in archive.read(metadata)

@@ -1,4 +1,4 @@
-"""Every PostgreSQL version that docs/reference/limits.md names, as source and as target: copied under load, followed, taken down again.
+"""Every PostgreSQL version that pgsluice supports, as source and as target: copied under load, followed, taken down again.
 
 ``make test-versions`` runs all pairs, ``make test`` the ends and the middle, each once as source and once as target.
 """
