@@ -1,6 +1,6 @@
 """``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted replicator.
 
-As long as it is there, retention keeps every message that the worker has not applied, for the worker may start again at any time.
+As long as it is there, retention keeps every message that the worker has not applied: it may start again at any time.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class MembershipStatus:
-    """The record but for the tables themselves. ``tables`` counts them."""
+    """The record of the publication; ``tables`` counts what it holds."""
 
     publication: str
     tables: int

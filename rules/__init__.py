@@ -1,1 +1,4 @@
-"""Pure, columnar transformations of table changes. Imports ``shared`` only; no I/O but reading the files of rules and routes."""
+"""What a worker does with changes before a sink sees them: rules, then routes, on whole columns.
+
+Pure, but for reading the files that say so. Imports ``shared`` only; workers use it, and the console, which tries files out.
+"""

@@ -57,7 +57,7 @@ def open_document(path: str, kind: str) -> tuple[YamlMapping, Problems]:
 
 
 class YamlMapping:
-    """A mapping. A key whose value has the wrong shape is noted as a problem, and taken for absent.
+    """A mapping of the file. A key whose value has the wrong shape is noted as a problem, and taken for absent.
 
     ``where`` begins the problems of this mapping: "table 'users', rule 2".
     """
@@ -189,7 +189,7 @@ class YamlMapping:
 
     def digest(self) -> str:
         """SHA-256 of what the mapping says, in hexadecimal: comments, layout, quotes and the order of keys within it do not
-        count, but for the order of its own keys."""
+        count; the order of its own keys does."""
         content = [[key, _plain(value)] for key, (_, value) in self._entries.items()]
         return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 

@@ -21,7 +21,7 @@ from pgsluice.shared.wire.table import Column
 @dataclass(frozen=True, slots=True)
 class Mask:
     """``mask_char`` takes the place of each hidden character. ``keep_domain``: of an e-mail address only what is before the last
-    ``@`` is masked; a value that has nothing before it, or blanks behind it, is masked like any other."""
+    ``@`` is masked; a value that has nothing before it, or blanks after it, is masked like any other."""
 
     mask_char: str
     keep_first: int = 1

@@ -123,7 +123,7 @@ def _without_identity(column: Column) -> Column:
 
 
 class Routing:
-    """The routes of a file, in its order. Picklable; what it knows of tables stays behind."""
+    """The routes of a file, in its order. Picklable; what it has bound to tables is not."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)

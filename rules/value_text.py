@@ -1,8 +1,8 @@
-"""PostgreSQL's text of an array (manual: "Array Input and Output Syntax"): its elements, however deep they are nested.
+"""The text of some types' values: an array's elements, and keys that compare as the server compares the values.
 
-Addresses of the types inet and cidr, as keys that compare as the server compares them.
-
-Dates, times and intervals as the server writes them (manual: "Date/Time Output", style ISO, zone UTC), as keys that compare.
+    arrays                           any depth of nesting (manual: "Array Input and Output Syntax")
+    inet, cidr                       addresses and networks
+    dates, times, intervals          as the server writes them (manual: "Date/Time Output", style ISO, zone UTC)
 
 From year 1 to 9999 the server's text of a date or timestamp compares as the time itself: it is its own key. Other values (years
 before Christ or of five digits and more, infinity) become texts that compare right with those.
@@ -43,14 +43,12 @@ def array_elements(text: bytes) -> list[bytes | None]:
 
 
 NetworkKey = tuple[int, str, int]
+"""The version, the bits of the network, the whole address: IPv4 comes before IPv6, a network before those inside it."""
 
 
 @lru_cache(maxsize=8192)
 def network_key(text: str) -> NetworkKey:
-    """The version, the bits of the network, the whole address: IPv4 comes before IPv6, a network before those inside it.
-
-    Raises ValueError with the end of a sentence that begins with the text.
-    """
+    """Raises ValueError with the end of a sentence that begins with the text."""
     try:
         interface = ip_interface(text)
     except ValueError:

@@ -75,7 +75,7 @@ def compose(text: str) -> Document:
 
 
 class _Merging:
-    """Replaces merge keys, and notes repeated keys before that is done, for a mapping's own key may repeat a merged one."""
+    """Replaces merge keys, and notes repeated keys before: a mapping's own key may repeat a merged one."""
 
     def __init__(self, loader: yaml.SafeLoader) -> None:
         self.repeated: list[RepeatedKey] = []

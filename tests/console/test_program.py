@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import resource
 import subprocess
 import sys
@@ -34,22 +33,6 @@ HELP_PAGES = (
 )
 
 Probe = Callable[[Callable[[], None]], None]
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-
-
-@pytest.fixture(autouse=True)
-def _no_configuration_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("PGSLUICE_CONFIG", raising=False)
 
 
 @pytest.fixture
