@@ -70,6 +70,7 @@ ENTRANCES = {
         "worker/spark_daemon.py",
         "console/spark_archive.py",
     ),
+    "yaml": ("shared/config/yaml_nodes.py", "shared/config/file.py", "rules/document.py"),
 }
 """Where each library may be imported: files, or folders ending in a slash."""
 

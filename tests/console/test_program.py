@@ -29,7 +29,11 @@ HELP_PAGES = (
     ["worker", "--help"],
     ["worker", "postgres", "--help"],
     ["status", "-h"],
+    ["dead", "replay", "--help"],
+    ["forget", "--help"],
     ["rules", "test", "--help"],
+    ["spark-archive", "--help"],
+    ["drop", "--help"],
 )
 
 Probe = Callable[[Callable[[], None]], None]
