@@ -144,9 +144,7 @@ class PublicationWatch:
         names = tuple(name for (name,) in await self._source.rows("looking for new tables", _NEWCOMERS, parameters))
         if names:
             remedy = "the next start takes and copies them" if self._wishes.copies else "name them in without-copy at a start"
-            self._report_once(
-                "tables of a schema that is replicated whole are not replicated", tables=",".join(names), remedy=remedy
-            )
+            self._report_once("tables of a whole schema or a pattern are not replicated", tables=",".join(names), remedy=remedy)
         return replace(membership, unpublished=names)
 
     def _report_names(self, membership: Membership, publication: Publication) -> None:
