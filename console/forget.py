@@ -12,11 +12,12 @@ import socket
 from nats.aio.client import Client
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import LEASE_DURATION_S, WORKER_PREFIX, StateBucket, lease_key, position_key, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.group_list import describe_groups, list_groups
 from pgsluice.shared.broker.halt import lift_halt
+from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key, position_key, worker_key, worker_of
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames, replay_name
@@ -76,7 +77,7 @@ async def _check_known(client: Client, bucket: StateBucket, names: GroupNames, w
         )
     known = {key for key in await bucket.keys() if await bucket.get(key) is not None}
     if known.isdisjoint([*_keys(worker), lease_key(worker)]):
-        workers = sorted(key.removeprefix(WORKER_PREFIX) for key in known if key.startswith(WORKER_PREFIX))
+        workers = sorted(name for key in known if (name := worker_of(key)) is not None)
         raise UsageError(
             f"group {names.group!r} has no worker {worker!r}",
             f"its workers are: {', '.join(workers)}" if workers else "no worker has ever run",
@@ -86,8 +87,8 @@ async def _check_known(client: Client, bucket: StateBucket, names: GroupNames, w
 async def _take_lease(bucket: StateBucket, worker: str) -> None:
     """So that the worker does not start while its records go."""
     key = lease_key(worker)
-    ours = {"host": socket.gethostname(), "boot": "", "pid": os.getpid(), "started": ""}
-    entry = await bucket.get(key)
+    ours = LeaseRecord(socket.gethostname(), os.getpid())
+    entry = await bucket.read(key, LeaseRecord)
     if entry is None:
         taken = await bucket.create(key, ours)
     else:
@@ -95,9 +96,9 @@ async def _take_lease(bucket: StateBucket, worker: str) -> None:
         is_free = age_s is None or age_s > LEASE_DURATION_S
         taken = await bucket.update(key, ours, entry.revision) if is_free else None
     if taken is None:
-        holder = entry.value if entry else {}
+        where = f" on {entry.value.host}, process {entry.value.pid}" if entry else ""
         raise TerminalError(
-            f"worker {worker!r} runs on {holder.get('host')}, process {holder.get('pid')}",
+            f"worker {worker!r} runs{where}",
             f"stop it first; one that was killed is taken for running for {LEASE_DURATION_S:.0f} seconds",
         )
 

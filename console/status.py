@@ -9,9 +9,8 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 
@@ -24,24 +23,20 @@ from pgsluice.console.table_status import (
     membership_status,
     table_statuses,
 )
+from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.source.slot import ReplicationSlot, find_slot
 from pgsluice.replicator.source.source import Source
-from pgsluice.shared.broker.bucket import (
-    GROUP_KEY,
-    LEASE_DURATION_S,
-    REPLICATOR_KEY,
-    WORKER_PREFIX,
-    StateBucket,
-    lease_key,
-    worker_key,
-)
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.halt import HALT_KEY
-from pgsluice.shared.broker.ledger import TABLE_PREFIX, Phase
+from pgsluice.shared.broker.halt import Halt, read_halt
+from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, MissedReport, WorkerReport, lease_key, read_reports
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 
@@ -90,8 +85,8 @@ class GroupStatus:
     the replicator must not go on (``shared.broker.halt``)."""
 
     group: str
-    bound_to: Mapping[str, Any] | None
-    replicator: Mapping[str, Any] | None
+    bound_to: GroupRecord | None
+    replicator: ReplicatorRecord | None
     slot: ReplicationSlot | None
     source_problem: str
     stream: StreamState | None
@@ -99,7 +94,7 @@ class GroupStatus:
     membership: MembershipStatus | None
     tables: list[TableStatus]
     workers: list[WorkerStatus]
-    halt: Mapping[str, Any] | None
+    halt: Halt | None
 
     @property
     def was_started(self) -> bool:
@@ -127,84 +122,107 @@ async def _look(settings: StatusSettings) -> GroupStatus:
     try:
         stream, bucket = ChangeStream(client, names), StateBucket(client, names)
         state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
-        records = await _records(bucket)
+        known = await _known(bucket)
         letters = Counter(stored.letter.worker for stored in await DeadLetterStream(client, names).letters())
         workers = [
-            await _worker(name.removeprefix(WORKER_PREFIX), records, bucket, stream, state, letters)
-            for name in sorted(records)
-            if name.startswith(WORKER_PREFIX)
+            await _worker(name, report, known.ledger, bucket, stream, state, letters[name])
+            for name, report in sorted(known.reports.items())
         ]
     finally:
         await disconnect(client)
     slot, problem = await _slot(settings, names)
     return GroupStatus(
         group=names.group,
-        bound_to=records.get(GROUP_KEY),
-        replicator=records.get(REPLICATOR_KEY),
+        bound_to=known.group,
+        replicator=known.replicator,
         slot=slot,
         source_problem=problem,
         stream=state,
         snapshot_stream=snapshot_state,
-        membership=membership_status(records),
-        tables=table_statuses(records, state),
+        membership=None if known.membership is None else membership_status(known.membership),
+        tables=table_statuses(known.ledger, known.reports.values(), known.published, state),
         workers=workers,
-        halt=records.get(HALT_KEY),
+        halt=known.halt,
     )
 
 
-async def _records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
-    """Everything the bucket holds; nothing when there is no bucket."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the state bucket holds of a group."""
+
+    group: GroupRecord | None = None
+    replicator: ReplicatorRecord | None = None
+    halt: Halt | None = None
+    membership: Membership | None = None
+    ledger: LedgerContent = field(default_factory=lambda: LedgerContent(None, {}))
+    reports: Mapping[str, WorkerReport] = field(default_factory=dict)
+
+    @property
+    def published(self) -> LSN:
+        return LSN(0) if self.replicator is None else parse_lsn(self.replicator.flushed_lsn)
+
+
+async def _known(bucket: StateBucket) -> _Known:
+    """Nothing when there is no bucket."""
     if not await bucket.exists():
-        return {}
-    entries = {key: await bucket.get(key) for key in await bucket.keys()}
-    return {key: entry.value for key, entry in entries.items() if entry is not None}
+        return _Known()
+    group = await bucket.read(GROUP_KEY, GroupRecord)
+    replicator = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
+    return _Known(
+        group=group.value if group else None,
+        replicator=replicator.value if replicator else None,
+        halt=await read_halt(bucket),
+        membership=await load_membership(bucket),
+        ledger=await Ledger(bucket).load(),
+        reports=await read_reports(bucket),
+    )
 
 
 async def _worker(
     name: str,
-    records: Mapping[str, Mapping[str, Any]],
+    report: WorkerReport,
+    ledger: LedgerContent,
     bucket: StateBucket,
     stream: ChangeStream,
     state: StreamState | None,
-    letters: Mapping[str, int],
+    dead_letters: int,
 ) -> WorkerStatus:
-    record = records[worker_key(name)]
-    sequence = record["sequence"]
     lag: tuple[int | None, int | None, float | None] = (None, None, None)
-    lease_age_s = await bucket.age_s(lease_key(name)) if lease_key(name) in records else None
+    key = lease_key(name)
+    lease_age_s = None if await bucket.get(key) is None else await bucket.age_s(key)
     holds_lease = lease_age_s is not None and lease_age_s <= LEASE_DURATION_S
-    if state is not None and record["stream_created"] in (state.created, ""):
-        lag = await _lag(stream, state, sequence)
+    if state is not None and report.stream_created in (state.created, ""):
+        lag = await _lag(stream, state, report.sequence)
     return WorkerStatus(
         name=name,
-        sequence=sequence,
-        commit_lsn=record["commit_lsn"],
-        committed_at=record["committed_at"],
-        updated_at=record["updated_at"],
-        host=record["host"],
-        pid=record["pid"],
+        sequence=report.sequence,
+        commit_lsn=report.commit_lsn,
+        committed_at=report.committed_at,
+        updated_at=report.updated_at,
+        host=report.host,
+        pid=report.pid,
         holds_lease=holds_lease,
         lag_messages=lag[0],
         lag_bytes=lag[1],
         lag_s=lag[2],
-        dead_letters=letters.get(name, 0),
-        holds_back=0 if holds_lease or state is None else _kept_for(record, state),
-        rules=record.get("rules", ""),
-        waiting=record.get("waiting", ""),
-        missed=[_missed(each, records) for each in record.get("missed", ())],
-        missed_tables=record.get("missed_tables", 0),
+        dead_letters=dead_letters,
+        holds_back=0 if holds_lease or state is None else _kept_for(report, state),
+        rules=report.rules,
+        waiting=report.waiting,
+        missed=[_missed(each, ledger) for each in report.missed],
+        missed_tables=report.missed_tables,
     )
 
 
-def _missed(missed: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> MissedStatus:
-    copied = records.get(f"{TABLE_PREFIX}{missed['oid']}", {}).get("phase") == Phase.FINISHED_COPY
-    return MissedStatus(missed["table"], missed["changes"], missed["since"], diverged=copied and not missed["expected"])
+def _missed(missed: MissedReport, ledger: LedgerContent) -> MissedStatus:
+    table = ledger.tables.get(missed.oid)
+    is_copied = table is not None and table.phase is Phase.FINISHED_COPY
+    return MissedStatus(missed.table, missed.changes, missed.since, diverged=is_copied and not missed.expected)
 
 
-def _kept_for(record: Mapping[str, Any], state: StreamState) -> int:
+def _kept_for(report: WorkerReport, state: StreamState) -> int:
     """How many messages retention keeps because this worker has not applied them."""
-    applied = record["sequence"] if record["stream_created"] == state.created else 0
-    return min(state.messages, max(0, state.last_sequence - applied))
+    return min(state.messages, max(0, state.last_sequence - report.applied_in(state.created)))
 
 
 async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple[int | None, int | None, float | None]:
@@ -244,7 +262,7 @@ def format_status(status: GroupStatus) -> Iterator[str]:
         yield from format_membership(status.membership)
     yield f"replicator   {_replicator_line(status.replicator)}"
     if status.halt is not None:
-        yield f"HALTED       since {status.halt['since']}: {status.halt['fact']}: {status.halt['remedy']}"
+        yield f"HALTED       since {status.halt.since}: {status.halt.fact}: {status.halt.remedy}"
     yield f"stream       {_stream_line(status.stream)}"
     if status.snapshot_stream is not None:
         yield f"snapshot     {_stream_line(status.snapshot_stream)}"
@@ -262,7 +280,7 @@ def _source_line(status: GroupStatus) -> str:
     bound = status.bound_to
     if bound is None:
         return "copied, and never streamed" if status.was_started else "this group has never been started on this NATS"
-    return f"database {bound['database']}, system {bound['system_id']}, timeline {bound['timeline']}"
+    return f"database {bound.database}, system {bound.system_id}, timeline {bound.timeline}"
 
 
 def _slot_line(status: GroupStatus) -> str:
@@ -275,13 +293,13 @@ def _slot_line(status: GroupStatus) -> str:
     return f"{slot.name}: confirmed {slot.confirmed_flush}{lag}, wal_status {slot.wal_status}, {use}{trouble}"
 
 
-def _replicator_line(record: Mapping[str, Any] | None) -> str:
+def _replicator_line(record: ReplicatorRecord | None) -> str:
     if record is None:
         return "has never run"
     return (
-        f"{record['host']}:{record['pid']}: flushed {record['flushed_lsn']}, sequence {record['stream_sequence']}, "
-        f"{record['changes']} changes in {record['messages']} messages since {record['started_at']}, "
-        f"last progress {record['updated_at']}"
+        f"{record.host}:{record.pid}: flushed {record.flushed_lsn}, sequence {record.stream_sequence}, "
+        f"{record.changes} changes in {record.messages} messages since {record.started_at}, "
+        f"last progress {record.updated_at}"
     )
 
 

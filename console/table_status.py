@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pgsluice.console.columns import format_columns
 from pgsluice.replicator.membership.membership import Break, Membership
-from pgsluice.shared.broker.bucket import PUBLICATION_KEY, REPLICATOR_KEY, WORKER_PREFIX
-from pgsluice.shared.broker.ledger import SNAPSHOT_KEY, TABLE_PREFIX, CopyState, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.ledger import CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.broker.worker_records import WorkerReport
+from pgsluice.shared.wire.lsn import LSN, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +32,35 @@ class TableStatus:
     remedy: str
 
 
-def table_statuses(records: Mapping[str, Mapping[str, Any]], stream: StreamState | None) -> list[TableStatus]:
-    """By schema and name; none when nothing was ever copied. ``records`` is the whole state bucket."""
-    if SNAPSHOT_KEY not in records:
+def table_statuses(
+    ledger: LedgerContent, workers: Collection[WorkerReport], published: LSN, stream: StreamState | None
+) -> list[TableStatus]:
+    """By schema and name; none when nothing was ever copied. All that commits below ``published`` is in the stream."""
+    if ledger.snapshot is None:
         return []
-    snapshot = SnapshotRecord.decode(dict(records[SNAPSHOT_KEY]))
-    tables = [TableRecord.decode(dict(value)) for key, value in records.items() if key.startswith(TABLE_PREFIX)]
     return [
-        _table_status(table, _phase(table, snapshot, records, stream))
-        for table in sorted(tables, key=lambda table: (table.schema, table.table))
+        _table_status(table, _phase(table, ledger.snapshot, workers, published, stream))
+        for table in sorted(ledger.tables.values(), key=lambda table: (table.schema, table.table))
     ]
 
 
 def _phase(
-    table: TableRecord, snapshot: SnapshotRecord, records: Mapping[str, Mapping[str, Any]], stream: StreamState | None
+    table: TableRecord, snapshot: SnapshotRecord, workers: Collection[WorkerReport], published: LSN, stream: StreamState | None
 ) -> Phase:
     """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
-    workers = [record for key, record in records.items() if key.startswith(WORKER_PREFIX)]
     if table.phase is not Phase.FINISHED_COPY or snapshot.state is not CopyState.FINISHED or not workers:
         return table.phase
-    if any(worker.get("snapshot_sequence", 0) < snapshot.last_sequence for worker in workers):
+    if any(worker.snapshot_sequence < snapshot.last_sequence for worker in workers):
         return Phase.FINISHED_COPY
-    passed = all(_has_passed(worker, parse_lsn(table.lsn), records, stream) for worker in workers)
+    passed = all(_has_passed(worker, parse_lsn(table.lsn), published, stream) for worker in workers)
     return Phase.READY if passed else Phase.CATCHUP
 
 
-def _has_passed(
-    worker: Mapping[str, Any], lsn: int, records: Mapping[str, Mapping[str, Any]], stream: StreamState | None
-) -> bool:
+def _has_passed(worker: WorkerReport, lsn: LSN, published: LSN, stream: StreamState | None) -> bool:
     """Whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
-    if parse_lsn(worker["commit_lsn"]) >= lsn:
+    if parse_lsn(worker.commit_lsn) >= lsn:
         return True
-    published = parse_lsn(records.get(REPLICATOR_KEY, {}).get("flushed_lsn", "0/0"))
-    return stream is not None and published >= lsn and worker["sequence"] >= stream.last_sequence
+    return stream is not None and published >= lsn and worker.sequence >= stream.last_sequence
 
 
 def _table_status(table: TableRecord, phase: Phase) -> TableStatus:
@@ -134,11 +129,7 @@ class MembershipStatus:
     unpublished: Sequence[str]
 
 
-def membership_status(records: Mapping[str, Mapping[str, Any]]) -> MembershipStatus | None:
-    """None before the first session. ``records`` is the whole state bucket."""
-    if PUBLICATION_KEY not in records:
-        return None
-    membership = Membership.decode(records[PUBLICATION_KEY])
+def membership_status(membership: Membership) -> MembershipStatus:
     return MembershipStatus(
         publication=membership.name,
         tables=len(membership.members),

@@ -15,7 +15,8 @@ from pgsluice.replicator.source.publication import drop_publication
 from pgsluice.replicator.source.slot import drop_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from pgsluice.replicator.progress import Progress
 from pgsluice.replicator.receiver import Published
 from pgsluice.replicator.tasks import repeat
-from pgsluice.shared.broker.bucket import REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.wire.lsn import format_lsn
 
 INTERVAL_S = 1.0
@@ -29,7 +30,7 @@ class Recorder:
         self._progress = progress
         self._counts = counts
         self._started_at = _now()
-        self._written: dict[str, Any] | None = None
+        self._written: ReplicatorRecord | None = None
 
     async def run(self) -> None:
         await repeat(self.write, INTERVAL_S, "progress is not recorded, an idle slot stays where it is")
@@ -37,21 +38,21 @@ class Recorder:
     async def write(self) -> None:
         """Raises TransientError when NATS does not answer; then nothing is confirmed on the record's account."""
         recordable = self._progress.recordable
-        content = {
-            "flushed_lsn": format_lsn(recordable),
-            "received_lsn": format_lsn(self._progress.received),
-            "stream_created": self._stream_created,
-            "stream_sequence": self._progress.acknowledged_sequence,
-            "messages": self._counts.messages,
-            "changes": self._counts.changes,
-            "body_bytes": self._counts.body_bytes,
-            "started_at": self._started_at,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-        }
-        if content != self._written:
-            await self._bucket.put(REPLICATOR_KEY, content | {"updated_at": _now()})
-            self._written = content
+        record = ReplicatorRecord(
+            flushed_lsn=format_lsn(recordable),
+            received_lsn=format_lsn(self._progress.received),
+            stream_created=self._stream_created,
+            stream_sequence=self._progress.acknowledged_sequence,
+            messages=self._counts.messages,
+            changes=self._counts.changes,
+            body_bytes=self._counts.body_bytes,
+            started_at=self._started_at,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        if record != self._written:
+            await self._bucket.put(REPLICATOR_KEY, replace(record, updated_at=_now()))
+            self._written = record
         self._progress.recorded(recordable)
 
 

@@ -9,14 +9,13 @@ what the server sends does (``Published.is_due``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pgsluice.replicator.assembler import Published
 from pgsluice.replicator.publisher import StreamEnd
 from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.walsender import SystemIdentity
+from pgsluice.shared.broker.replicator_records import ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
 from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
@@ -31,19 +30,6 @@ class ResumePoint:
 
     published: Published
     end: StreamEnd
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedProgress:
-    """The part of the bucket's ``replicator`` record that a start depends on (``replicator.recorder`` writes it)."""
-
-    flushed: LSN
-    sequence: int
-    stream_created: str
-
-    @classmethod
-    def decode(cls, record: Mapping[str, Any]) -> RecordedProgress:
-        return cls(parse_lsn(record["flushed_lsn"]), record["stream_sequence"], record["stream_created"])
 
 
 async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix: str, slot_flushed: LSN) -> ResumePoint:
@@ -107,7 +93,7 @@ def check_agreement(
     stream_name: str,
     state: StreamState,
     point: ResumePoint,
-    recorded: RecordedProgress | None,
+    recorded: ReplicatorRecord | None,
     slot: ReplicationSlot,
     created_lsn: LSN,
 ) -> None:
@@ -117,13 +103,14 @@ def check_agreement(
     """
     if recorded is not None and recorded.stream_created != state.created:
         raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
-    if recorded is not None and recorded.sequence > state.last_sequence:
+    if recorded is not None and recorded.stream_sequence > state.last_sequence:
         raise HistoryError(
-            f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.sequence}: the broker lost data",
+            f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.stream_sequence}: "
+            "the broker lost data",
             _START_AGAIN,
         )
     in_stream = point.published.flushed if point.published.last is not None else LSN(0)
-    known = max(created_lsn, in_stream, recorded.flushed if recorded else LSN(0))
+    known = max(created_lsn, in_stream, parse_lsn(recorded.flushed_lsn) if recorded else LSN(0))
     if slot.confirmed_flush_lsn > known:
         raise HistoryError(
             f"replication slot {slot.name} is at {slot.confirmed_flush}, but stream {stream_name} ends at {format_lsn(known)}: "

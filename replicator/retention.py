@@ -14,15 +14,16 @@ source keeps its log: that is said early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pgsluice.replicator.tasks import repeat, run_until_first
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import WORKER_PREFIX, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.message import MessageHeaders
@@ -31,8 +32,6 @@ INTERVAL_S = 60.0
 COPY_INTERVAL_S = 1.0
 SILENCE_S = 24 * 3600.0
 WARNING_INTERVAL_S = 3600.0
-
-_ANY_LSN = "FFFFFFFF/FFFFFFFF"  # of a report that does not name one
 
 log = telemetry.logger(__name__)
 
@@ -92,13 +91,12 @@ class ChangeRetention:
         await self._absent.check()
 
     async def _applied_by_all(self, state: StreamState) -> _AppliedByAll:
-        applied = []
-        for record in (await _worker_records(self._bucket)).values():
-            is_of_this_stream = record.get("stream_created") == state.created
-            sequence = record["sequence"] if is_of_this_stream else 0
-            applied.append(_AppliedByAll(sequence, parse_lsn(record.get("commit_lsn", _ANY_LSN))))
-        nothing = _AppliedByAll(0, LSN(0))
-        return _AppliedByAll(*map(min, zip(*applied, strict=True))) if applied else nothing
+        reports = (await read_reports(self._bucket)).values()
+        if not reports:
+            return _AppliedByAll(0, LSN(0))
+        return _AppliedByAll(
+            min(report.applied_in(state.created) for report in reports), min(parse_lsn(report.commit_lsn) for report in reports)
+        )
 
     async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
         """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""
@@ -164,29 +162,27 @@ class AbsentWorkers:
         if self._warned_at is not None and time.monotonic() - self._warned_at < self._interval_s:
             return []
         absent = []
-        for worker, record in (await _worker_records(self._bucket)).items():
-            if await self._is_absent(record):
+        for worker, report in (await read_reports(self._bucket)).items():
+            if await self._is_absent(report):
                 absent.append(worker)
                 log.warning(
                     "a worker has not reported for long and holds back messages: start it, or run 'pgsluice forget'",
                     worker=worker,
-                    reported_at=record["updated_at"],
-                    applied=record["sequence"],
+                    reported_at=report.updated_at,
+                    applied=report.sequence,
                 )
         if absent:
             self._warned_at = time.monotonic()
         return absent
 
-    async def _is_absent(self, record: Mapping[str, Any]) -> bool:
+    async def _is_absent(self, report: WorkerReport) -> bool:
         border = datetime.now(UTC) - self._silence
-        reported_at = record.get("updated_at")
-        if not reported_at or datetime.fromisoformat(reported_at) > border:
+        if not report.updated_at or datetime.fromisoformat(report.updated_at) > border:
             return False
         state = await self._stream.state()
         if state is None or not state.messages:
             return False
-        applied = record["sequence"] if record.get("stream_created") == state.created else 0
-        waiting = await self._stream.message(max(applied + 1, state.first_sequence))
+        waiting = await self._stream.message(max(report.applied_in(state.created) + 1, state.first_sequence))
         return waiting is not None and waiting.stored_at <= border
 
 
@@ -217,12 +213,4 @@ class FinishedCopyRetention:
 
 async def copied_by_all(bucket: StateBucket) -> int:
     """The newest sequence of the snapshot stream that every registered worker has applied; 0 when there is no worker."""
-    records = await _worker_records(bucket)
-    return min((record.get("snapshot_sequence", 0) for record in records.values()), default=0)
-
-
-async def _worker_records(bucket: StateBucket) -> dict[str, Mapping[str, Any]]:
-    """What every registered worker reported last, by its name."""
-    keys = [key for key in await bucket.keys() if key.startswith(WORKER_PREFIX)]
-    entries = {key.removeprefix(WORKER_PREFIX): await bucket.get(key) for key in keys}
-    return {worker: entry.value for worker, entry in entries.items() if entry is not None}
+    return min((report.snapshot_sequence for report in (await read_reports(bucket)).values()), default=0)

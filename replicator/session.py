@@ -18,7 +18,6 @@ from pgsluice.replicator.assembler import Assembler
 from pgsluice.replicator.first_start import MadeAtSource
 from pgsluice.replicator.membership.group_publication import GroupPublication
 from pgsluice.replicator.membership.group_record import (
-    GroupRecord,
     bind_group,
     check_origin,
     check_publication,
@@ -32,7 +31,7 @@ from pgsluice.replicator.progress import Progress
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Published, Receiver, status_interval_s
 from pgsluice.replicator.recorder import Recorder
-from pgsluice.replicator.resume import RecordedProgress, ResumePoint, check_agreement, check_source_history, find_resume_point
+from pgsluice.replicator.resume import ResumePoint, check_agreement, check_source_history, find_resume_point
 from pgsluice.replicator.retention import run_retention
 from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
 from pgsluice.replicator.source.slot import (
@@ -48,7 +47,8 @@ from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TransientError
@@ -106,9 +106,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
 
     id_prefix = f"{record.system_id}/{names.slot}/"
     point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
-    entry = await bucket.get(REPLICATOR_KEY)
-    recorded = RecordedProgress.decode(entry.value) if entry else None
-    check_agreement(stream.name, state, point, recorded, slot, parse_lsn(record.slot_lsn))
+    entry = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
+    check_agreement(stream.name, state, point, entry.value if entry else None, slot, parse_lsn(record.slot_lsn))
     timeline = await _check_source_history(walsender, stream, point, slot, record)
     await note_timeline(bucket, record, timeline)
     if run.until is None and settings.until_lsn and not run.is_copying:

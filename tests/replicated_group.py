@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import orjson
+
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
@@ -101,7 +103,7 @@ class Group:
     def record(self, key: str) -> dict[str, Any]:
         entry = self.with_broker(lambda _, bucket: bucket.get(key))
         assert entry is not None
-        value: dict[str, Any] = entry.value
+        value: dict[str, Any] = orjson.loads(entry.value)
         return value
 
     def confirmed_lsn(self) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from nats.aio.client import Client
 
-from pgsluice.shared.broker.bucket import GROUP_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.halt import read_halt
 from pgsluice.shared.broker.published_tables import is_text_unchecked
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
 from pgsluice.shared.wire.names import GroupNames
@@ -84,8 +85,8 @@ class GroupStreams:
 
     def id_prefix(self) -> str:
         """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
-        entry = self._loop.run(self._bucket.get(GROUP_KEY))
-        return f"{entry.value['system_id']}/{self._names.slot}/" if entry else ""
+        entry = self._loop.run(self._bucket.read(GROUP_KEY, GroupRecord))
+        return f"{entry.value.system_id}/{self._names.slot}/" if entry else ""
 
     def is_text_unchecked(self) -> bool:
         """Whether the source's text may be no UTF-8. The replicator tells before its first message, so it is known when there is

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self
 
 from pgsluice.replicator.source.publication import Publication, check_identity, gone
 from pgsluice.replicator.source.slot import ReplicationSlot
-from pgsluice.replicator.source.walsender import ANY_ORIGIN, SystemIdentity
-from pgsluice.shared.broker.bucket import GROUP_KEY, StateBucket
+from pgsluice.replicator.source.walsender import SystemIdentity
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import ANY_ORIGIN, GROUP_KEY, GroupRecord
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 
 ORIGINS_SINCE = 16
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """``slot_lsn`` is where the slot began, "" until it was made; ``publication_oid`` is the publication's identity. ``origin``
-    says whose changes are in the stream, that of the settings at the first start."""
-
-    group: str
-    system_id: str
-    timeline: int
-    database: str
-    publication: str
-    publication_oid: int
-    slot: str
-    slot_lsn: str
-    created_at: str
-    origin: str = ANY_ORIGIN
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        """Passes over what it does not know."""
-        return cls(**{field.name: value[field.name] for field in fields(cls) if field.name in value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +28,8 @@ class BoundRecord:
 
 async def read_record(bucket: StateBucket) -> BoundRecord | None:
     """None before the group's first start."""
-    entry = await bucket.get(GROUP_KEY)
-    return None if entry is None else BoundRecord(GroupRecord.decode(entry.value), entry.revision)
+    entry = await bucket.read(GROUP_KEY, GroupRecord)
+    return None if entry is None else BoundRecord(entry.value, entry.revision)
 
 
 def check_source(
@@ -137,7 +115,7 @@ async def bind_group(
             created_at=datetime.now(UTC).isoformat(),
             origin=origin,
         )
-        revision = await bucket.create(GROUP_KEY, asdict(record))
+        revision = await bucket.create(GROUP_KEY, record)
     else:
         record, revision = bound.record, bound.revision
     if revision is None:
@@ -150,12 +128,12 @@ async def note_timeline(bucket: StateBucket, record: GroupRecord, timeline: int)
     if record.timeline == timeline:
         return record
     noted = replace(record, timeline=timeline)
-    await bucket.put(GROUP_KEY, asdict(noted))
+    await bucket.put(GROUP_KEY, noted)
     return noted
 
 
 async def note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> GroupRecord:
     """Remembers that the slot was made and where it began, so that its absence means that it was lost."""
     noted = replace(record, slot_lsn=slot_lsn)
-    await bucket.put(GROUP_KEY, asdict(noted))
+    await bucket.put(GROUP_KEY, noted)
     return noted

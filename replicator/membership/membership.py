@@ -7,19 +7,16 @@ An alteration of our own is announced (``Making``) before it is made, so that a 
 
 from __future__ import annotations
 
-import base64
-import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
-
-import orjson
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from pgsluice.replicator.source.partition_tree import Partition
 from pgsluice.replicator.source.publication import Publication, PublishedTable
-from pgsluice.shared.broker.bucket import PUBLICATION_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, malformed, of_fields, pack, unpack
+
+_PUBLICATION_KEY = "publication"
 
 MOST_BREAKS = 1000
 """Of each kind that are kept: a record has to fit into one message."""
@@ -34,7 +31,7 @@ class Member:
     schema: str
     table: str
     kind: str
-    since: str
+    since: LsnText
     xmin: str
     row_filter: str
     columns: str
@@ -44,12 +41,6 @@ class Member:
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
 
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        partitions = value.get("partitions")
-        decoded = None if partitions is None else tuple(map(Partition.decode, partitions))
-        return cls(**_known(cls, value) | {"partitions": decoded})
-
 
 @dataclass(frozen=True, slots=True)
 class Break:
@@ -58,17 +49,13 @@ class Break:
     oid: int
     schema: str
     table: str
-    lsn: str
-    at: str
+    lsn: LsnText
+    at: TimeText
     reason: str
 
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        return cls(**_known(cls, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +64,6 @@ class Making:
 
     xid: str
     oids: tuple[int, ...]
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        return cls(value["xid"], tuple(value["oids"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +81,8 @@ class Membership:
     operations: tuple[str, ...]
     via_partition_root: bool
     members: tuple[Member, ...]
-    seen_lsn: str
-    seen_at: str
+    seen_lsn: LsnText
+    seen_at: TimeText
     left: tuple[Break, ...] = ()
     missing: tuple[Break, ...] = ()
     partition_changes: tuple[Break, ...] = ()
@@ -174,41 +157,15 @@ class Membership:
         known = {entry.oid for entry in self.missing}
         return replace(self, missing=(*self.missing, *(entry for entry in breaks if entry.oid not in known)))
 
-    def encode(self) -> dict[str, Any]:
-        content = base64.b64encode(zlib.compress(orjson.dumps(asdict(self)))).decode()
-        return {"publication": self.name, "tables": len(self.members), "seen_at": self.seen_at, "content": content}
 
-    @classmethod
-    def decode(cls, value: Mapping[str, Any]) -> Self:
-        """Raises TerminalError for what ``encode`` does not make. Fields that are not known are passed over."""
-        try:
-            content = orjson.loads(zlib.decompress(base64.b64decode(value["content"])))
-            lists: dict[str, Callable[[dict[str, Any]], Any]] = {
-                "members": Member.decode,
-                "left": Break.decode,
-                "missing": Break.decode,
-                "partition_changes": Break.decode,
-            }
-            decoded: dict[str, Any] = {name: tuple(map(decode, content.get(name, ()))) for name, decode in lists.items()}
-            making = content.get("making")
-            return cls(
-                **_known(cls, content)
-                | decoded
-                | {
-                    "operations": tuple(content["operations"]),
-                    "unpublished": tuple(content.get("unpublished", ())),
-                    "making": None if making is None else Making.decode(making),
-                }
-            )
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise TerminalError(
-                f"key {PUBLICATION_KEY} of the group's state bucket is malformed ({type(error).__name__})",
-                "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again",
-            ) from None
+@dataclass(frozen=True, slots=True)
+class _PublicationRecord:
+    """``content`` is the membership, packed; the rest is for people."""
 
-
-def _known(record: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: value[field.name] for field in fields(record) if field.name in value}
+    publication: str
+    tables: int
+    seen_at: TimeText
+    content: str
 
 
 def _member(table: PublishedTable, lsn: str) -> Member:
@@ -217,8 +174,13 @@ def _member(table: PublishedTable, lsn: str) -> Member:
 
 async def load_membership(bucket: StateBucket) -> Membership | None:
     """None before the group's first session, and for a group that an earlier version started."""
-    entry = await bucket.get(PUBLICATION_KEY)
-    return None if entry is None else Membership.decode(entry.value)
+    entry = await bucket.read(_PUBLICATION_KEY, _PublicationRecord)
+    if entry is None:
+        return None
+    try:
+        return of_fields(Membership, unpack(entry.value.content))
+    except MalformedError as error:
+        raise malformed(_PUBLICATION_KEY, bucket.name, error) from None
 
 
 async def store_membership(bucket: StateBucket, membership: Membership) -> None:
@@ -228,7 +190,9 @@ async def store_membership(bucket: StateBucket, membership: Membership) -> None:
         partition_changes=membership.partition_changes[-MOST_BREAKS:],
         unpublished=membership.unpublished[:MOST_BREAKS],
     )
-    await bucket.put(PUBLICATION_KEY, bounded.encode())
+    content = pack(bounded)
+    record = _PublicationRecord(membership.name, len(membership.members), membership.seen_at, content)
+    await bucket.put(_PUBLICATION_KEY, record)
 
 
 def find_breaks(membership: Membership, publication: Publication, dropped: Collection[int]) -> list[Break]:

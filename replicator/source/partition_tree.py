@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, Self
+from typing import LiteralString
 
 from pgsluice.replicator.source.source import Source
 
@@ -22,10 +22,6 @@ class Partition:
     name: str
     attached: str
     is_born: bool
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        return cls(value["oid"], value["name"], value["attached"], value["is_born"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ import psycopg
 from psycopg import pq, sql
 
 from pgsluice.replicator.source.connection import TOO_LARGE, Connection, connect, is_too_large, server_said
+from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
 
 XLOG_DATA = ord("w")
 KEEPALIVE = ord("k")
-ANY_ORIGIN = "any"
 XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock
 
 _KEEPALIVE = Struct(">xQqB")

@@ -1,19 +1,23 @@
 """The group's small durable facts, in a JetStream key-value bucket.
 
-Keys: ``group`` (what the group is bound to), ``tables`` (what it publishes, ``published_tables``), ``publication`` (what was made
-of it, ``replicator.membership.membership``), ``replicator`` (its progress), ``halt`` (why it must not go on, module ``halt``),
-``snapshot`` and ``table.<oid>`` (the copy of the tables, ``ledger``), ``worker.<name>`` (what a worker reports of itself),
-``position.<name>`` (the position of a sink that has no better place for it), ``lease.<name>`` (who runs that worker). Values are
-JSON objects. A write that names the revision it replaces fails when somebody else wrote in between.
+    group, replicator                 what the group is bound to, its progress: replicator_records
+    tables                            what it publishes: published_tables
+    publication                       what was made of it: replicator.membership.membership
+    halt                              why it must not go on: halt
+    snapshot, table.<oid>             the copy of the tables: ledger
+    worker., position., lease.<name>  a worker's report, its position, who runs it: worker_records
+
+Values are JSON objects, each the fields of a dataclass (``record``). A write that names the revision it replaces fails when
+somebody else wrote in between.
 
 Everything is read through the leader of the stream behind the bucket, so whatever was acknowledged to anybody before is seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -23,18 +27,12 @@ from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, payload_error
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
-
-GROUP_KEY = "group"
-REPLICATOR_KEY = "replicator"
-PUBLICATION_KEY = "publication"
-LEASE_DURATION_S = 10.0
-"""A worker's lease that was not renewed for so long is free."""
-WORKER_PREFIX = "worker."
 
 _MEANINGFUL = (
     nats.js.errors.NotFoundError,
@@ -43,25 +41,14 @@ _MEANINGFUL = (
 )
 
 T = TypeVar("T")
-
-
-def worker_key(worker: str) -> str:
-    return WORKER_PREFIX + worker
-
-
-def position_key(worker: str) -> str:
-    return f"position.{worker}"
-
-
-def lease_key(worker: str) -> str:
-    return f"lease.{worker}"
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Generic[V]):
     """One key's value and the revision that ``update`` must name to replace it."""
 
-    value: dict[str, Any]
+    value: V
     revision: int
 
 
@@ -89,14 +76,25 @@ class StateBucket:
             await self._answer(self._jetstream.create_key_value(config))
             self._bucket = self._read_through_leader()
 
-    async def get(self, key: str) -> Entry | None:
+    async def read(self, key: str, record: type[R]) -> Entry[R] | None:
+        """The key's value as a ``record``; None when the key is not there. Raises TerminalError when its value is none."""
+        entry = await self.get(key)
+        if entry is None:
+            return None
+        try:
+            return Entry(decode(record, entry.value), entry.revision)
+        except MalformedError as error:
+            raise malformed(key, self.name, error, getattr(record, "MALFORMED_REMEDY", USE_THAT_VERSION)) from None
+
+    async def get(self, key: str) -> Entry[bytes] | None:
+        """The key's value, whatever it is; None when the key is not there."""
         try:
             entry = await self._answer((await self._opened()).get(key))
         except nats.js.errors.KeyNotFoundError:
             return None
         if entry.revision is None or entry.value is None:
             return None
-        return Entry(orjson.loads(entry.value), entry.revision)
+        return Entry(entry.value, entry.revision)
 
     async def age_s(self, key: str) -> float | None:
         """Seconds since the key was written, by the broker's clock alone; None when it is not there."""
@@ -107,23 +105,23 @@ class StateBucket:
             return None
         return (broker_time(information["ts"]) - broker_time(found["message"]["time"])).total_seconds()
 
-    async def put(self, key: str, value: dict[str, Any]) -> int:
+    async def put(self, key: str, value: Record | Mapping[str, Any]) -> int:
         """Writes whatever is there before; returns the new revision."""
-        return await self._answer((await self._opened()).put(key, orjson.dumps(value)))
+        return await self._answer((await self._opened()).put(key, encode(value)))
 
-    async def create(self, key: str, value: dict[str, Any]) -> int | None:
+    async def create(self, key: str, value: Record | Mapping[str, Any]) -> int | None:
         """The new revision; None when the key exists."""
         try:
-            return await self._answer((await self._opened()).create(key, orjson.dumps(value)))
+            return await self._answer((await self._opened()).create(key, encode(value)))
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
         except nats.js.errors.KeyNotFoundError:  # refused, and not there to be read either
             raise TransientError(f"key {key} of the state bucket {self.name} is being written", "it is tried again") from None
 
-    async def update(self, key: str, value: dict[str, Any], revision: int) -> int | None:
+    async def update(self, key: str, value: Record | Mapping[str, Any], revision: int) -> int | None:
         """The new revision; None when the key's revision is no longer ``revision``."""
         try:
-            return await self._answer((await self._opened()).update(key, orjson.dumps(value), last=revision))
+            return await self._answer((await self._opened()).update(key, encode(value), last=revision))
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.errors import HistoryError
 
 HALT_KEY = "halt"
@@ -24,7 +25,7 @@ class Halt:
 
     fact: str
     remedy: str
-    since: str
+    since: TimeText
 
     def error(self) -> HistoryError:
         return HistoryError(f"{self.fact} (found at {self.since})", f"{self.remedy}; {_LIFT}")
@@ -32,8 +33,8 @@ class Halt:
 
 async def read_halt(bucket: StateBucket) -> Halt | None:
     """None when the group may run."""
-    entry = await bucket.get(HALT_KEY)
-    return None if entry is None else Halt(entry.value["fact"], entry.value["remedy"], entry.value["since"])
+    entry = await bucket.read(HALT_KEY, Halt)
+    return None if entry is None else entry.value
 
 
 async def check_halt(bucket: StateBucket) -> None:
@@ -46,7 +47,7 @@ async def check_halt(bucket: StateBucket) -> None:
 async def note_halt(bucket: StateBucket, error: HistoryError) -> None:
     """Keeps the reason that is there already. Raises TransientError when NATS does not answer."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    await bucket.create(HALT_KEY, {"fact": error.fact, "remedy": error.remedy, "since": since})
+    await bucket.create(HALT_KEY, Halt(error.fact, error.remedy, since))
 
 
 async def lift_halt(bucket: StateBucket) -> bool:

@@ -17,16 +17,15 @@ of them under the earlier snapshot no longer counts.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.record import LsnText, TimeText
 
-SNAPSHOT_KEY = "snapshot"
-TABLE_PREFIX = "table."
+_SNAPSHOT_KEY = "snapshot"
+_TABLE_PREFIX = "table."
 
 
 class CopyMode(enum.StrEnum):
@@ -64,20 +63,15 @@ class SnapshotRecord:
     snapshot stream ended when the copy finished, 0 before. The last three fields identify source and snapshot stream."""
 
     id: str
-    lsn: str
+    lsn: LsnText
     state: CopyState
     mode: CopyMode
-    started_at: str
-    finished_at: str
+    started_at: TimeText
+    finished_at: TimeText
     last_sequence: int
     system_id: str
     database: str
     stream_created: str
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        """Fields that this version does not know are passed over."""
-        return cls(**_known(cls, value) | {"state": CopyState(value["state"]), "mode": CopyMode(value["mode"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +84,11 @@ class TableRecord:
     schema: str
     table: str
     phase: Phase
-    since: str
+    since: TimeText
     snapshot: str = ""
-    lsn: str = ""
+    lsn: LsnText = ""
     attempt: int = 1
-    began_at: str = ""
+    began_at: TimeText = ""
     rows: int = 0
     bytes: int = 0
     bytes_total: int = 0
@@ -107,18 +101,9 @@ class TableRecord:
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
 
-    def holds(self, commit_lsn: LSN) -> bool:
-        """Whether the copy contains the changes of the transaction with that commit LSN."""
-        return bool(self.lsn) and commit_lsn < parse_lsn(self.lsn)
-
     def enter(self, phase: Phase, **changes: Any) -> TableRecord:
         """The same table in ``phase`` from now on."""
         return replace(self, phase=phase, since=now(), **changes)
-
-    @classmethod
-    def decode(cls, value: dict[str, Any]) -> Self:
-        """Fields that this version does not know are passed over."""
-        return cls(**_known(cls, value) | {"phase": Phase(value["phase"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,42 +133,32 @@ class Ledger:
         snapshot, tables, revisions = None, {}, {}
         revision = await self._bucket.newest_revision()
         for key in await self._bucket.keys():
-            if key != SNAPSHOT_KEY and not key.startswith(TABLE_PREFIX):
-                continue
-            entry = await self._bucket.get(key)
-            if entry is None:
-                continue
-            try:
-                if key == SNAPSHOT_KEY:
-                    snapshot = SnapshotRecord.decode(entry.value)
-                else:
-                    table = TableRecord.decode(entry.value)
-                    tables[table.oid] = table
-                    revisions[table.oid] = entry.revision
-            except (KeyError, TypeError, ValueError) as error:
-                raise TerminalError(
-                    f"record {key} of the state bucket {self._bucket.name} is malformed ({type(error).__name__})",
-                    "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again",
-                ) from None
+            if key == _SNAPSHOT_KEY:
+                snapshot = await self.load_snapshot()
+            elif key.startswith(_TABLE_PREFIX):
+                entry = await self._bucket.read(key, TableRecord)
+                if entry is not None:
+                    tables[entry.value.oid] = entry.value
+                    revisions[entry.value.oid] = entry.revision
         return LedgerContent(snapshot, tables, revisions, revision)
 
     async def load_snapshot(self) -> SnapshotRecord | None:
-        entry = await self._bucket.get(SNAPSHOT_KEY)
-        return None if entry is None else SnapshotRecord.decode(entry.value)
+        entry = await self.snapshot_entry()
+        return None if entry is None else entry.value
+
+    async def snapshot_entry(self) -> Entry[SnapshotRecord] | None:
+        """None when nothing was ever copied."""
+        return await self._bucket.read(_SNAPSHOT_KEY, SnapshotRecord)
 
     async def store_snapshot(self, record: SnapshotRecord) -> None:
-        await self._bucket.put(SNAPSHOT_KEY, asdict(record))
+        await self._bucket.put(_SNAPSHOT_KEY, record)
 
     async def store_table(self, record: TableRecord) -> int:
         """The revision of the record."""
-        return await self._bucket.put(f"{TABLE_PREFIX}{record.oid}", asdict(record))
+        return await self._bucket.put(f"{_TABLE_PREFIX}{record.oid}", record)
 
     async def remove_table(self, oid: int) -> None:
-        await self._bucket.delete(f"{TABLE_PREFIX}{oid}")
-
-
-def _known(record: type, value: dict[str, Any]) -> dict[str, Any]:
-    return {field.name: value[field.name] for field in fields(record) if field.name in value}
+        await self._bucket.delete(f"{_TABLE_PREFIX}{oid}")
 
 
 def now() -> str:

@@ -14,11 +14,12 @@ from pgsluice.console import forget as forget_module
 from pgsluice.console import program
 from pgsluice.console.forget import run
 from pgsluice.replicator.retention import copied_by_all
-from pgsluice.shared.broker.bucket import StateBucket, lease_key, position_key, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import HALT_KEY, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import PositionRecord, WorkerReport, lease_key, position_key, worker_key
 from pgsluice.shared.config.settings import GroupSettings, LogSettings, StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
@@ -44,9 +45,9 @@ def settings(nats_server: NatsServer, group: str) -> GroupSettings:
         await stream.ensure(STREAM)
         await bucket.ensure(STREAM)
         for worker, sequence in (("gone", 0), ("other", 3)):
-            await bucket.put(worker_key(worker), {"sequence": sequence, "snapshot_sequence": sequence})
-        await bucket.put(position_key("gone"), {"sequence": 0})
-        await bucket.put(position_key("gone.replay"), {"sequence": 0})
+            await bucket.put(worker_key(worker), WorkerReport(sequence, sequence))
+        await bucket.put(position_key("gone"), PositionRecord(0, "0/0", 0, ""))
+        await bucket.put(position_key("gone.replay"), PositionRecord(0, "0/0", 0, ""))
 
     asked(settings, make)
     return settings

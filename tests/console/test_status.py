@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pgsluice.console.status import run
-from pgsluice.shared.broker.bucket import StateBucket, lease_key, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import LeaseRecord, MissedReport, WorkerReport, lease_key, worker_key
 from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
 from pgsluice.shared.errors import TransientError
 from tests.replicated_group import Group
@@ -45,8 +46,7 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     async def register(stream: ChangeStream, bucket: StateBucket) -> None:
         state = await stream.state()
         assert state is not None
-        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
-        await bucket.put(worker_key("w"), record | {"sequence": 1, "stream_created": state.created})
+        await bucket.put(worker_key("w"), WorkerReport(1, commit_lsn="0/1", stream_created=state.created))
 
     replication.with_broker(register)
     found = status(replication, capsys)
@@ -69,9 +69,8 @@ def test_a_lease_that_is_not_renewed_is_no_sign_of_a_worker(
     replication.replicate()
 
     async def leave(_: ChangeStream, bucket: StateBucket) -> None:
-        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
-        await bucket.put(worker_key("w"), record | {"sequence": 0, "stream_created": ""})
-        await bucket.put(lease_key("w"), {"host": "here", "pid": 1})
+        await bucket.put(worker_key("w"), WorkerReport(0, commit_lsn="0/1"))
+        await bucket.put(lease_key("w"), LeaseRecord("here", 1))
 
     replication.with_broker(leave)
     monkeypatch.setattr("pgsluice.console.status.LEASE_DURATION_S", seconds)
@@ -84,18 +83,17 @@ def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_
 ) -> None:
     replication.replicate()
     since = "2026-01-31T12:00:00+00:00"
-    missed = [
-        {"oid": 1, "table": "public.copied", "changes": 3, "since": since, "expected": False},
-        {"oid": 2, "table": "public.streamed", "changes": 2, "since": since, "expected": False},
-        {"oid": 3, "table": "public.filtered", "changes": 1, "since": since, "expected": True},
-    ]
+    missed = (
+        MissedReport(1, "public.copied", 3, since, expected=False),
+        MissedReport(2, "public.streamed", 2, since, expected=False),
+        MissedReport(3, "public.filtered", 1, since, expected=True),
+    )
 
     async def register(stream: ChangeStream, bucket: StateBucket) -> None:
         state = await stream.state()
         assert state is not None
-        record: dict[str, object] = {"commit_lsn": "0/1", "committed_at": None, "updated_at": "now", "host": "here", "pid": 1}
-        record |= {"sequence": 0, "stream_created": state.created, "missed": missed, "missed_tables": 5}
-        await bucket.put(worker_key("w"), record)
+        report = WorkerReport(0, commit_lsn="0/1", stream_created=state.created, missed=missed, missed_tables=5)
+        await bucket.put(worker_key("w"), report)
         ledger = Ledger(bucket)
         for oid in (1, 3):
             await ledger.store_table(TableRecord(oid, "public", "t", Phase.FINISHED_COPY, since, "s", "0/1"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from pgsluice.console.table_status import format_tables, table_statuses
-from pgsluice.shared.broker.ledger import CopyMode, CopyState, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.broker.worker_records import WorkerReport
+from pgsluice.shared.wire.lsn import parse_lsn
 
 SNAPSHOT = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY_AND_STREAM, "then", "later", 40, "7", "shop", "earlier")
 COPIED = TableRecord(
@@ -29,39 +30,41 @@ COPIED = TableRecord(
 STREAM = StreamState("created", 1, 9, 9, 900, 1000)
 
 
-def records(snapshot: SnapshotRecord, *tables: TableRecord, **workers: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found = {"snapshot": asdict(snapshot)} | {f"table.{table.oid}": asdict(table) for table in tables}
-    return found | {f"worker.{name}": record for name, record in workers.items()} | {"replicator": {"flushed_lsn": "0/90"}}
+PUBLISHED = parse_lsn("0/90")
 
 
-def worker(snapshot_sequence: int, commit_lsn: str, sequence: int = 0) -> dict[str, Any]:
-    return {"snapshot_sequence": snapshot_sequence, "commit_lsn": commit_lsn, "sequence": sequence}
+def ledger(snapshot: SnapshotRecord, *tables: TableRecord) -> LedgerContent:
+    return LedgerContent(snapshot, {table.oid: table for table in tables})
+
+
+def worker(snapshot_sequence: int, commit_lsn: str, sequence: int = 0) -> WorkerReport:
+    return WorkerReport(sequence, snapshot_sequence, commit_lsn)
 
 
 @pytest.mark.parametrize(
     ("workers", "phase"),
     [
-        ({}, Phase.FINISHED_COPY),
-        ({"w": worker(39, "0/0")}, Phase.FINISHED_COPY),
-        ({"w": worker(40, "0/78")}, Phase.CATCHUP),
-        ({"w": worker(40, "0/80")}, Phase.READY),
-        ({"w": worker(40, "0/0", sequence=9)}, Phase.READY),
-        ({"w": worker(40, "0/80"), "slow": worker(40, "0/0", sequence=8)}, Phase.CATCHUP),
+        ([], Phase.FINISHED_COPY),
+        ([worker(39, "0/0")], Phase.FINISHED_COPY),
+        ([worker(40, "0/78")], Phase.CATCHUP),
+        ([worker(40, "0/80")], Phase.READY),
+        ([worker(40, "0/0", sequence=9)], Phase.READY),
+        ([worker(40, "0/80"), worker(40, "0/0", sequence=8)], Phase.CATCHUP),
     ],
 )
-def test_a_copied_table_goes_on_with_the_slowest_worker(workers: dict[str, dict[str, Any]], phase: Phase) -> None:
-    [status] = table_statuses(records(SNAPSHOT, COPIED, **workers), STREAM)
+def test_a_copied_table_goes_on_with_the_slowest_worker(workers: list[WorkerReport], phase: Phase) -> None:
+    [status] = table_statuses(ledger(SNAPSHOT, COPIED), workers, PUBLISHED, STREAM)
     assert status.phase is phase
 
 
 def test_before_the_whole_copy_is_finished_a_table_is_only_copied() -> None:
     running = replace(SNAPSHOT, state=CopyState.RUNNING)
-    [status] = table_statuses(records(running, COPIED, w=worker(40, "0/80")), STREAM)
+    [status] = table_statuses(ledger(running, COPIED), [worker(40, "0/80")], PUBLISHED, STREAM)
     assert status.phase is Phase.FINISHED_COPY
 
 
 def test_a_group_that_never_copied_has_no_tables_to_show() -> None:
-    assert table_statuses({"replicator": {}}, None) == []
+    assert table_statuses(LedgerContent(None, {}), [], PUBLISHED, None) == []
 
 
 def test_the_table_of_tables_has_figures_and_says_what_is_wrong() -> None:
@@ -69,7 +72,7 @@ def test_the_table_of_tables_has_figures_and_says_what_is_wrong() -> None:
         COPIED, oid=2, table="Bad", phase=Phase.ERRORED, rows=10, ranges_done=1, error="it failed", remedy="mend it"
     )
     new = TableRecord(3, "sales", "new", Phase.INIT, "2026-01-01T00:00:00+00:00")
-    lines = list(format_tables(table_statuses(records(SNAPSHOT, COPIED, errored, new), STREAM)))
+    lines = list(format_tables(table_statuses(ledger(SNAPSHOT, COPIED, errored, new), [], PUBLISHED, STREAM)))
     assert lines == [
         "table          phase          rows       MB     ranges  rows/s   since",
         "public.Bad     errored               10  110.0     1/4        1  2026-01-01T00:00:10",

@@ -18,9 +18,10 @@ import psutil
 import psycopg
 import pytest
 
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.balance_watch import BalanceWatch
 from tests.end_to_end.group_under_test import configuration
@@ -130,13 +131,13 @@ class LagWatch:
             client = await connect(self._nats.settings(), "soak")
             try:
                 state = await ChangeStream(client, names).state()
-                report = await StateBucket(client, names).get(worker_key("postgres"))
+                report = await StateBucket(client, names).read(worker_key("postgres"), WorkerReport)
             finally:
                 await client.close()
         except Exception as error:  # noqa: BLE001  the broker is killed all the time
             print(f"lag not known: {type(error).__name__}")
             return None
-        return state.last_sequence - report.value["sequence"] if state is not None and report is not None else None
+        return state.last_sequence - report.value.sequence if state is not None and report is not None else None
 
 
 @pytest.mark.soak

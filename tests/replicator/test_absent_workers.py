@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from pgsluice.replicator.retention import AbsentWorkers
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import worker_key
 from tests.replicated_group import Group
 
 

@@ -95,7 +95,7 @@ def test_a_start_of_a_halted_group_makes_and_writes_nothing(replication: Group) 
         assert (objects(replication), replication.with_broker(records)) == (made, written)
 
 
-async def records(_: ChangeStream, bucket: StateBucket) -> list[Entry | None]:
+async def records(_: ChangeStream, bucket: StateBucket) -> list[Entry[bytes] | None]:
     return [await bucket.get(key) for key in await bucket.keys()]
 
 

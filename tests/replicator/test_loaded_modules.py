@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from pgsluice.shared.broker.bucket import REPLICATOR_KEY
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY
 from tests.end_to_end.group_under_test import configuration
 from tests.replicated_group import Group
 from tests.servers import NatsServer

@@ -12,10 +12,11 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.retention import ChangeRetention, FinishedCopyRetention, RunningCopyRetention
 from pgsluice.replicator.snapshot.schedule import SettledRanges
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
@@ -142,7 +143,7 @@ async def test_room_is_made_when_the_stream_is_half_full_and_every_worker_applie
     retention = RunningCopyRetention(place.stream, place.bucket, settled.removable)
     await place.publish(5)
     settled.note(5, frozenset())
-    await place.bucket.put(worker_key("fast"), {"snapshot_sequence": 15})
+    await place.bucket.put(worker_key("fast"), WorkerReport(0, 15))
     await retention.purge()
     assert (await place.state()).messages == 5
     await place.publish(10)
@@ -151,8 +152,8 @@ async def test_room_is_made_when_the_stream_is_half_full_and_every_worker_applie
     assert (await place.state()).first_sequence == 16
     await place.publish(12)
     settled.note(27, frozenset())
-    await place.bucket.put(worker_key("fast"), {"snapshot_sequence": 27})
-    await place.bucket.put(worker_key("slow"), {"snapshot_sequence": 20})
+    await place.bucket.put(worker_key("fast"), WorkerReport(0, 27))
+    await place.bucket.put(worker_key("slow"), WorkerReport(0, 20))
     await retention.purge()
     assert (await place.state()).first_sequence == 16
 
@@ -173,7 +174,7 @@ def finished(last_sequence: int, age: timedelta) -> SnapshotRecord:
 async def test_a_finished_copy_goes_when_it_is_old_and_applied(place: CopyStream) -> None:
     retention, ledger = FinishedCopyRetention(place.stream, place.bucket, 60.0), Ledger(place.bucket)
     await place.publish(5)
-    await place.bucket.put(worker_key("w"), {"snapshot_sequence": 5})
+    await place.bucket.put(worker_key("w"), WorkerReport(0, 5))
     young, old = finished(5, timedelta(seconds=50)), finished(5, timedelta(seconds=70))
     for record in (young, replace(old, last_sequence=6), replace(old, state=CopyState.RUNNING)):
         await ledger.store_snapshot(record)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from pgsluice.console.drop import run as drop
-from pgsluice.shared.broker.bucket import GROUP_KEY, REPLICATOR_KEY, StateBucket
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -110,9 +112,9 @@ def test_a_broker_that_lost_acknowledged_messages_stops_the_start(replication: G
     replication.replicate()
 
     async def claim_more(_: ChangeStream, bucket: StateBucket) -> None:
-        record = await bucket.get(REPLICATOR_KEY)
+        record = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
         assert record is not None
-        await bucket.put(REPLICATOR_KEY, record.value | {"stream_sequence": 17})
+        await bucket.put(REPLICATOR_KEY, replace(record.value, stream_sequence=17))
 
     replication.with_broker(claim_more)
     with pytest.raises(TerminalError, match="had acknowledged 17: the broker lost data"):
@@ -168,7 +170,7 @@ def test_another_source_or_timeline_stops_the_start(replication: Group, field: s
     async def bind_elsewhere(_: ChangeStream, bucket: StateBucket) -> None:
         record = await bucket.get(GROUP_KEY)
         assert record is not None
-        await bucket.put(GROUP_KEY, record.value | {field: value})
+        await bucket.put(GROUP_KEY, orjson.loads(record.value) | {field: value})
 
     replication.with_broker(bind_elsewhere)
     with pytest.raises(TerminalError, match=message):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import SNAPSHOT_KEY, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord
+from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.lsn import parse_lsn
 from pgsluice.shared.wire.table import Table
@@ -103,17 +103,17 @@ class OwnershipLedger:
     """The driver's view of the ledger, read again only when a copy runs or was begun since. Used on one event loop."""
 
     def __init__(self, bucket: StateBucket) -> None:
-        self._bucket = bucket
+        self._ledger = Ledger(bucket)
         self._revision = 0
         self._current = NEVER_COPIED
 
     async def current(self) -> Ownership:
         """Raises TransientError when NATS does not answer."""
-        entry = await self._bucket.get(SNAPSHOT_KEY)
+        entry = await self._ledger.snapshot_entry()
         if entry is None:
             return NEVER_COPIED
-        if entry.revision != self._revision or SnapshotRecord.decode(entry.value).state is CopyState.RUNNING:
-            self._current = Ownership.of(await Ledger(self._bucket).load())
+        if entry.revision != self._revision or entry.value.state is CopyState.RUNNING:
+            self._current = Ownership.of(await self._ledger.load())
             self._revision = entry.revision
         return self._current
 

@@ -10,12 +10,13 @@ at the end of a batch announces it first, so that a successor, which may find mo
 from __future__ import annotations
 
 import uuid
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nats.aio.client import Client
 
-from pgsluice.shared.broker.bucket import Entry, StateBucket, position_key, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.worker_records import PositionRecord, position_key
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
@@ -56,9 +57,9 @@ class BucketPositions:
         if self._client is None:
             self._client = self._loop.run(connect(self._settings, f"pgsluice worker {self._names.group}/{self._worker} position"))
         self._bucket = StateBucket(self._client, self._names)
-        entry = self._loop.run(self._bucket.get(self._key))
+        entry = self._loop.run(self._bucket.read(self._key, PositionRecord))
         self._revision = entry.revision if entry else None
-        self._stored, self._ends = self._decode(entry) if entry else (NOTHING_APPLIED, ())
+        self._stored, self._ends = _content(entry.value) if entry else (NOTHING_APPLIED, ())
         return self._stored
 
     def announced_ends(self, *, copied: bool) -> list[int]:
@@ -114,46 +115,37 @@ class BucketPositions:
     async def _write(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> int | None:
         """The new revision; None when the position is not as this process left it."""
         assert self._bucket is not None, "load comes first"
-        value = self._encode(applied, ends)
+        record = PositionRecord(
+            sequence=applied.sequence,
+            commit_lsn=format_lsn(applied.commit_lsn),
+            committed_at=applied.committed_at,
+            stream_created=applied.stream_created,
+            snapshot_sequence=applied.snapshot_sequence,
+            rules=applied.rules,
+            announced=tuple((end.copied, end.sequence) for end in ends),
+            writer=self._writer,
+        )
         if self._revision is None:
-            return await self._bucket.create(self._key, value)
-        return await self._bucket.update(self._key, value, self._revision)
+            return await self._bucket.create(self._key, record)
+        return await self._bucket.update(self._key, record, self._revision)
 
     async def _adopt_own_write(self) -> bool:
         """A write whose acknowledgement was lost leaves our own record under a revision we did not hear of."""
         assert self._bucket is not None, "load comes first"
-        entry = await self._bucket.get(self._key)
-        if entry is None or entry.value.get("writer") != self._writer:
+        entry = await self._bucket.read(self._key, PositionRecord)
+        if entry is None or entry.value.writer != self._writer:
             return False
         self._revision = entry.revision
         return True
 
-    def _encode(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> dict[str, Any]:
-        return {
-            "sequence": applied.sequence,
-            "commit_lsn": format_lsn(applied.commit_lsn),
-            "committed_at": applied.committed_at,
-            "stream_created": applied.stream_created,
-            "snapshot_sequence": applied.snapshot_sequence,
-            "rules": applied.rules,
-            "announced": [list(end) for end in ends],
-            "writer": self._writer,
-        }
 
-    def _decode(self, entry: Entry) -> tuple[Applied, tuple[AnnouncedEnd, ...]]:
-        try:
-            applied = Applied(
-                sequence=int(entry.value["sequence"]),
-                commit_lsn=parse_lsn(entry.value["commit_lsn"]),
-                committed_at=int(entry.value["committed_at"]),
-                stream_created=str(entry.value["stream_created"]),
-                snapshot_sequence=int(entry.value.get("snapshot_sequence", 0)),
-                rules=str(entry.value.get("rules", "")),
-            )
-            ends = entry.value.get("announced", [])
-            return applied, tuple(AnnouncedEnd(bool(copied), int(sequence)) for copied, sequence in ends)
-        except (KeyError, TypeError, ValueError) as error:
-            raise TerminalError(
-                f"key {self._key} of the state bucket {self._names.bucket} is malformed ({type(error).__name__})",
-                f"something else wrote it; remove it and {worker_key(self._worker)}, and the worker begins at the oldest message",
-            ) from None
+def _content(record: PositionRecord) -> tuple[Applied, tuple[AnnouncedEnd, ...]]:
+    applied = Applied(
+        sequence=record.sequence,
+        commit_lsn=parse_lsn(record.commit_lsn),
+        committed_at=record.committed_at,
+        stream_created=record.stream_created,
+        snapshot_sequence=record.snapshot_sequence,
+        rules=record.rules,
+    )
+    return applied, tuple(AnnouncedEnd(copied, sequence) for copied, sequence in record.announced)

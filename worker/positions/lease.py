@@ -15,10 +15,10 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import LEASE_DURATION_S, Entry, StateBucket, lease_key
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key
 from pgsluice.shared.errors import TransientError
 from pgsluice.worker.event_loop import Ended, WatchedTask
 
@@ -56,11 +56,11 @@ class Lease:
         waited_since = time.monotonic()
         seen_revision, seen_at, logged_at = -1, 0.0, 0.0
         while True:
-            entry = await self._bucket.get(self._key)
+            entry = await self._bucket.read(self._key, LeaseRecord)
             now = time.monotonic()
             if entry is None:
                 revision = await self._bucket.create(self._key, _identity())
-            elif _is_gone(entry) or (entry.revision == seen_revision and now - seen_at > LEASE_DURATION_S):
+            elif _is_gone(entry.value) or (entry.revision == seen_revision and now - seen_at > LEASE_DURATION_S):
                 revision = await self._bucket.update(self._key, _identity(), entry.revision)
             else:
                 revision = None
@@ -71,8 +71,8 @@ class Lease:
                     log.warning(
                         "waiting for the lease of a worker of the same name",
                         worker=self._worker,
-                        holder_host=entry.value.get("host"),
-                        holder_pid=entry.value.get("pid"),
+                        holder_host=entry.value.host,
+                        holder_pid=entry.value.pid,
                         waited_s=now - waited_since,
                     )
             if revision is not None:
@@ -85,7 +85,7 @@ class Lease:
             return
         renewal, self._renewal = self._renewal, None
         await renewal.cancel()
-        entry = await self._bucket.get(self._key)
+        entry = await self._bucket.read(self._key, LeaseRecord)
         if entry is not None and entry.revision == self._revision:
             await self._bucket.delete(self._key)
 
@@ -109,23 +109,22 @@ class Lease:
 
     async def _still_ours(self) -> bool:
         """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""
-        entry = await self._bucket.get(self._key)
+        entry = await self._bucket.read(self._key, LeaseRecord)
         if entry is None or entry.value != _identity():
             return False
         self._revision = entry.revision
         return True
 
 
-def _identity() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": os.getpid(), "started": _started_at(os.getpid())}
+def _identity() -> LeaseRecord:
+    return LeaseRecord(socket.gethostname(), os.getpid(), _boot_id(), _started_at(os.getpid()))
 
 
-def _is_gone(entry: Entry) -> bool:
+def _is_gone(holder: LeaseRecord) -> bool:
     """Whether the holder ran on this very machine and its process has ended. False when that cannot be known."""
-    holder = entry.value
-    if not holder.get("boot") or (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot_id()):
+    if not holder.boot or (holder.host, holder.boot) != (socket.gethostname(), _boot_id()):
         return False
-    return _started_at(int(holder["pid"])) != str(holder["started"])
+    return _started_at(holder.pid) != holder.started
 
 
 def _boot_id() -> str:

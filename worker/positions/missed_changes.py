@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
+from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.sinks.sink import CountingSink, MissedChanges, Sink
 
@@ -82,16 +82,10 @@ def is_expected(missed: MissedChanges, transformation: Transformation) -> bool:
     return transformation.may_leave_rows_out(missed.oid, missed.source)
 
 
-def report_missed(missed: Sequence[MissedChanges], transformation: Transformation) -> list[dict[str, Any]]:
+def report_missed(missed: Sequence[MissedChanges], transformation: Transformation) -> tuple[MissedReport, ...]:
     """For the worker's record: what matters most first, REPORTED_TABLES at most."""
     judged = sorted(((is_expected(each, transformation), -each.changes, each) for each in missed), key=itemgetter(0, 1))
-    return [
-        {
-            "oid": each.oid,
-            "table": ".".join(each.place),
-            "changes": each.changes,
-            "since": each.since,
-            "expected": expected,
-        }
+    return tuple(
+        MissedReport(each.oid, ".".join(each.place), each.changes, each.since, expected)
         for expected, _, each in judged[:REPORTED_TABLES]
-    ]
+    )

@@ -12,11 +12,11 @@ import socket
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.lsn import format_lsn
@@ -94,25 +94,25 @@ class ProgressReport:
     def _state(self) -> tuple[Applied, int, str, Sequence[MissedChanges]]:
         return self._applied, self._batches, self._waiting, self._missed
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> WorkerReport:
         applied = self._applied
-        return {
-            "sequence": applied.sequence,
-            "snapshot_sequence": applied.snapshot_sequence,
-            "commit_lsn": format_lsn(applied.commit_lsn),
-            "committed_at": _timestamp(applied.committed_at),
-            "stream_created": applied.stream_created,
-            "rules": applied.rules,
-            "batches": self._batches,
-            "changes": self._changes,
-            "waiting": self._waiting,
-            "missed": report_missed(self._missed, self._transformation),
-            "missed_tables": len(self._missed),
-            "started_at": self._started_at,
-            "updated_at": _now(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-        }
+        return WorkerReport(
+            sequence=applied.sequence,
+            snapshot_sequence=applied.snapshot_sequence,
+            commit_lsn=format_lsn(applied.commit_lsn),
+            committed_at=_timestamp(applied.committed_at),
+            stream_created=applied.stream_created,
+            rules=applied.rules,
+            batches=self._batches,
+            changes=self._changes,
+            waiting=self._waiting,
+            missed=report_missed(self._missed, self._transformation),
+            missed_tables=len(self._missed),
+            started_at=self._started_at,
+            updated_at=_now(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
 
 
 class BatchLog:
@@ -152,13 +152,14 @@ class BatchLog:
 async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> None:
     """Raises TerminalError when the worker reported of a position and its sink has none. Its data may be there all the same: to
     begin anew would double what has no key."""
-    entry = await bucket.get(worker_key(worker))
-    reported = entry.value if entry else {}
-    if applied.sequence or applied.snapshot_sequence or not (reported.get("sequence") or reported.get("snapshot_sequence")):
+    if applied.sequence or applied.snapshot_sequence:
+        return
+    entry = await bucket.read(worker_key(worker), WorkerReport)
+    if entry is None or not (entry.value.sequence or entry.value.snapshot_sequence):
         return
     raise TerminalError(
-        f"the sink has no position of worker '{worker}', which had applied changes up to message {reported.get('sequence')} and"
-        f" copied rows up to message {reported.get('snapshot_sequence')}",
+        f"the sink has no position of worker '{worker}', which had applied changes up to message {entry.value.sequence} and"
+        f" copied rows up to message {entry.value.snapshot_sequence}",
         "restore the position together with the data (Postgres: pgsluice.applied); for a sink that is new and empty, give the"
         " worker another --name",
     )

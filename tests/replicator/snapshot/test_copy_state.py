@@ -12,7 +12,7 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Ph
 from pgsluice.shared.errors import TerminalError, UsageError
 
 ORIGIN = CopyOrigin("7", "shop", "2026-01-01T00:00:00Z")
-RUNNING = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "then", "", 0, "7", "shop", "2026-01-01T00:00:00Z")
+RUNNING = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-01", "", 0, "7", "shop", "2026-01-01T00:00:00Z")
 
 
 def source_table(oid: int) -> SourceTable:
@@ -21,7 +21,7 @@ def source_table(oid: int) -> SourceTable:
 
 def record(oid: int, phase: Phase, snapshot: str = "s", attempt: int = 1) -> TableRecord:
     return TableRecord(
-        oid, "public", f"t{oid}", phase, "then", snapshot, "0/1" if snapshot else "", attempt, error="e", remedy="r"
+        oid, "public", f"t{oid}", phase, "2026-01-01", snapshot, "0/1" if snapshot else "", attempt, error="e", remedy="r"
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from tests.end_to_end.group_under_test import configuration
@@ -353,7 +354,7 @@ def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: Copi
                     assert message.sequence == sequence + 1
                     sequence = message.sequence
                     rows += SnapshotHeaders.decode(message.headers).rows
-                await bucket.put(worker_key("test"), {"snapshot_sequence": sequence})
+                await bucket.put(worker_key("test"), WorkerReport(0, sequence))
                 snapshot = await Ledger(bucket).load_snapshot()
                 return snapshot is not None and snapshot.state is CopyState.FINISHED and sequence >= snapshot.last_sequence
 

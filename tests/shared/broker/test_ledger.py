@@ -11,12 +11,11 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 
-SNAPSHOT = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "then", "", 0, "7", "shop", "earlier")
-TABLE = TableRecord(17, "public", "t", Phase.DATA_SYNC, "then", "s", "0/100", attempt=2, rows=3, error="", remedy="")
+SNAPSHOT = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-01", "", 0, "7", "shop", "earlier")
+TABLE = TableRecord(17, "public", "t", Phase.DATA_SYNC, "2026-01-01", "s", "0/100", attempt=2, rows=3, error="", remedy="")
 
 
 @pytest.fixture
@@ -44,12 +43,6 @@ async def test_a_record_of_another_form_is_an_error_that_names_it(bucket: StateB
     await bucket.put("table.17", {"oid": 17, "phase": "asleep"})
     with pytest.raises(TerminalError, match=r"record table\.17 of the state bucket .* is malformed"):
         await Ledger(bucket).load()
-
-
-def test_the_copy_holds_what_commits_below_its_lsn() -> None:
-    border = parse_lsn("0/100")
-    assert [TABLE.holds(LSN(lsn)) for lsn in (border - 8, border, border + 8)] == [True, False, False]
-    assert not TableRecord(1, "public", "t", Phase.INIT, "then").holds(LSN(0))
 
 
 def test_tables_wait_until_they_are_copied_or_given_up() -> None:

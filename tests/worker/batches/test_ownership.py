@@ -28,7 +28,7 @@ NOTES = replace(table("notes", "id bigint"), oid=13)
 
 
 def record(of: Table, phase: Phase = Phase.FINISHED_COPY, *, lsn: int = COPY_LSN, snapshot: str = "first") -> TableRecord:
-    return TableRecord(of.oid, of.schema, of.name, phase, "now", snapshot, format_lsn(LSN(lsn)) if lsn else "")
+    return TableRecord(of.oid, of.schema, of.name, phase, "2026-01-31", snapshot, format_lsn(LSN(lsn)) if lsn else "")
 
 
 def ownership(*records: TableRecord) -> Ownership:
@@ -162,7 +162,7 @@ async def test_the_ledger_is_read_again_while_a_copy_runs_and_when_another_was_b
     bucket = StateBucket(client, GroupNames(group))
     await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
     ledger, view = Ledger(bucket), OwnershipLedger(bucket)
-    running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
+    running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
     assert await view.current() == NEVER_COPIED
     await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
     await ledger.store_snapshot(running)

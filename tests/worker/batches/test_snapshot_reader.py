@@ -195,7 +195,7 @@ def test_the_first_restart_is_the_first_begin_of_a_later_attempt(
 def test_the_progress_of_a_copy_is_the_end_of_the_stream_until_the_ledger_says_that_it_is_finished(
     publish: Callable[[Script], None], reader: SnapshotReader, nats_server: NatsServer, group: str
 ) -> None:
-    record = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
+    record = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
     finished = replace(record, state=CopyState.FINISHED, last_sequence=1)
 
     async def store(snapshot: SnapshotRecord | None) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.broker.bucket import StateBucket, position_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.worker_records import position_key
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.positions.bucket import BucketPositions
@@ -76,7 +77,7 @@ def test_a_position_of_a_version_that_did_not_copy_has_copied_nothing(
 
 def test_a_malformed_position_stops_the_start(new_positions: NewPositions, nats_server: NatsServer, group: str) -> None:
     write_position(nats_server, group, {"sequence": "many"})
-    with pytest.raises(TerminalError, match=r"key position\.w .* is malformed"):
+    with pytest.raises(TerminalError, match=r"record position\.w .* is malformed: sequence is not of type int"):
         new_positions().load()
 
 

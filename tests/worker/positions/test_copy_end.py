@@ -27,7 +27,7 @@ async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBuck
 
 
 async def store(bucket: StateBucket, state: CopyState, last_sequence: int) -> None:
-    record = SnapshotRecord("first", "0/1", state, CopyMode.COPY, "now", "", last_sequence, "1", "shop", "")
+    record = SnapshotRecord("first", "0/1", state, CopyMode.COPY, "2026-01-31", "", last_sequence, "1", "shop", "")
     await Ledger(bucket).store_snapshot(record)
 
 

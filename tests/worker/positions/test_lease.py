@@ -12,8 +12,9 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from pgsluice.shared.broker.bucket import StateBucket, lease_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.worker_records import lease_key
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames

@@ -26,9 +26,9 @@ from tests.servers import NatsServer
 from tests.worker.task_receipts import receipts
 
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
-RUNNING = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "now", "", 0, "1", "shop", "")
+RUNNING = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
 ORDERS = replace(table("orders", "id bigint"), oid=11)
-RECORD = TableRecord(ORDERS.oid, ORDERS.schema, ORDERS.name, Phase.DATA_SYNC, "now", "first", "0/10")
+RECORD = TableRecord(ORDERS.oid, ORDERS.schema, ORDERS.name, Phase.DATA_SYNC, "2026-01-31", "first", "0/10")
 
 
 def test_rows_of_a_snapshot_that_the_ledger_does_not_name_yet_wait_and_those_of_an_old_one_are_passed_over(

@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from pgsluice.rules.routing import Routing
 from pgsluice.rules.transformation import Transformation
-from pgsluice.shared.broker.bucket import StateBucket, worker_key
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, worker_key
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
@@ -59,19 +60,19 @@ async def test_changes_that_met_no_row_are_told_those_that_should_have_met_one_f
     progress.note_missed([missed_changes(99, "routed", changes=99), *missed])
     await progress.start(not_expected)
     await progress.stop()
-    entry = await bucket.get(worker_key("postgres"))
+    entry = await bucket.read(worker_key("postgres"), WorkerReport)
     assert entry is not None
-    told = entry.value["missed"]
-    assert [each["changes"] for each in told] == list(range(REPORTED_TABLES + 2, 2, -1))
-    assert told[0] == {"oid": 22, "table": "public.t22", "changes": 22, "since": SINCE, "expected": False}
-    assert entry.value["missed_tables"] == REPORTED_TABLES + 3
+    told = entry.value.missed
+    assert [each.changes for each in told] == list(range(REPORTED_TABLES + 2, 2, -1))
+    assert told[0] == MissedReport(oid=22, table="public.t22", changes=22, since=SINCE, expected=False)
+    assert entry.value.missed_tables == REPORTED_TABLES + 3
 
 
 @pytest.mark.asyncio
 async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucket) -> None:
     async def waiting() -> Any:
-        entry = await bucket.get(worker_key("postgres"))
-        return entry.value["waiting"] if entry else None
+        entry = await bucket.read(worker_key("postgres"), WorkerReport)
+        return entry.value.waiting if entry else None
 
     async def is_told() -> bool:
         return bool(await waiting() == "no room")

@@ -40,7 +40,7 @@ class Group:
             await self.client.jetstream().publish(stream.subject, b"x", headers=headers.encode())
 
     async def copy(self, state: CopyState, last_sequence: int) -> None:
-        record = SnapshotRecord("first", "0/1", state, CopyMode.COPY_AND_STREAM, "now", "", last_sequence, "1", "shop", "")
+        record = SnapshotRecord("first", "0/1", state, CopyMode.COPY_AND_STREAM, "2026-01-31", "", last_sequence, "1", "shop", "")
         await Ledger(StateBucket(self.client, self.names)).store_snapshot(record)
 
     async def target(self, until: str) -> DrainTarget | None:

@@ -1,0 +1,49 @@
+"""What a replicator writes of its group into the state bucket: what the group is bound to, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgsluice.shared.broker.record import LsnText, TimeText
+
+GROUP_KEY = "group"
+REPLICATOR_KEY = "replicator"
+
+ANY_ORIGIN = "any"
+"""As the subscription option ``origin`` of PostgreSQL: changes are streamed whoever made them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """The facts that must not change between two starts. ``slot_lsn`` is where the slot began, "" until it was made;
+    ``publication_oid`` is the publication's identity. ``origin`` says whose changes are in the stream."""
+
+    group: str
+    system_id: str
+    timeline: int
+    database: str
+    publication: str
+    publication_oid: int
+    slot: str
+    slot_lsn: LsnText
+    created_at: TimeText
+    origin: str = ANY_ORIGIN
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatorRecord:
+    """The replicator's progress. People read all of it. The next start depends on three fields: ``flushed_lsn`` (the slot is
+    never confirmed beyond what the stream or this record shows), ``stream_sequence`` (the stream held that much) and
+    ``stream_created`` (of which stream)."""
+
+    flushed_lsn: LsnText
+    stream_created: str
+    stream_sequence: int
+    received_lsn: LsnText = ""
+    messages: int = 0
+    changes: int = 0
+    body_bytes: int = 0
+    started_at: TimeText = ""
+    host: str = ""
+    pid: int = 0
+    updated_at: TimeText = ""

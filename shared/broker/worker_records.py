@@ -1,0 +1,119 @@
+"""What a worker writes into the state bucket: its report, its lease and, for a sink that keeps none itself, its position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.record import LsnText, TimeText
+
+LEASE_DURATION_S = 10.0
+"""A worker's lease that was not renewed for so long is free."""
+
+_WORKER_PREFIX = "worker."
+_ANY_LSN = "FFFFFFFF/FFFFFFFF"
+_FORGET = "something else wrote it; 'pgsluice forget --worker' removes what the group knows of a worker"
+
+
+def worker_key(worker: str) -> str:
+    return _WORKER_PREFIX + worker
+
+
+def worker_of(key: str) -> str | None:
+    """Whose report the bucket has under ``key``; None for any other key."""
+    return key.removeprefix(_WORKER_PREFIX) if key.startswith(_WORKER_PREFIX) else None
+
+
+def position_key(worker: str) -> str:
+    return f"position.{worker}"
+
+
+def lease_key(worker: str) -> str:
+    return f"lease.{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class MissedReport:
+    """Changes of one table that met no row in the sink. ``table`` is where they went; ``expected``: that may be as it should be,
+    because of a filter or a route."""
+
+    oid: int
+    table: str
+    changes: int
+    since: TimeText
+    expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker tells of itself, under ``worker.<name>``: the replicator removes no message that it does not name as applied,
+    and people read the rest. It may lag behind the sink's own position, never run ahead of it.
+
+    ``sequence`` and ``snapshot_sequence`` are those of the last messages applied, the first in the stream that was made at
+    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. ``waiting`` is why the batch in hand
+    cannot be applied for now, "" when it can. ``missed`` are the tables that matter most of ``missed_tables``."""
+
+    sequence: int
+    snapshot_sequence: int = 0
+    commit_lsn: LsnText = _ANY_LSN
+    committed_at: TimeText | None = None
+    stream_created: str = ""
+    rules: str = ""
+    batches: int = 0
+    changes: int = 0
+    waiting: str = ""
+    missed: tuple[MissedReport, ...] = ()
+    missed_tables: int = 0
+    started_at: TimeText = ""
+    updated_at: TimeText = ""
+    host: str = ""
+    pid: int = 0
+
+    MALFORMED_REMEDY: ClassVar[str] = _FORGET
+
+    def applied_in(self, stream_created: str) -> int:
+        """``sequence`` where it counts in the stream that was made then, else 0."""
+        return self.sequence if self.stream_created == stream_created else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord:
+    """The position of a worker whose sink has no better place for it, under ``position.<name>``. ``committed_at`` counts
+    microseconds since 2000. ``announced``: sequences at which a batch ended that was begun and perhaps not applied, each with
+    whether it is of the snapshot stream. ``writer`` tells this process's writes from another's."""
+
+    sequence: int
+    commit_lsn: LsnText
+    committed_at: int
+    stream_created: str
+    snapshot_sequence: int = 0
+    rules: str = ""
+    announced: tuple[tuple[bool, int], ...] = ()
+    writer: str = ""
+
+    MALFORMED_REMEDY: ClassVar[str] = f"{_FORGET}; it begins at the oldest message then"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """The process that runs a worker, under ``lease.<name>``. ``boot`` and ``started`` tell its process from any other of that
+    number, "" where the system does not say."""
+
+    host: str
+    pid: int
+    boot: str = ""
+    started: str = ""
+
+    MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the key from the bucket"
+
+
+async def read_reports(bucket: StateBucket) -> dict[str, WorkerReport]:
+    """Those of all workers that are registered, by name."""
+    reports = {}
+    for key in await bucket.keys():
+        name = worker_of(key)
+        entry = None if name is None else await bucket.read(key, WorkerReport)
+        if name is not None and entry is not None:
+            reports[name] = entry.value
+    return reports
