@@ -166,7 +166,7 @@ class PostgresSink:
         return self._applied
 
     def missed(self) -> Sequence[MissedChanges]:
-        """As ``CountingSink.missed`` says."""
+        """The changes that met no row, by table, for ``CountingSink``."""
         return self._missed
 
     def finish_copy(self) -> None:
@@ -240,9 +240,8 @@ class PostgresSink:
         try:
             self._transact(session, batch)
         except DirectCopyError:
-            session.stages.not_copied_into.update(
-                batch.tables
-            )  # where one table has rows that are said to be new, others may too
+            # Where one table has rows that are said to be new, others may too.
+            session.stages.not_copied_into.update(batch.tables)
             self._apply(session, batch)
         except PieceError as error:
             if not known or is_transient(error.cause):

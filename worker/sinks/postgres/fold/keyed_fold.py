@@ -75,7 +75,7 @@ class KeyedFold:
         self._moves = 0
 
     def add(self, changes: TableChanges, start: int) -> int:
-        """As ``TableFold.add`` says."""
+        """For ``TableFold``: takes rows from ``start`` on; returns the first one that needs a new round."""
         unchanged = self._has_unchanged(changes)
         whole_rows = not unchanged and changes.old is None and DELETE not in changes.operations
         if start == 0 and whole_rows and not self._moves:

@@ -1,73 +1,15 @@
-"""What the target's tables have to be, and what is made when they are missing."""
+"""What the target's tables have to be, to take the source's rows."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
-from tests.changes_builder import delete, insert, table, truncate, update
+from tests.changes_builder import delete, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
-
-
-def columns(target: Target, name: str) -> list[tuple[Any, ...]]:
-    return target.rows(
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute"
-        f" WHERE attrelid = '{name}'::regclass AND attnum > 0 ORDER BY attnum"
-    )
-
-
-def indexes(target: Target, name: str) -> list[tuple[Any, ...]]:
-    return target.rows(f"SELECT pg_get_indexdef(indexrelid), indisprimary FROM pg_index WHERE indrelid = '{name}'::regclass")
-
-
-def test_a_missing_table_is_made_with_its_schema_types_and_key(target: Target) -> None:
-    made = table(
-        'Sales.Order "lines"', ("note", "character varying(7)"), "b bigint", "tags text[]", "A numeric(10,2)", key=("A", "b")
-    )
-    target.apply(insert(made, b"x", b"1", b"{a,b}", b"1.50"))
-    assert columns(target, '"Sales"."Order ""lines"""') == [
-        ("note", "character varying(7)", False),
-        ("b", "bigint", True),
-        ("tags", "text[]", False),
-        ("A", "numeric(10,2)", True),
-    ]
-    assert [definition.endswith('btree ("A", b)') for definition, _ in indexes(target, '"Sales"."Order ""lines"""')] == [True]
-
-
-def test_types_that_the_target_does_not_know_become_text(target: Target, caplog: pytest.LogCaptureFixture) -> None:
-    made = table("public.moods", "id bigint", "mood public.mood", "evil text);DROP/**/TABLE/**/moods;--")
-    target.apply(insert(made, b"1", b"happy", b"x"))
-    assert columns(target, "moods")[1:] == [("mood", "text", False), ("evil", "text", False)]
-    assert "becomes text" in caplog.text
-
-
-def test_a_type_that_the_target_has_is_used(target: Target) -> None:
-    target.execute("CREATE TYPE public.mood AS ENUM ('happy', 'sad')")
-    target.apply(insert(table("public.moods", "id bigint", "mood public.mood"), b"1", b"sad"))
-    assert columns(target, "moods")[1] == ("mood", "mood", False)
-
-
-def test_a_replica_identity_index_beside_the_primary_key_is_made_too(target: Target) -> None:
-    people = table("public.people", "id bigint", "email text", identity=ReplicaIdentity.INDEX, identity_columns=("email",))
-    target.apply(insert(people, b"1", b"a@x"))
-    assert sorted(primary for _, primary in indexes(target, "people")) == [False, True]
-
-
-def test_a_table_that_is_only_truncated_is_made(target: Target) -> None:
-    target.apply(truncate(ORDERS))
-    assert target.table("public", "orders") == []
-
-
-def test_a_missing_table_is_an_error_when_schemas_are_not_synchronised(target: Target) -> None:
-    target.settings = replace(target.settings, sync_schema=False)
-    with pytest.raises(TerminalError, match=r"'public\.orders' does not exist at the target.*sync-schema"):
-        target.apply(insert(ORDERS, b"1", b"a"))
 
 
 def test_a_missing_column_is_named_with_the_statement_that_adds_it(target: Target) -> None:
@@ -130,18 +72,6 @@ def test_a_view_is_not_written_to(target: Target) -> None:
     target.execute("CREATE VIEW orders AS SELECT 1::bigint AS id, ''::text AS note")
     with pytest.raises(TerminalError, match="is not a table"):
         target.apply(insert(ORDERS, b"1", b"a"))
-
-
-def test_a_table_that_was_altered_under_the_worker_is_looked_at_again(target: Target) -> None:
-    target.apply(insert(ORDERS, b"1", b"a"))
-    target.execute("ALTER TABLE orders ALTER COLUMN id TYPE integer")
-    target.apply(update(ORDERS, b"1", b"b"), insert(ORDERS, b"2", b"c"))
-    target.execute("DROP TABLE orders")
-    target.apply(insert(ORDERS, b"3", b"c"))
-    assert target.table("public", "orders") == [("3", "c")]
-    target.execute("ALTER TABLE orders DROP COLUMN note")
-    with pytest.raises(TerminalError, match="has no column 'note'"):
-        target.apply(insert(ORDERS, b"4", b"d"))
 
 
 def test_a_temporal_key_does_not_do_and_one_beside_it_does(target: Target) -> None:

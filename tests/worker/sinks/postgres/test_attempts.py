@@ -1,0 +1,62 @@
+"""How the next attempt at a batch is made, by how the ones before ended."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_ATTEMPTS, TASK_LOCK_ATTEMPTS, Attempts
+from pgsluice.worker.sinks.postgres.merge.staging import StageNames
+from pgsluice.worker.sinks.postgres.target.failure import PieceError
+from pgsluice.worker.sinks.postgres.writer import PostgresWriter
+from tests.changes_builder import table
+from tests.worker.sinks.postgres.conftest import Target
+
+ORDERS = table("public.orders", "id bigint", "note text")
+
+
+@pytest.fixture
+def writer(target: Target) -> PostgresWriter:
+    return PostgresWriter(target.settings, StageNames("group", "worker"), inline_bytes=0)
+
+
+def test_a_batch_whose_outcome_a_constraint_refuses_is_written_one_by_one_and_the_next_is_folded_again(
+    writer: PostgresWriter,
+) -> None:
+    attempts = Attempts(most_stages=8)
+    assert not attempts.writer(writer).one_by_one
+    assert isinstance(attempts.refusal(PieceError(ORDERS, psycopg.errors.UniqueViolation()), "messages 1 to 2"), TransientError)
+    assert attempts.writer(writer).one_by_one
+    attempts.changes_applied()
+    attempts.committed()
+    assert not attempts.writer(writer).one_by_one
+
+
+def test_rows_stay_labelled_for_some_batches_after_one_was_refused(writer: PostgresWriter) -> None:
+    attempts = Attempts(most_stages=8)
+    refused = PieceError(ORDERS, psycopg.errors.NumericValueOutOfRange())
+    assert isinstance(attempts.refusal(refused, "messages 1 to 2"), RejectedChanges)
+    assert isinstance(attempts.refusal(refused, "messages 1 to 2"), TerminalError)
+    for _ in range(LABELLED_BATCHES):
+        assert attempts.writer(writer).labelled
+        attempts.changes_applied()
+    assert not attempts.writer(writer).labelled
+
+
+def test_many_attempts_at_a_batch_blame_first_changes_and_are_the_last_ones_in_the_end(writer: PostgresWriter) -> None:
+    attempts = Attempts(most_stages=8)
+    written = [attempts.writer(writer) for _ in range(TASK_LOCK_ATTEMPTS)]
+    assert [each.blame_first for each in written].index(True) == LAST_CHANGE_ATTEMPTS
+    assert [each.is_last for each in written].index(True) == TASK_LOCK_ATTEMPTS - 1
+    attempts.committed()
+    assert not attempts.writer(writer).blame_first
+
+
+def test_a_batch_has_no_more_stages_than_the_target_has_room_for(writer: PostgresWriter) -> None:
+    attempts = Attempts(most_stages=8)
+    attempts.limit_stages(12)
+    assert attempts.writer(writer).stages == 8
+    attempts.limit_stages(3)
+    assert attempts.writer(writer).stages == 3
