@@ -65,17 +65,21 @@ def test_the_worker_service_is_configured_completely(tmp_path: Path) -> None:
 
 
 def test_the_image_holds_every_package_and_nothing_of_the_tests() -> None:
-    packages = {
-        name.rstrip("*")
-        for name in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"][
-            "include"
-        ]
-    }
+    packages = {"pgsluice"} | {path.name for path in (REPOSITORY / "pgsluice").iterdir() if path.is_symlink()}
     copied = {
         line.split()[1] for line in (DOCKER / "Dockerfile").read_text().splitlines() if re.fullmatch(r"COPY [a-z]+ [a-z]+", line)
     }
     sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if re.fullmatch(r"![a-z]+", line)}
     assert copied == sent == packages
+
+
+def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    named = {project["readme"], *project["license-files"]}
+    copied = re.search(r"^COPY (README\.md .*) \./$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    assert copied is not None
+    assert set(copied[1].split()) == named
+    assert {f"!{name}" for name in named} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -85,7 +89,9 @@ def test_the_image_does_not_run_as_root() -> None:
 def test_files_beside_the_code_are_part_of_the_package() -> None:
     """A wheel holds Python files only, unless pyproject.toml names the others."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    for package in ("shared", "replicator", "rules", "worker"):
+    named = {
+        f"{package.replace('.', '/')}/{pattern}" for package, patterns in settings["package-data"].items() for pattern in patterns
+    }
+    for package in ("shared", "replicator", "rules", "worker", "console"):
         others = [path for path in (REPOSITORY / package).rglob("*.*") if path.suffix not in {".py", ".pyc"}]
-        patterns = settings.get("package-data", {}).get(package, [])
-        assert not [path.name for path in others if not any(path.match(pattern) for pattern in patterns)]
+        assert {f"pgsluice/{path.relative_to(REPOSITORY)}" for path in others} <= named
