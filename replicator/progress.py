@@ -1,4 +1,4 @@
-"""What may be confirmed to the slot: pure, no I/O.
+"""What may be confirmed to the slot, and the replicator's record in the state bucket.
 
 Two kinds of LSN may be confirmed. The end of a commit, once JetStream acknowledged every message up to it: then the stream
 itself remembers. And a place in the WAL up to which the source had nothing for us (an idle publication beside a busy
@@ -8,10 +8,19 @@ could not tell an idle source from a broker that lost messages. What is confirme
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.replicator.tasks import repeat
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
+from pgsluice.shared.wire.lsn import LSN, format_lsn
+
+RECORD_INTERVAL_S = 1.0
 
 
 class _Mark(NamedTuple):
@@ -23,8 +32,8 @@ class _Mark(NamedTuple):
 
 
 class Progress:
-    """``confirmed`` is where the slot is, ``sequence`` that of the stream's last message, at the start of the session.
-    Nothing later is confirmed before the server has shown that it has it."""
+    """Pure, no I/O. ``confirmed`` is where the slot is, ``sequence`` that of the stream's last message, at the start of the
+    session. Nothing later is confirmed before the server has shown that it has it."""
 
     def __init__(self, confirmed: LSN, sequence: int) -> None:
         self._marks: deque[_Mark] = deque()
@@ -83,3 +92,52 @@ class Progress:
                 self._confirmed = max(self._confirmed, mark.lsn)
             else:
                 self._recordable = max(self._recordable, mark.lsn)
+
+
+@dataclass(slots=True)
+class PublishedCounts:
+    """What this process published since it started."""
+
+    messages: int = 0
+    changes: int = 0
+    body_bytes: int = 0
+
+
+class Recorder:
+    """Keeps the replicator's record in the state bucket up to date: writes at most once every RECORD_INTERVAL_S, and only when
+    something changed."""
+
+    def __init__(self, bucket: StateBucket, stream_created: str, progress: Progress, counts: PublishedCounts) -> None:
+        self._bucket = bucket
+        self._stream_created = stream_created
+        self._progress = progress
+        self._counts = counts
+        self._started_at = _now()
+        self._written: ReplicatorRecord | None = None
+
+    async def run(self) -> None:
+        await repeat(self.write, RECORD_INTERVAL_S, "progress is not recorded, an idle slot stays where it is")
+
+    async def write(self) -> None:
+        """Raises TransientError when NATS does not answer; then nothing is confirmed on the record's account."""
+        recordable = self._progress.recordable
+        record = ReplicatorRecord(
+            flushed_lsn=format_lsn(recordable),
+            received_lsn=format_lsn(self._progress.received),
+            stream_created=self._stream_created,
+            stream_sequence=self._progress.acknowledged_sequence,
+            messages=self._counts.messages,
+            changes=self._counts.changes,
+            body_bytes=self._counts.body_bytes,
+            started_at=self._started_at,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        if record != self._written:
+            await self._bucket.put(REPLICATOR_KEY, replace(record, updated_at=_now()))
+            self._written = record
+        self._progress.recorded(recordable)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

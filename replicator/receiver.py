@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 
 from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
-from pgsluice.replicator.progress import Progress
+from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.source.catalog import describe_relation
 from pgsluice.replicator.source.source import Source
@@ -43,15 +42,6 @@ MIN_SILENCE_S = 30.0
 log = telemetry.logger(__name__)
 
 
-@dataclass(slots=True)
-class Published:
-    """What this process published since it started."""
-
-    messages: int = 0
-    changes: int = 0
-    body_bytes: int = 0
-
-
 class Receiver:
     """``until``: the LSN at which to stop; every transaction whose commit record begins before it is published."""
 
@@ -62,7 +52,7 @@ class Receiver:
         assembler: Assembler,
         publisher: Publisher,
         progress: Progress,
-        counts: Published,
+        counts: PublishedCounts,
         until: LSN | None,
     ) -> None:
         self._walsender = walsender

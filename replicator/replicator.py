@@ -13,14 +13,15 @@ import uvloop
 from nats.aio.client import Client
 
 from pgsluice.replicator.first_start import FirstStart
-from pgsluice.replicator.session import Run, Session, find_until, open_session
-from pgsluice.replicator.snapshot.copy_state import check_streaming_alone
+from pgsluice.replicator.group_start import Run
+from pgsluice.replicator.session import Session, find_until, open_session
 from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.start_checks import check_records
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.halt import check_halt, note_halt
+from pgsluice.shared.broker.halt import note_halt
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import HistoryError, TransientError
 from pgsluice.shared.process import stop_signals
@@ -177,7 +178,7 @@ class Replicator:
             if not self._is_looked:
                 self._first_start = await FirstStart.look(self._client, self._run.names)
                 self._is_looked = True
-        await self._check_records(StateBucket(self._client, self._run.names))
+        await check_records(StateBucket(self._client, self._run.names), copies=self._snapshot is not None)
         if self._snapshot is not None:
             await self._unless_stopped(self._snapshot.prepare())
             if self._stop.is_set():
@@ -198,13 +199,6 @@ class Replicator:
         finally:
             self._session = None
             await opening.__aexit__(None, None, None)
-
-    async def _check_records(self, bucket: StateBucket) -> None:
-        """Whether the group may run, and run like this, before anything of it is made or written."""
-        if await bucket.exists():
-            await check_halt(bucket)
-            if self._snapshot is None:
-                await check_streaming_alone(bucket)
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's result; None, with the call cancelled, when ``stop`` came first."""

@@ -1,80 +1,41 @@
-"""One session: from the checks to the end of the stream.
+"""One session: from the checks to the end of the stream. This module names the steps, others know how.
 
-Everything a session knows it reads anew from source and broker, so a session that failed is repaired by the next one.
+Everything a session knows it reads again from source and broker, so a session that failed is repaired by the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from nats.aio.client import Client
 
 from pgsluice.replicator.assembler import Assembler
-from pgsluice.replicator.first_start import MadeAtSource
-from pgsluice.replicator.membership.group_publication import GroupPublication
-from pgsluice.replicator.membership.group_record import (
-    bind_group,
-    check_origin,
-    check_publication,
-    check_source,
-    note_slot,
-    note_timeline,
-    read_record,
-)
+from pgsluice.replicator.group_start import Run, note_timeline, prepare_group
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
-from pgsluice.replicator.progress import Progress
+from pgsluice.replicator.progress import Progress, Recorder
 from pgsluice.replicator.publisher import Publisher
-from pgsluice.replicator.receiver import Feedback, Published, Receiver, status_interval_s
-from pgsluice.replicator.recorder import Recorder
-from pgsluice.replicator.resume import ResumePoint, check_agreement, check_source_history, find_resume_point
+from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
+from pgsluice.replicator.resume import ResumePoint, find_resume_point
 from pgsluice.replicator.retention import run_retention
-from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
-from pgsluice.replicator.source.slot import (
-    ReplicationSlot,
-    SlotPatience,
-    check_failover,
-    check_slot,
-    create_slot,
-    find_slot,
-    warn_of_running_ahead,
-)
+from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
+from pgsluice.replicator.start_checks import check_agreement, check_history
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, GroupRecord, ReplicatorRecord
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
-from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
-from pgsluice.shared.wire.names import GroupNames
 
 STOP_DEADLINE_S = 20.0
-CANCEL_INTERVAL_S = 0.05
 
 log = telemetry.logger(__name__)
-
-
-@dataclass(slots=True)
-class Run:
-    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published.
-
-    ``is_copying``: tables are being copied; where to end is decided after that.
-    """
-
-    settings: ReplicatorSettings
-    names: GroupNames
-    until: LSN | None = None
-    is_copying: bool = False
-    is_publication_ready: bool = False
-    made: MadeAtSource = field(default_factory=MadeAtSource)
-    counts: Published = field(default_factory=Published)
 
 
 @asynccontextmanager
@@ -102,98 +63,38 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
     watch = PublicationWatch(settings, names, source, bucket)
-    slot, record = await _prepare_source(run, source, facts, walsender, bucket, watch)
+    slot, record = await prepare_group(run, source, facts, await walsender.identify(), bucket, watch)
 
     id_prefix = f"{record.system_id}/{names.slot}/"
     point = await find_resume_point(stream, state, id_prefix, slot.confirmed_flush_lsn)
-    entry = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
-    check_agreement(stream.name, state, point, entry.value if entry else None, slot, parse_lsn(record.slot_lsn))
-    timeline = await _check_source_history(walsender, stream, point, slot, record)
+    recorded = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
+    check_agreement(stream.name, state, point, recorded.value if recorded else None, slot, parse_lsn(record.slot_lsn))
+    timeline = await check_history(walsender, stream.name, point, slot, record.timeline)
     await note_timeline(bucket, record, timeline)
     if run.until is None and settings.until_lsn and not run.is_copying:
         run.until = await find_until(settings.until_lsn, source)
 
     progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
     publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged)
-    assembler = Assembler(point.published)
-    receiver = Receiver(walsender, source, assembler, publisher, progress, run.counts, run.until)
+    receiver = Receiver(walsender, source, Assembler(point.published), publisher, progress, run.counts, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
+    _log_start(slot, stream, point)
+    return Session(receiver, publisher, feedback, recorder, [retention, watch.run])
+
+
+def _log_start(slot: ReplicationSlot, stream: ChangeStream, point: ResumePoint) -> None:
     log.info(
         "replicating",
-        slot=names.slot,
+        slot=slot.name,
         stream=stream.name,
         start_lsn=format_lsn(slot.confirmed_flush_lsn),
         published=point.published.last or "nothing",
         sequence=point.end.sequence,
     )
-    return Session(receiver, publisher, feedback, recorder, retention, watch)
-
-
-async def _check_source_history(
-    walsender: WalSender, stream: ChangeStream, point: ResumePoint, slot: ReplicationSlot, record: GroupRecord
-) -> int:
-    """The source's timeline. Nobody else reads the slot by now, so what the server says is newer than what it is held against."""
-    identity = await walsender.identify()
-    switch_point = None
-    if identity.timeline > record.timeline:
-        switch_point = await walsender.switch_point(record.timeline, identity)
-    check_source_history(stream.name, point, slot, identity, record.timeline, switch_point)
-    return identity.timeline
-
-
-async def _prepare_source(
-    run: Run,
-    source: Source,
-    facts: SourceFacts,
-    walsender: WalSender,
-    bucket: StateBucket,
-    watch: PublicationWatch,
-) -> tuple[ReplicationSlot, GroupRecord]:
-    """Publication and slot as they should be, and the group bound to them."""
-    names = run.names
-    identity = await walsender.identify()
-    found = await find_publication(source, names)
-    if found is not None:
-        check_owner(found, names)
-    bound = await read_record(bucket)
-    slot = await find_slot(source, names)
-    check_source(bound, names, identity, facts.database, slot)
-    check_publication(bound, names, found)
-    check_origin(bound, run.settings.origin, facts.major_version)
-    if run.settings.failover:
-        check_failover(facts)
-        if not run.is_publication_ready:
-            await warn_of_running_ahead(source)
-    run.made.publication |= found is None
-    if slot is not None:
-        check_slot(slot, facts)  # before anything is altered: another replicator may be reading it
-    has_published = bound is not None and bool(bound.record.slot_lsn)
-    publication = await _prepare_publication(run, source, bucket, watch, found, has_published)
-    record = await bind_group(bucket, bound, names, identity, facts.database, publication.oid, run.settings.origin)
-    run.made.record |= bound is None
-    if slot is None:
-        log.info("creating the replication slot; this waits for transactions that are open in the source", slot=names.slot)
-        run.made.slot = True
-        patience = SlotPatience(run.settings.source, run.settings.slot_timeout_s)
-        slot = await create_slot(source, names, facts, run.settings.failover, patience)
-    check_slot(slot, facts)
-    if not record.slot_lsn:
-        record = await note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
-    return slot, record
-
-
-async def _prepare_publication(
-    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, found: Publication | None, has_published: bool
-) -> Publication:
-    if run.is_publication_ready:
-        return await watch.verify()
-    prepared = await GroupPublication(run.settings, run.names, source, bucket, watch).prepare(found, has_published=has_published)
-    run.is_publication_ready = True
-    return prepared
 
 
 async def find_until(text: str, source: Source) -> LSN:
@@ -202,7 +103,7 @@ async def find_until(text: str, source: Source) -> LSN:
 
 
 class Session:
-    """The tasks of a running stream."""
+    """The tasks of a running stream. ``beside`` are those that go on whatever is received, until the session ends."""
 
     def __init__(
         self,
@@ -210,15 +111,13 @@ class Session:
         publisher: Publisher,
         feedback: Feedback,
         recorder: Recorder,
-        retention: Callable[[], Coroutine[Any, Any, None]],
-        watch: PublicationWatch,
+        beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     ) -> None:
         self._receiver = receiver
         self._publisher = publisher
         self._feedback = feedback
         self._recorder = recorder
-        self._retention = retention
-        self._watch = watch
+        self._beside = beside
 
     def finish_at(self, until: LSN) -> None:
         """Makes ``stream`` end there, soon if the source is idle."""
@@ -236,8 +135,7 @@ class Session:
                 self._publisher.run(),
                 self._feedback.run(),
                 self._recorder.run(),
-                self._retention(),
-                self._watch.run(),
+                *(run() for run in self._beside),
             ]
         )
 

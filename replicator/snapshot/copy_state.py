@@ -1,4 +1,4 @@
-"""What is left to copy, by the ledger: pure but for the check of a group that only streams."""
+"""What is left to copy, by the ledger; and which tables the ledger calls followed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pgsluice.replicator.source.tables import SourceTable
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
+from pgsluice.shared.broker.ledger import CopyMode, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.errors import TerminalError, UsageError
 
 _START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
@@ -139,23 +138,6 @@ def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode:
         raise UsageError(
             f"this group was started with --{snapshot.mode}, not with --{mode}",
             f"give --{snapshot.mode}; to copy in another way, {_START_AGAIN}",
-        )
-
-
-async def check_streaming_alone(bucket: StateBucket) -> None:
-    """Raises UsageError when a group with a copy is started without it: workers would wait for it, or changes be missing."""
-    snapshot = await Ledger(bucket).load_snapshot()
-    if snapshot is None:
-        return
-    if snapshot.mode is CopyMode.COPY:
-        raise UsageError(
-            "this group was copied with --copy; the changes since then are not known",
-            f"to copy and go on with the changes, {_START_AGAIN} and --copy-and-stream",
-        )
-    if snapshot.state is CopyState.RUNNING:
-        raise UsageError(
-            "the copy of this group's tables is not finished",
-            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to begin anew with --stream",
         )
 
 

@@ -28,7 +28,6 @@ from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
 
 XLOG_DATA = ord("w")
-KEEPALIVE = ord("k")
 XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock
 
 _KEEPALIVE = Struct(">xQqB")

@@ -13,10 +13,10 @@ from nats.aio.client import Client
 
 from pgsluice.console import status
 from pgsluice.console.forget import run as forget
-from pgsluice.replicator.membership.group_record import read_record
+from pgsluice.replicator.group_start import read_record
 from pgsluice.replicator.membership.membership import Membership, load_membership, store_membership
 from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, copied_by_all
-from pgsluice.replicator.snapshot.copy_state import check_streaming_alone
+from pgsluice.replicator.start_checks import check_streaming_alone
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.halt import check_halt, note_halt, read_halt

@@ -1,0 +1,165 @@
+"""What a session needs at the source before it streams: publication and slot as they should be, and the group bound to them.
+
+Everything is compared before anything is made or altered. What a group is bound to is its record in the state bucket: the facts
+that must not change between two starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from pgsluice.replicator.first_start import MadeAtSource
+from pgsluice.replicator.membership.group_publication import GroupPublication
+from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.progress import PublishedCounts
+from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
+from pgsluice.replicator.source.slot import (
+    ReplicationSlot,
+    SlotPatience,
+    check_failover,
+    check_slot,
+    create_slot,
+    find_slot,
+    warn_of_running_ahead,
+)
+from pgsluice.replicator.source.source import Source, SourceFacts
+from pgsluice.replicator.source.walsender import SystemIdentity
+from pgsluice.replicator.start_checks import check_origin, check_publication, check_source
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.lsn import LSN, format_lsn
+from pgsluice.shared.wire.names import GroupNames
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(slots=True)
+class Run:
+    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published.
+
+    ``is_copying``: tables are being copied; where to end is decided after that.
+    """
+
+    settings: ReplicatorSettings
+    names: GroupNames
+    until: LSN | None = None
+    is_copying: bool = False
+    is_publication_ready: bool = False
+    made: MadeAtSource = field(default_factory=MadeAtSource)
+    counts: PublishedCounts = field(default_factory=PublishedCounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is before the checks; None for what there is not."""
+
+    identity: SystemIdentity
+    publication: Publication | None
+    bound: GroupRecord | None
+    slot: ReplicationSlot | None
+
+
+async def prepare_group(
+    run: Run, source: Source, facts: SourceFacts, identity: SystemIdentity, bucket: StateBucket, watch: PublicationWatch
+) -> tuple[ReplicationSlot, GroupRecord]:
+    """The slot to be streamed from, and what the group is bound to. Raises UsageError or TerminalError when they do not belong
+    together, TransientError while another process reads the slot."""
+    found = await _find(source, run.names, identity, bucket)
+    await _check(run, source, facts, found)
+    publication = await _prepare_publication(run, source, bucket, watch, found)
+    record = found.bound or await _bind_group(run, identity, facts.database, publication.oid, bucket)
+    slot = found.slot or await _create_slot(run, source, facts)
+    check_slot(slot, facts)
+    if not record.slot_lsn:
+        record = await _note_slot(bucket, record, format_lsn(slot.confirmed_flush_lsn))
+    return slot, record
+
+
+async def _find(source: Source, names: GroupNames, identity: SystemIdentity, bucket: StateBucket) -> _Found:
+    publication = await find_publication(source, names)
+    return _Found(identity, publication, await read_record(bucket), await find_slot(source, names))
+
+
+async def _check(run: Run, source: Source, facts: SourceFacts, found: _Found) -> None:
+    """Before anything is altered: another replicator may be reading the slot."""
+    names, bound = run.names, found.bound
+    if found.publication is not None:
+        check_owner(found.publication, names)
+    check_source(bound, names, found.identity, facts.database, found.slot)
+    check_publication(bound, names, found.publication)
+    check_origin(bound, run.settings.origin, facts.major_version)
+    if run.settings.failover:
+        check_failover(facts)
+        if not run.is_publication_ready:
+            await warn_of_running_ahead(source)
+    if found.slot is not None:
+        check_slot(found.slot, facts)
+
+
+async def _prepare_publication(
+    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, found: _Found
+) -> Publication:
+    if run.is_publication_ready:
+        return await watch.verify()
+    run.made.publication |= found.publication is None
+    has_published = found.bound is not None and bool(found.bound.slot_lsn)
+    group_publication = GroupPublication(run.settings, run.names, source, bucket, watch)
+    prepared = await group_publication.prepare(found.publication, has_published=has_published)
+    run.is_publication_ready = True
+    return prepared
+
+
+async def _create_slot(run: Run, source: Source, facts: SourceFacts) -> ReplicationSlot:
+    log.info("creating the replication slot; this waits for transactions that are open in the source", slot=run.names.slot)
+    run.made.slot = True
+    patience = SlotPatience(run.settings.source, run.settings.slot_timeout_s)
+    return await create_slot(source, run.names, facts, run.settings.failover, patience)
+
+
+async def read_record(bucket: StateBucket) -> GroupRecord | None:
+    """None before the group's first start."""
+    entry = await bucket.read(GROUP_KEY, GroupRecord)
+    return None if entry is None else entry.value
+
+
+async def _bind_group(
+    run: Run, identity: SystemIdentity, database: str, publication_oid: int, bucket: StateBucket
+) -> GroupRecord:
+    """The group's record, made at the first start. Raises TransientError when another start came between."""
+    names = run.names
+    record = GroupRecord(
+        group=names.group,
+        system_id=identity.system_id,
+        timeline=identity.timeline,
+        database=database,
+        publication=names.publication,
+        publication_oid=publication_oid,
+        slot=names.slot,
+        slot_lsn="",
+        created_at=datetime.now(UTC).isoformat(),
+        origin=run.settings.origin,
+    )
+    if await bucket.create(GROUP_KEY, record) is None:
+        raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one")
+    run.made.record = True
+    return record
+
+
+async def note_timeline(bucket: StateBucket, record: GroupRecord, timeline: int) -> GroupRecord:
+    """Remembers the timeline that is published from now on. Only after ``start_checks.check_history``."""
+    if record.timeline == timeline:
+        return record
+    noted = replace(record, timeline=timeline)
+    await bucket.put(GROUP_KEY, noted)
+    return noted
+
+
+async def _note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) -> GroupRecord:
+    """Remembers that the slot was made and where it began, so that its absence means that it was lost."""
+    noted = replace(record, slot_lsn=slot_lsn)
+    await bucket.put(GROUP_KEY, noted)
+    return noted
