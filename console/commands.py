@@ -10,27 +10,32 @@ import sys
 
 import click
 
-from pgsluice.console.flags import confirm, load_values, takes
-from pgsluice.shared import config
-from pgsluice.shared.config.options import Role
-from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.console.flags import confirm, load_settings, takes
+from pgsluice.shared.config.settings import (
+    DropSettings,
+    GroupSettings,
+    ReplicatorSettings,
+    SourceGroupSettings,
+    SourceTablesSettings,
+    StatusSettings,
+)
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.table import Table
 
 
 @click.command()
-@takes(Role.REPLICATOR)
+@takes(ReplicatorSettings)
 @click.pass_context
 def replicator(context: click.Context) -> None:
     """Publish a database's changes to NATS JetStream, until it is stopped or --until-lsn is reached."""
-    settings = config.replicator_settings(load_values(context, Role.REPLICATOR))
+    settings = load_settings(context, ReplicatorSettings)
     from pgsluice.replicator.replicator import run
 
     run(settings)
 
 
 @click.command()
-@takes(Role.STATUS)
+@takes(StatusSettings)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
 @click.pass_context
 def status(context: click.Context, as_json: bool) -> int:
@@ -38,7 +43,7 @@ def status(context: click.Context, as_json: bool) -> int:
 
     Exits with 1 when the group has never been started on this NATS.
     """
-    settings = config.status_settings(load_values(context, Role.STATUS))
+    settings = load_settings(context, StatusSettings)
     from pgsluice.console.status import run
 
     return run(settings, as_json)
@@ -50,7 +55,7 @@ _all = click.option("--all", "every", is_flag=True, help="All letters, instead o
 
 
 @click.group()
-@takes(Role.DEAD)
+@takes(GroupSettings)
 def dead() -> None:
     """Show, replay or discard dead letters: changes that a worker could not apply, and later changes of the same rows.
 
@@ -59,34 +64,34 @@ def dead() -> None:
 
 
 @dead.command("list", short_help="List dead letters: position, table and reason.")
-@takes(Role.DEAD)
+@takes(GroupSettings)
 @_worker
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each letter instead of a table")
 @click.pass_context
 def dead_list(context: click.Context, worker: str, as_json: bool) -> None:
     """List dead letters with position, table and reason. No row value is shown."""
-    settings = _group_settings(context)
+    settings = load_settings(context, GroupSettings)
     from pgsluice.console.dead import list_letters
 
     list_letters(settings, worker, as_json=as_json)
 
 
 @dead.command("show", short_help="Write dead letters as JSON lines, with their row values.")
-@takes(Role.DEAD)
+@takes(GroupSettings)
 @_worker
 @_all
 @_positions
 @click.pass_context
 def dead_show(context: click.Context, positions: tuple[str, ...], worker: str, every: bool) -> None:
     """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', row values included."""
-    settings = _group_settings(context)
+    settings = load_settings(context, GroupSettings)
     from pgsluice.console.dead import Selection, show
 
     show(settings, Selection(worker, positions, every))
 
 
 @dead.command("replay", short_help="Ask a worker to apply dead letters after all.")
-@takes(Role.DEAD)
+@takes(GroupSettings)
 @_worker
 @_all
 @_positions
@@ -97,14 +102,14 @@ def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str,
 
     Earlier letters of the same rows go with them. What is refused again becomes a dead letter again.
     """
-    settings = _group_settings(context)
+    settings = load_settings(context, GroupSettings)
     from pgsluice.console.dead import Selection, replay
 
     replay(settings, Selection(worker, positions, every), wait_s)
 
 
 @dead.command("discard", short_help="Remove dead letters for good.")
-@takes(Role.DEAD)
+@takes(GroupSettings)
 @_worker
 @_all
 @_positions
@@ -112,7 +117,7 @@ def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str,
 @click.pass_context
 def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, yes: bool) -> None:
     """Remove dead letters for good: their changes are never applied. Rows without letters are no longer blocked."""
-    settings = _group_settings(context)
+    settings = load_settings(context, GroupSettings)
     if not yes:
         confirm("discard", "Remove these dead letters for good?")
     from pgsluice.console.dead import Selection, discard
@@ -120,12 +125,8 @@ def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str
     discard(settings, Selection(worker, positions, every))
 
 
-def _group_settings(context: click.Context) -> GroupSettings:
-    return config.group_settings(load_values(context, Role.DEAD))
-
-
 @click.command()
-@takes(Role.FORGET)
+@takes(GroupSettings)
 @click.option("--worker", default="", metavar="NAME", help="The worker to forget")
 @click.option("--halt", is_flag=True, help="Forget why the replicator must not go on, when the cause is removed")
 @click.option("--dead-letters", is_flag=True, help="Remove its dead letters too")
@@ -140,7 +141,7 @@ def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, 
     """
     if bool(worker) == halt:
         raise UsageError("what is to be forgotten is not said", "give either --worker NAME or --halt")
-    settings = config.group_settings(load_values(context, Role.FORGET))
+    settings = load_settings(context, GroupSettings)
     if not yes:
         what = f"worker '{worker}'" if worker else "what the replicator found"
         confirm("forget", f"Forget {what} of group '{settings.group}'?")
@@ -164,7 +165,7 @@ def rules() -> None:
 @click.argument("file", required=False)
 @click.option("--routing", metavar="FILE", default="", help="Routing file to check too")
 @click.option("--against-source", is_flag=True, help="Compare with the source's tables, columns and types too")
-@takes(Role.RULES)
+@takes(SourceTablesSettings, required="required with --against-source")
 @click.pass_context
 def rules_check(context: click.Context, file: str | None, routing: str, against_source: bool) -> None:
     """Read the rules in FILE, and say everything that is wrong with them.
@@ -185,7 +186,7 @@ def rules_check(context: click.Context, file: str | None, routing: str, against_
 @click.argument("input", required=False)
 @click.option("--routing", metavar="FILE", default="", help="Routing file to apply after the rules")
 @click.option("--against-source", is_flag=True, help="Take the columns' types from the source, instead of guessing them")
-@takes(Role.RULES)
+@takes(SourceTablesSettings, required="required with --against-source")
 @click.pass_context
 def rules_test(context: click.Context, file: str, input: str | None, routing: str, against_source: bool) -> None:
     """Apply the rules in FILE to changes, and show what each rule does: kept, dropped, before and after.
@@ -202,7 +203,7 @@ def rules_test(context: click.Context, file: str, input: str | None, routing: st
 
 
 def _source_tables(context: click.Context) -> list[Table]:
-    settings = config.source_tables_settings(load_values(context, Role.RULES))
+    settings = load_settings(context, SourceTablesSettings)
     from pgsluice.replicator.membership.group_publication import load_source_tables
 
     return load_source_tables(settings)
@@ -222,7 +223,7 @@ def spark_archive() -> None:
 
 
 @click.command()
-@takes(Role.DROP)
+@takes(DropSettings)
 @click.option("--nats-only", is_flag=True, help="Remove what is in NATS; the source is not asked, it may be gone")
 @click.option("--source-only", is_flag=True, help="Remove what is at the source; NATS is not asked, it may be gone")
 @click.option("--yes", is_flag=True, help="Do not ask before")
@@ -231,8 +232,7 @@ def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) 
     """Remove a group's slot and publication at the source, and its streams and state in NATS. Targets are left as they are."""
     if nats_only and source_only:
         raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")
-    role = Role.DROP_FROM_NATS if nats_only else Role.DROP_FROM_SOURCE if source_only else Role.DROP
-    settings = config.drop_settings(load_values(context, role), source=not nats_only, nats=not source_only)
+    settings = _drop_settings(context, nats_only=nats_only, source_only=source_only)
     if not yes:
         halves = [f"at {settings.source.host}/{settings.source.dbname}"] if settings.source else []
         halves += ["with its streams"] if settings.nats else []
@@ -240,3 +240,14 @@ def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) 
     from pgsluice.console.drop import run
 
     run(settings)
+
+
+def _drop_settings(context: click.Context, *, nats_only: bool, source_only: bool) -> DropSettings:
+    """Without the half that is left alone, whose options may be missing then."""
+    if nats_only:
+        in_nats = load_settings(context, GroupSettings)
+        return DropSettings(in_nats.group, in_nats.log, in_nats.nats, None)
+    if source_only:
+        at_source = load_settings(context, SourceGroupSettings)
+        return DropSettings(at_source.group, at_source.log, None, at_source.source)
+    return load_settings(context, DropSettings)

@@ -1,4 +1,4 @@
-"""How a command takes its options from the table, and from which of its parents.
+"""How a command takes the options of its settings, and from which of its parents.
 
 An option can be given to the command or to any group before it (``pgsluice --config F worker --group g postgres``), as with
 pg_flo; the nearest to the command wins.
@@ -14,11 +14,17 @@ from typing import Any, TypeVar
 import click
 
 from pgsluice.shared import config, telemetry
+from pgsluice.shared.config.declaration import CONFIG
 from pgsluice.shared.config.kinds import Kind
-from pgsluice.shared.config.options import BY_NAME, Option, Role, options_of
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.settings import COMMANDS, LogSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.sink_registry import sink_settings
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
+T = TypeVar("T")
+
+REQUIRED = "required"
 
 _REPEATABLE = (Kind.LIST, Kind.PAIRS)
 _FLAGS = "pgsluice.flags"
@@ -27,12 +33,23 @@ _FLAGS = "pgsluice.flags"
 _log = telemetry.logger(__name__)
 
 
-def takes(*roles: Role) -> Callable[[CommandFunction], CommandFunction]:
-    """Gives a click command the flags of ``roles``. They are read by ``load_values``, not passed to the function."""
+def settings_by_command() -> dict[str, type[Any]]:
+    """What each command declares; a sink's command reads that of ``worker`` too."""
+    return COMMANDS | {f"worker {kind}": settings for kind, settings in sink_settings().items()}
+
+
+def known_options() -> tuple[Option, ...]:
+    """The options of all commands: what a file may hold, whichever command reads it."""
+    return config.options_of(*settings_by_command().values())
+
+
+def takes(*settings: type[Any], required: str = REQUIRED) -> Callable[[CommandFunction], CommandFunction]:
+    """Gives a click command the flags of ``settings``. They are read by ``load_values``, not passed to the function. ``required``
+    is what help says of an option that the command cannot do without."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
-        for option in reversed(options_of(*roles)):
-            function = _flag(option, roles)(function)
+        for option in reversed(config.options_of(*settings)):
+            function = _flag(option, required)(function)
         return function
 
     return decorate
@@ -40,14 +57,20 @@ def takes(*roles: Role) -> Callable[[CommandFunction], CommandFunction]:
 
 def takes_config(function: CommandFunction) -> CommandFunction:
     """Gives a click group the flag ``--config`` alone."""
-    return _flag(BY_NAME["config"])(function)
+    return _flag(CONFIG)(function)
 
 
-def load_values(context: click.Context, *roles: Role) -> config.Values:
-    """The checked values of the running command; from here on the log has the form and level they ask for."""
-    values = config.load(context.meta.get(_FLAGS, {}), os.environ, *roles)
-    telemetry.set_up(config.log_settings(values))
-    for notice in config.notices(values, os.environ):
+def load_settings(context: click.Context, settings: type[T]) -> T:
+    """The settings of the running command, checked; from here on the log has the form and level they ask for."""
+    return config.make(settings, load_values(context, settings))
+
+
+def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
+    """The same for a command that takes several, as values that any of them can be made of."""
+    known = known_options()
+    values = config.load(context.meta.get(_FLAGS, {}), os.environ, *settings, known=known)
+    telemetry.set_up(config.make(LogSettings, values))
+    for notice in config.notices(values, os.environ, known):
         _log.warning(notice.message, name=notice.name, place=notice.place, reason=notice.reason)
     return values
 
@@ -60,7 +83,7 @@ def confirm(command: str, question: str) -> None:
         raise UsageError("nothing was removed", "answer y, or give --yes")
 
 
-def _flag(option: Option, roles: tuple[Role, ...] = ()) -> Callable[[CommandFunction], CommandFunction]:
+def _flag(option: Option, required: str = REQUIRED) -> Callable[[CommandFunction], CommandFunction]:
     """A flag that takes text as it stands: the kind reads it later, as it reads the other sources.
 
     A switch's value may be left out (``--copy``, ``--copy=false``).
@@ -78,15 +101,15 @@ def _flag(option: Option, roles: tuple[Role, ...] = ()) -> Callable[[CommandFunc
         expose_value=False,
         callback=remember,
         metavar=option.kind.value,
-        help=_help(option, roles),
+        help=_help(option, required),
         **optional_value,
     )
 
 
-def _help(option: Option, roles: tuple[Role, ...]) -> str:
+def _help(option: Option, required: str) -> str:
     notes = [option.allowed] if option.choices else []
     if option.default and option.kind is not Kind.SWITCH and not option.secret:
         notes.append(f"default {option.default}")
-    if not set(roles).isdisjoint(option.required):
-        notes.append("required with --against-source" if Role.RULES in roles else "required")
+    if option.required:
+        notes.append(required)
     return f"{option.help} [{'; '.join(notes)}]" if notes else option.help

@@ -17,8 +17,10 @@ import click
 from pygments.formatters import HtmlFormatter
 
 import pgsluice
+from pgsluice.console.flags import known_options, settings_by_command
 from pgsluice.console.program import program
-from pgsluice.shared.config.options import OPTIONS, Option, Role
+from pgsluice.shared.config import options_of
+from pgsluice.shared.config.option import Option
 from pgsluice.shared.wire.names import GroupNames
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def pages() -> dict[str, str]:
 _OPTIONS_TITLE = """\
 # Options
 
-This page is made from the program's own table of options.
+This page is made from the program's own declarations of options.
 
 An option `nats-url` is the key `nats-url:` of the configuration file, the flag `--nats-url`, and the environment
 variable `PGSLUICE_NATS_URL`. The flag wins over the variable, the variable over the file, the file over the default.
@@ -99,26 +101,40 @@ empty, the text. Write `$${` for a plain `${`.
 
 
 def options_page() -> str:
-    """A table for each set of commands that read the same options, in the order of the program's table; what many commands
-    read comes first."""
-    tables: dict[tuple[Role, ...], list[Option]] = {}
-    for option in OPTIONS:
-        tables.setdefault(tuple(sorted(option.roles, key=list(Role).index)), []).append(option)
-    shared = [_options_table(roles, options) for roles, options in tables.items() if len(roles) > _FEW]
+    """A table for each set of commands that read the same options, in the order of the declarations; what many commands read
+    comes first."""
+    tables: dict[tuple[str, ...], list[Option]] = {}
+    readers = readers_of_options()
+    for option in known_options():
+        tables.setdefault(readers[option.name], []).append(option)
+    shared = [_options_table(commands, options) for commands, options in tables.items() if len(commands) > _FEW]
     single = [
-        f"## {_title(roles)}\n\n{_options_table(roles, options)}" for roles, options in tables.items() if len(roles) <= _FEW
+        f"## {_title(commands)}\n\n{_options_table(commands, options)}"
+        for commands, options in tables.items()
+        if len(commands) <= _FEW
     ]
     return "\n".join([_OPTIONS_TITLE, "## Several commands\n", *shared, *single])
 
 
-def _options_table(roles: tuple[Role, ...], options: list[Option]) -> str:
-    commands = ", ".join(f"`{role.value}`" for role in roles)
+def readers_of_options() -> dict[str, tuple[str, ...]]:
+    """Option → the commands that read it. What ``worker`` reads is not said of each sink again."""
+    readers: dict[str, tuple[str, ...]] = {}
+    for command, settings in settings_by_command().items():
+        for option in options_of(settings):
+            known = readers.get(option.name, ())
+            if not (command.startswith("worker ") and "worker" in known):
+                readers[option.name] = (*known, command)
+    return readers
+
+
+def _options_table(commands: tuple[str, ...], options: list[Option]) -> str:
+    names = ", ".join(f"`{command}`" for command in commands)
     rows = "\n".join(_option_row(option) for option in options)
-    return f"Read by {commands}:\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
+    return f"Read by {names}:\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
-def _title(roles: tuple[Role, ...]) -> str:
-    return " and ".join(", ".join(role.value for role in roles).rsplit(", ", 1))
+def _title(commands: tuple[str, ...]) -> str:
+    return " and ".join(", ".join(commands).rsplit(", ", 1))
 
 
 def _option_row(option: Option) -> str:

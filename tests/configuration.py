@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from pgsluice.console.flags import known_options
 from pgsluice.shared import config
-from pgsluice.shared.config.options import Option, Role
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.settings import COMMANDS, WorkerSettings
+from pgsluice.worker.sinks.sink_registry import sink_settings
+
+OPTIONS = known_options()
+BY_NAME = {option.name: option for option in OPTIONS}
+
+Readers = tuple[type[Any], ...]
+"""The settings that one command reads."""
+
+READERS: tuple[Readers, ...] = (
+    *((settings,) for settings in COMMANDS.values()),
+    *((WorkerSettings, settings) for settings in sink_settings().values()),
+)
 
 REQUIRED = {
     "group": "orders",
@@ -26,16 +41,20 @@ def yaml_file(directory: Path, content: Mapping[str, str]) -> str:
     return str(path)
 
 
-def load(directory: Path, content: str, *roles: Role, **flags: str) -> config.Values:
+def load_from(flags: Mapping[str, str | tuple[str, ...]], environment: Mapping[str, str], *settings: type[Any]) -> config.Values:
+    return config.load(flags, environment, *settings, known=OPTIONS)
+
+
+def load(directory: Path, content: str, *settings: type[Any], **flags: str) -> config.Values:
     """Loads a file with ``content`` behind what every command needs."""
     path = directory / "pgsluice.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in REQUIRED.items()) + content)
-    return config.load({"config": str(path)} | {key.replace("_", "-"): text for key, text in flags.items()}, {}, *roles)
+    return load_from({"config": str(path)} | {key.replace("_", "-"): text for key, text in flags.items()}, {}, *settings)
 
 
-def roles_of(option: Option) -> tuple[Role, ...]:
-    role = option.roles[0]
-    return (Role.WORKER, role) if role.value.startswith("worker ") else (role,)
+def readers_of(option: Option) -> Readers:
+    """The settings of the first command that reads it."""
+    return next(settings for settings in READERS if option.name in (other.name for other in config.options_of(*settings)))
 
 
 def case_name(value: object) -> str:

@@ -49,6 +49,7 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "until_lsn": "current",
         "copy": None,
         "connect_timeout_s": 15.0,
+        "spark": {"spark.master": "local[1]"},
     }
     return ReplicatorSettings(**(fields | changed))
 

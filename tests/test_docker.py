@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pgsluice.shared.config import load, postgres_sink_settings, replicator_settings, worker_settings
-from pgsluice.shared.config.options import Role
+from pgsluice.shared.config import make
+from pgsluice.shared.config.settings import ReplicatorSettings, WorkerSettings
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from tests.configuration import load_from
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCKER = REPOSITORY / "docker"
@@ -54,14 +56,14 @@ def test_files_that_are_mounted_exist() -> None:
 
 
 def test_the_replicator_service_is_configured_completely(tmp_path: Path) -> None:
-    settings = replicator_settings(load({}, environment("replicator", tmp_path), Role.REPLICATOR))
+    settings = make(ReplicatorSettings, load_from({}, environment("replicator", tmp_path), ReplicatorSettings))
     assert (settings.group, settings.source.host, settings.source.password) == ("shop", "source", "secret")
 
 
 def test_the_worker_service_is_configured_completely(tmp_path: Path) -> None:
-    values = load({}, environment("worker", tmp_path), Role.WORKER, Role.POSTGRES)
-    assert worker_settings(values, "postgres").spark["spark.master"] == "local[2]"
-    assert postgres_sink_settings(values).target.host == "target"
+    values = load_from({}, environment("worker", tmp_path), WorkerSettings, PostgresSinkSettings)
+    assert make(WorkerSettings, values).spark["spark.master"] == "local[2]"
+    assert make(PostgresSinkSettings, values).target.host == "target"
 
 
 def test_the_image_holds_every_package_and_nothing_of_the_tests() -> None:

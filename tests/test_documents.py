@@ -12,8 +12,10 @@ from types import ModuleType
 import click
 import pytest
 
+from pgsluice.console.flags import settings_by_command
 from pgsluice.console.program import program
-from pgsluice.shared.config.options import OPTIONS, Option
+from pgsluice.shared.config.option import Option
+from tests.configuration import OPTIONS
 from tests.test_scenarios import defined_tests
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -63,7 +65,7 @@ def test_the_page_of_options_has_the_option_with_its_help_and_its_default(genera
 
 def test_the_page_of_options_names_every_command_that_reads_one(generator: ModuleType) -> None:
     page = generator.options_page()
-    assert {role.value for option in OPTIONS for role in option.roles} <= set(re.findall(r"`([^`]+)`", page))
+    assert set(settings_by_command()) <= set(re.findall(r"`([^`]+)`", page))
 
 
 def commands(group: click.Group, path: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The process that Spark forks Python workers from, with our imports done once, before the first fork.
 
-Spark starts it as ``python -m worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python worker
-imports pandas, pyarrow and the sink's libraries for itself: more than a second of its first batch.
+Spark starts it as ``python -m pgsluice.worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python
+worker imports pandas, pyarrow and the sink's libraries for itself: more than a second of its first batch.
 """
 
 import gc
@@ -14,7 +14,12 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
+import pgsluice.worker.batches.source
+import pgsluice.worker.batches.task  # noqa: F401
+from pgsluice.worker.sinks.sink_registry import preload_sinks
+
 if __name__ == "__main__":
+    preload_sinks()
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

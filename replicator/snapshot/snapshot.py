@@ -46,7 +46,7 @@ class Snapshot:
         self._settings = settings
         self._copy = copy
         self._rewritten: Counter[int] = Counter()
-        self._spark = Spark(f"pgsluice {settings.group} copy", bounded_settings(copy.spark, copy.connections), DAEMON_MODULE)
+        self._spark = Spark(f"pgsluice {settings.group} copy", bounded_settings(settings.spark, copy.connections), DAEMON_MODULE)
         self._threads = ThreadPoolExecutor(copy.connections, "pgsluice-copy")
         self._starting: asyncio.Future[object] | None = None
         self._client: Client | None = None

@@ -39,6 +39,21 @@ class Kind(enum.Enum):
     PAIRS = "KEY=VALUE"
 
 
+EMPTY: Mapping[Kind, Value] = {
+    Kind.TEXT: "",
+    Kind.NUMBER: 0,
+    Kind.SWITCH: False,
+    Kind.SIZE: 0,
+    Kind.DURATION: 0.0,
+    Kind.LIST: (),
+    Kind.FILE: "",
+    Kind.LSN: "",
+    Kind.SERVERS: "",
+    Kind.URL: "",
+    Kind.PAIRS: {},
+}
+"""What stands for a value that nobody gave."""
+
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "t": True} | {
     "false": False,
     "no": False,

@@ -1,9 +1,7 @@
-"""The four places where an option is looked for, in the order of their precedence.
+"""Merges the four places where an option is looked for into the values of one command, and reports all mistakes at once.
 
-A layer finds an option's raw value or None. An empty value is None too, wherever it stands, so that an empty variable of a
-compose file or a ``${VAR:-}`` falls through to the next layer.
-
-Merges the layers into the values of one command, and reports everything that is wrong at once.
+Each place is a layer, in the order of their precedence. A layer finds an option's raw value or None. An empty value is None too,
+wherever it stands, so that an empty variable of a compose file or a ``${VAR:-}`` falls through to the next layer.
 """
 
 from __future__ import annotations
@@ -11,17 +9,16 @@ from __future__ import annotations
 import difflib
 import enum
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from pgsluice.shared.config.checks import problems_between
+from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
 from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, read_config_file
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
-from pgsluice.shared.config.options import BY_NAME, OPTIONS, Option, Role, options_of
-from pgsluice.shared.config.values import Values
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values, missing_option
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.spark.memory import full_names
 
 Flags = Mapping[str, str | tuple[str, ...]]
 """Flags by option name, as typed; a tuple for a flag that may be repeated. A flag that was not given is absent."""
@@ -107,51 +104,51 @@ def _found(source: Source, place: str, raw: Raw) -> Found | None:
 
 
 def malformed(option: Option, place: str, reason: str, raw: Raw | None = None) -> UsageError:
-    """The error for a value that is there but cannot be used. ``raw`` is shown when it is a text and no secret."""
-    shown = f" {raw!r}" if isinstance(raw, str) and not option.secret else ""
+    """The error for a value that is there but cannot be used. ``raw`` is shown when it is a text and no secret; pairs may hold
+    one."""
+    shown = f" {raw!r}" if isinstance(raw, str) and not option.secret and option.kind is not Kind.PAIRS else ""
     remedy = "check the path" if option.kind is Kind.FILE and isinstance(raw, str) else f"write it like {option.example}"
     return UsageError(f"{option.name}{shown} ({place}) {reason}", remedy)
 
 
 HOME_FILE = "~/.pgsluice.yaml"
 
-_FILE_KEYS = [option.name for option in OPTIONS if option.name != "config"]
-_FILE_OF = {option.content_of: option for option in OPTIONS if option.content_of}
 
+def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], known: Collection[Option]) -> Values:
+    """The values that a command with these settings reads; raises one UsageError that names everything wrong with them.
 
-def load(flags: Flags, environment: Mapping[str, str], *roles: Role) -> Values:
-    """The values that a command with ``roles`` reads; raises one UsageError that names everything wrong with them.
-
-    Keys of other roles are known, but not read: a ``${VAR}`` in them may be unset.
+    ``known`` are the options of all commands: a file may hold their keys too. They are not read: a ``${VAR}`` in them may be
+    unset.
     """
     file = _config_file(flags, environment)
     layers = (FlagLayer(flags), EnvironmentLayer(environment), FileLayer(file, environment), DefaultLayer())
-    problems = [*file.problems, *_unknown_keys(file)]
+    options = {option.name: option for option in options_of(*settings)}
+    problems = [*file.problems, *_unknown_keys(file, known)]
     values: dict[str, Value] = {}
     places: dict[str, str] = {}
-    for option in options_of(*roles):
-        if option.name == "config" or option.content_of:
+    for option in options.values():
+        if option is CONFIG or option.content_of:
             continue
         try:
             resolved = _resolve(option, layers)
             if resolved is not None:
                 values[option.name], places[option.name] = resolved
-            elif not set(roles).isdisjoint(option.required):
-                raise _missing(option, file)
+            elif option.required:
+                raise missing_option(option, file.path)
         except UsageError as problem:
             problems.append(problem)
-    merged = Values(values, places)
-    problems += problems_between(merged, roles, lambda name: _missing(BY_NAME[name], file))
+    merged = Values(values, places, options, file.path)
+    for declared in settings:
+        problems += problems_of(declared, merged)
     if problems:
         raise _all_in_one(problems)
     return merged
 
 
 def _config_file(flags: Flags, environment: Mapping[str, str]) -> ConfigFile:
-    option = BY_NAME["config"]
-    found = FlagLayer(flags).look(option) or EnvironmentLayer(environment).look(option)
+    found = FlagLayer(flags).look(CONFIG) or EnvironmentLayer(environment).look(CONFIG)
     if found is not None:
-        return read_config_file(_text(option, found))
+        return read_config_file(_text(CONFIG, found))
     home_file = os.path.expanduser(HOME_FILE)
     return read_config_file(home_file) if os.path.exists(home_file) else NO_FILE
 
@@ -161,7 +158,7 @@ def _resolve(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] | Non
     if option.kind is Kind.PAIRS:
         return _merged_pairs(option, layers)
     found = _first(option, layers)
-    file_option = _FILE_OF.get(option.name)
+    file_option = option.file_option
     found_file = _first(file_option, layers) if file_option else None
     if file_option and found_file and (found is None or found_file.source <= found.source):
         if found is not None and found.source == found_file.source:
@@ -184,10 +181,7 @@ def _merged_pairs(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] 
             continue
         pairs = _parse(option, found)
         assert isinstance(pairs, dict)
-        try:
-            merged = (full_names(pairs) if option.name == "spark" else pairs) | merged
-        except ValueError as error:
-            raise malformed(option, found.place, str(error)) from None
+        merged = pairs | merged
         places.append(found.place)
     return (merged, ", ".join(places)) if places else None
 
@@ -205,9 +199,12 @@ def _parse(option: Option, found: Found) -> Value:
     if isinstance(raw, str) and raw.lower() in option.words:
         return raw.lower()
     try:
-        return _within(option, parse(option.kind, raw))
+        value = _within(option, parse(option.kind, raw))
+        return value if option.convert is None else option.convert(value)
     except ValueError as error:
         raise malformed(option, found.place, str(error), raw) from None
+    except UsageError as error:
+        raise UsageError(f"{error.fact} ({found.place})", error.remedy) from None
 
 
 def _within(option: Option, value: Value) -> Value:
@@ -237,18 +234,11 @@ def _content(option: Option, path: str, place: str) -> str:
     return content
 
 
-def _missing(option: Option, file: ConfigFile) -> UsageError:
-    where = (
-        f"'{option.name}:' in {file.path}" if file.path else f"'{option.name}:' in a file given with --config (none was given)"
-    )
-    example = f"for example {option.flag} {option.example}"
-    return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}; {example}")
-
-
-def _unknown_keys(file: ConfigFile) -> Iterator[UsageError]:
+def _unknown_keys(file: ConfigFile, known: Collection[Option]) -> Iterator[UsageError]:
+    keys = [option.name for option in known if option is not CONFIG]
     for key, entry in file.entries.items():
-        if key not in _FILE_KEYS:
-            nearest = difflib.get_close_matches(key, _FILE_KEYS, n=1)
+        if key not in keys:
+            nearest = difflib.get_close_matches(key, keys, n=1)
             remedy = f"did you mean '{nearest[0]}'?" if nearest else "remove it; config.example.yaml lists every key"
             yield UsageError(f"unknown key '{key}' ({file.path}, line {entry.line})", remedy)
 

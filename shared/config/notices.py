@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX
-from pgsluice.shared.config.options import BY_NAME, OPTIONS
+from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
 from pgsluice.shared.config.values import Notice, Values
 
 _TYPING_ERROR = 0.85
 """Similarity (difflib's ratio) from which an unknown variable is taken for a misspelt one."""
 
 
-def notices(values: Values, environment: Mapping[str, str]) -> Iterator[Notice]:
-    """Names and places only, never a value."""
+def notices(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
+    """Names and places only, never a value. ``known`` are the options of all commands."""
     for name, place in values.places.items():
-        if BY_NAME[name].no_effect:
-            yield Notice(name, place, BY_NAME[name].no_effect)
-    yield from _misspelt(environment)
-    yield from _of_pg_flo(values, environment)
+        if values.options[name].no_effect:
+            yield Notice(name, place, values.options[name].no_effect)
+    yield from _misspelt(environment, known)
+    yield from _of_pg_flo(values, environment, known)
 
 
-def _misspelt(environment: Mapping[str, str]) -> Iterator[Notice]:
-    variables = {option.variable for option in OPTIONS}
+def _misspelt(environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
+    variables = {option.variable for option in known}
     for name in sorted(environment):
         ours = PREFIX + name.removeprefix(PG_FLO_PREFIX) if name.startswith(PG_FLO_PREFIX) else name
         if ours.startswith(PREFIX) and ours not in variables and environment[name].strip():
@@ -32,11 +31,11 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[Notice]:
                 yield Notice(name, "environment", f"no such variable; did you mean {nearest[0]}?")
 
 
-def _of_pg_flo(values: Values, environment: Mapping[str, str]) -> Iterator[Notice]:
+def _of_pg_flo(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
     """Those that lost to a variable of ours that says something else, and one notice for all that are read."""
     used = {place for places in values.places.values() for place in places.split(", ")}
     renamed = {}
-    for option in sorted(OPTIONS, key=lambda option: option.name):
+    for option in sorted(known, key=lambda option: option.name):
         theirs = environment.get(option.pg_flo_variable, "").strip()
         if option.pg_flo_variable in used:
             renamed[option.pg_flo_variable] = option.variable

@@ -1,79 +1,148 @@
-"""Settings as typed values, after the command line, the environment and the file were merged and checked.
-
-``shared.config`` makes them; everything else takes them. No field holds a default: defaults stand beside the options.
-Secrets are excluded from ``repr``.
-"""
+"""The settings of every command, each declared with the options it is read from; those of a sink are in its folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pgsluice.shared.config import pg_flo
+from pgsluice.shared.config.connections import CONNECT_TIMEOUT, GROUP, SPARK
+from pgsluice.shared.config.connections import LogSettings as LogSettings
+from pgsluice.shared.config.connections import NatsSettings as NatsSettings
+from pgsluice.shared.config.connections import PostgresSettings as PostgresSettings
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.spark.memory import check_cluster
+from pgsluice.shared.wire.names import check_worker_name
+
+OPERATIONS = ("insert", "update", "delete", "truncate")
+ORIGINS = ("any", "none")
+MODES = ("stream", "copy", "copy-and-stream")
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresSettings:
-    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq."""
-
-    host: str
-    port: int
-    dbname: str
-    user: str
-    password: str = field(repr=False)
-    sslmode: str
-    sslrootcert: str
-    sslcert: str
-    sslkey: str
-
-
-@dataclass(frozen=True, slots=True)
-class NatsSettings:
-    """How to reach NATS. ``url`` may list several servers, separated by commas. ``""`` means "not given"."""
-
-    url: str = field(repr=False)
-    user: str
-    password: str = field(repr=False)
-    token: str = field(repr=False)
-    credentials_file: str
-    tls_ca: str
-    tls_cert: str
-    tls_key: str
+SCHEMA = Option("schema", Kind.TEXT, "Schema of the tables that are named without one", "public", "public")
+TABLES = Option(
+    "tables",
+    Kind.LIST,
+    "Tables to replicate: table, schema.table, schema.* or order_*; all tables of the schema when none is given",
+    "customers,sales.*",
+)
+PUBLICATION = Option(
+    "publication",
+    Kind.TEXT,
+    "Publication that an administrator made, taken as it is (default: one that pgsluice makes)",
+    "shop_changes",
+)
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class StreamSettings:
     """How the group's streams are made. ``max_bytes`` is 0 when nobody chose it."""
 
-    replicas: int
-    placement_tags: tuple[str, ...]
-    max_bytes: int
-    retention_s: float
+    replicas: int = read(
+        Option("stream-replicas", Kind.NUMBER, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
+    )
+    placement_tags: tuple[str, ...] = read(
+        Option("stream-placement-tags", Kind.LIST, "Tags of the NATS servers that hold the streams", "ssd,eu-west")
+    )
+    max_bytes: int = read(
+        Option(
+            "stream-max-bytes",
+            Kind.SIZE,
+            "Most bytes of one stream; when it is full the replicator waits and the source keeps its log (default: its own; "
+            "for a new stream an eighth of what NATS has free, from 256MiB to 10GiB)",
+            "10GiB",
+            minimum=1024 * 1024,
+        )
+    )
+    retention_s: float = read(
+        Option("retention", Kind.DURATION, "How long applied messages stay in the stream for replay", "24h", "24h")
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """``level`` is a ``logging`` level name; ``format`` is "text" or "json"."""
-
-    level: str
-    format: str
-
-
-@dataclass(frozen=True, slots=True)
+@settings
 class CopySettings:
     """How the rows that are there are copied, and whether changes follow (``then_stream``).
 
-    ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``spark`` holds
-    Spark's own settings, as WorkerSettings does. ``recopy`` holds patterns of tables that are copied anew.
+    ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``recopy``
+    holds patterns of tables that are copied again from their first row.
     """
 
-    then_stream: bool
-    workers_per_table: int
-    connections: int
-    range_bytes: int
-    retry_errored: bool
-    recopy: tuple[str, ...]
-    spark: dict[str, str] = field(repr=False)
+    STREAM: ClassVar[Option] = Option(
+        "stream", Kind.SWITCH, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
+    )
+    COPY: ClassVar[Option] = Option("copy", Kind.SWITCH, "Mode: copy the tables as they are, then stop", "false", "false")
+    then_stream: bool = read(
+        Option(
+            "copy-and-stream",
+            Kind.SWITCH,
+            "Mode: copy the tables as they are and replicate every change since",
+            "false",
+            "false",
+        )
+    )
+    workers_per_table: int = read(
+        Option(
+            "max-copy-workers-per-table",
+            Kind.NUMBER,
+            "Tasks that copy one table at the same time",
+            "4",
+            "4",
+            minimum=1,
+            maximum=1024,
+        )
+    )
+    connections: int = read(
+        Option(
+            "max-copy-connections",
+            Kind.NUMBER,
+            "Tasks, each with a connection to the source, that copy at the same time, all tables together",
+            "8",
+            "8",
+            minimum=1,
+            maximum=1024,
+        )
+    )
+    range_bytes: int = read(
+        Option(
+            "copy-range-bytes",
+            Kind.SIZE,
+            "Bytes of a table's pages that one task copies at once",
+            "64MiB",
+            "64MiB",
+            minimum=8 * 1024,
+        )
+    )
+    retry_errored: bool = read(Option("retry-errored", Kind.SWITCH, "Copy tables again whose copy was given up", "true", "false"))
+    recopy: tuple[str, ...] = read(
+        Option(
+            "recopy",
+            Kind.LIST,
+            "Tables to be copied again at this start, into emptied tables (spelled as in tables); give it as a flag, once",
+            "orders",
+        )
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        chosen = [values.named(mode) for mode in MODES if values.switch(mode)]
+        if len(chosen) > 1:
+            yield UsageError(
+                f"several modes are given: {', '.join(chosen)}", "give one of them; a switch is taken back with =false"
+            )
+        if values.given("recopy") and not is_copying(values):
+            yield UsageError(f"{values.named('recopy')} has no meaning without a copy", "give copy-and-stream too, or remove it")
 
 
-@dataclass(frozen=True, slots=True)
+def is_copying(values: Values) -> bool:
+    return values.switch("copy") or values.switch("copy-and-stream")
+
+
+@settings
 class ReplicatorSettings:
     """One replicator. ``copy`` is None when it only streams.
 
@@ -82,70 +151,157 @@ class ReplicatorSettings:
     ``without_copy`` holds patterns of tables that are taken although rows or changes of them are missing at the targets.
     ``until_lsn`` is "" (for ever), "current" or an LSN's text.
     ``connect_timeout_s`` is how long the first session may take to begin. ``origin`` is pgoutput's: "any", or "none" for changes
-    that no replication origin has.
+    that no replication origin has. ``spark`` is for copying, like that of WorkerSettings.
     """
 
-    group: str
-    source: PostgresSettings
-    nats: NatsSettings
-    stream: StreamSettings
-    log: LogSettings
-    schema: str
-    tables: tuple[str, ...]
-    publish: tuple[str, ...]
-    publication: str
-    without_copy: tuple[str, ...]
-    check_interval_s: float
-    origin: str
-    failover: bool
-    slot_timeout_s: float
-    until_lsn: str
-    copy: CopySettings | None
-    connect_timeout_s: float
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    source: PostgresSettings = part(PostgresSettings, database="source")
+    schema: str = read(SCHEMA)
+    tables: tuple[str, ...] = read(TABLES)
+    publish: tuple[str, ...] = read(
+        Option(
+            "publish",
+            Kind.LIST,
+            "Operations to replicate",
+            "insert,update,delete,truncate",
+            "insert,update,delete,truncate",
+            choices=OPERATIONS,
+        )
+    )
+    publication: str = read(PUBLICATION)
+    check_interval_s: float = read(
+        Option(
+            "check-interval",
+            Kind.DURATION,
+            "How often publication and tables at the source are compared with what was replicated before",
+            "60s",
+            "60s",
+            minimum=1,
+        )
+    )
+    origin: str = read(
+        Option(
+            "origin",
+            Kind.TEXT,
+            "Replicate any change, or with 'none' only what no other replication wrote at the source (PostgreSQL 16 or later)",
+            "none",
+            "any",
+            choices=ORIGINS,
+        )
+    )
+    failover: bool = read(
+        Option("failover", Kind.SWITCH, "Make the slot follow a failover to a standby (PostgreSQL 17 or later)", "true", "false")
+    )
+    slot_timeout_s: float = read(
+        Option(
+            "slot-timeout",
+            Kind.DURATION,
+            "How long to wait for transactions that are open in the source when a slot is made",
+            "1h",
+            "10m",
+            minimum=1,
+        )
+    )
+    copy: CopySettings | None = part(CopySettings, when=is_copying)
+    without_copy: tuple[str, ...] = read(
+        Option(
+            "without-copy",
+            Kind.LIST,
+            "Tables to go on with although rows or changes of them are missing at the targets (spelled as in tables)",
+            "orders",
+        )
+    )
+    TRACK_DDL: ClassVar[Option] = Option(
+        "track-ddl", Kind.SWITCH, "Replicate changes of table definitions (not available yet)", "false", "false"
+    )
+    until_lsn: str = read(
+        Option(
+            "until-lsn",
+            Kind.LSN,
+            "Publish up to this place in the write-ahead log and exit; 'current' is where it is now",
+            "current",
+            words=("current",),
+        )
+    )
+    stream: StreamSettings = part(StreamSettings)
+    spark: dict[str, str] = read(SPARK)
+    IGNORED: ClassVar[tuple[Option, ...]] = pg_flo.RETRY_OPTIONS
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        if values.switch("copy") and values.given("until-lsn"):
+            yield UsageError(
+                f"{values.named('until-lsn')} has no meaning with {values.named('copy')}",
+                "remove it, or give copy-and-stream",
+            )
+        if values.switch("track-ddl"):
+            yield UsageError(
+                f"{values.named('track-ddl')} is not available in this version",
+                "remove it and change both tables yourself, the target first",
+            )
+        if is_copying(values):
+            yield from _cluster_problems(values)
 
 
-@dataclass(frozen=True, slots=True)
+def _has_host(values: Values) -> bool:
+    return values.given("host")
+
+
+@settings
 class StatusSettings:
     """What ``pgsluice status`` looks at. ``source`` is None when no source was given: then only the broker is asked."""
 
-    group: str
-    source: PostgresSettings | None
-    nats: NatsSettings
-    log: LogSettings
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    source: PostgresSettings | None = part(PostgresSettings, database="source", when=_has_host)
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class SourceTablesSettings:
     """Which tables of which source a group publishes; ``tables``, ``schema`` and ``publication`` are those of
     ReplicatorSettings."""
 
-    group: str
-    source: PostgresSettings
-    schema: str
-    tables: tuple[str, ...]
-    publication: str
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    source: PostgresSettings = part(PostgresSettings, database="source")
+    schema: str = read(SCHEMA)
+    tables: tuple[str, ...] = read(TABLES)
+    publication: str = read(PUBLICATION)
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class DropSettings:
     """Where ``pgsluice drop`` finds the group's objects; None: what is there stays."""
 
-    group: str
-    source: PostgresSettings | None
-    nats: NatsSettings | None
-    log: LogSettings
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings | None = part(NatsSettings)
+    source: PostgresSettings | None = part(PostgresSettings, database="source")
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class GroupSettings:
     """Where a command finds what a group has in NATS."""
 
-    group: str
-    nats: NatsSettings
-    log: LogSettings
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
 
 
-@dataclass(frozen=True, slots=True)
+@settings
+class SourceGroupSettings:
+    """Where a command finds what a group has at the source."""
+
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    source: PostgresSettings = part(PostgresSettings, database="source")
+
+
+@settings
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
 
@@ -154,65 +310,86 @@ class WorkerSettings:
     ``rules_file`` and ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
     """
 
-    group: str
-    name: str
-    nats: NatsSettings
-    log: LogSettings
-    until_sequence: str
-    batch_messages: int
-    batch_bytes: int
-    rules_file: str
-    routing_file: str
-    max_dead_letters: int
-    spark: dict[str, str] = field(repr=False)
-    connect_timeout_s: float
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    name: str = read(
+        Option(
+            "name",
+            Kind.TEXT,
+            "Name of this worker, which owns its position in the stream (default: its sink's kind)",
+            "postgres",
+            convert=check_worker_name,
+        )
+    )
+    batch_messages: int = read(
+        Option(
+            "batch-size",
+            Kind.NUMBER,
+            "Most stream messages in one micro-batch (a message holds up to 256 KiB of changes)",
+            "8192",
+            "8192",
+            minimum=1,
+            maximum=1_000_000,
+        )
+    )
+    batch_bytes: int = read(
+        Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1)
+    )
+    rules_file: str = read(
+        Option("rules-config", Kind.FILE, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml")
+    )
+    routing_file: str = read(
+        Option("routing-config", Kind.FILE, "Routing file: to which tables, columns and operations", "routing.yaml")
+    )
+    max_dead_letters: int = read(
+        Option(
+            "max-dead-letters",
+            Kind.NUMBER,
+            "Most changes that may be set aside as dead letters; one more stops the worker. 0: stop at the first",
+            "1000",
+            "1000",
+            minimum=0,
+        )
+    )
+    until_sequence: str = read(
+        Option(
+            "until-sequence",
+            Kind.NUMBER,
+            "Apply up to this stream sequence and exit; 'current' is the last one now",
+            "current",
+            minimum=1,
+            words=("current",),
+        )
+    )
+    spark: dict[str, str] = read(SPARK)
+
+    def named(self, default: str) -> WorkerSettings:
+        """The same with a name: ``default`` where none was given."""
+        return self if self.name else replace(self, name=default)
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        return _cluster_problems(values)
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresSinkSettings:
-    """The Postgres sink's own. ``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
-    ``session_replication_role = replica``, as Postgres's own apply worker does. ``sync_sequences``: keep the target's sequences
-    ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
-
-    target: PostgresSettings
-    sync_schema: bool
-    disable_foreign_keys: bool
-    sync_sequences: bool
-    lock_timeout_s: float
+def _cluster_problems(values: Values) -> Iterator[UsageError]:
+    try:
+        check_cluster(values.pairs("spark"))
+    except UsageError as error:
+        yield error
 
 
-@dataclass(frozen=True, slots=True)
-class FileSinkSettings:
-    """The file sink's own. ``format`` is "json", "pg-flo" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in
-    progress is finished when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT
-    too."""
-
-    directory: str
-    format: str
-    compression: str
-    rotate_bytes: int
-    rotate_age_s: float
-    transactions: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSinkSettings:
-    """The webhook sink's own. ``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
-
-    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
-    commits too. ``shape`` of an object is "json" or "pg-flo".
-    """
-
-    url: str = field(repr=False)
-    format: str
-    batch_size: int
-    batch_bytes: int
-    connections: int
-    timeout_s: float
-    secret: str = field(repr=False)
-    token: str = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    ca_file: str
-    allow_hosts: tuple[str, ...]
-    transactions: bool
-    shape: str
+COMMANDS: dict[str, type[Any]] = {
+    "replicator": ReplicatorSettings,
+    "status": StatusSettings,
+    "drop": DropSettings,
+    "rules": SourceTablesSettings,
+    "dead": GroupSettings,
+    "forget": GroupSettings,
+    "drop --nats-only": GroupSettings,
+    "drop --source-only": SourceGroupSettings,
+    "worker": WorkerSettings,
+}
+"""What each command reads; a sink reads its own settings beside those of ``worker``."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pgsluice.shared.config.kinds import Value
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,41 +25,64 @@ class Notice:
 class Values:
     """Values by option name. An option that was not given and has no default is absent. Never shown: secrets are among them.
 
-    ``places`` says where each came from, in words for people.
+    ``places`` says where each came from, in words for people. ``options`` are those that the command reads, ``file`` is the
+    path of the configuration file, "" without one. Every name that the methods take is one behind ``prefix``.
     """
 
     values: Mapping[str, Value] = field(repr=False)
     places: Mapping[str, str]
+    options: Mapping[str, Option] = field(repr=False)
+    file: str
+    prefix: str = ""
+
+    def under(self, prefix: str) -> Values:
+        """The same values, for one who leaves ``prefix`` out of their names."""
+        return replace(self, prefix=self.prefix + prefix)
 
     def given(self, name: str) -> bool:
-        return name in self.values
+        return self.prefix + name in self.values
+
+    def get(self, name: str, absent: Value) -> Value:
+        return self.values.get(self.prefix + name, absent)
+
+    def place(self, name: str) -> str:
+        return self.places[self.prefix + name]
+
+    def named(self, name: str) -> str:
+        """An option and where its value came from, as the beginning of a sentence."""
+        return f"{self.prefix}{name} ({self.place(name)})"
 
     def text(self, name: str) -> str:
         """Empty when absent. A number comes as its digits, because an option may take words beside numbers."""
-        return str(self.values.get(name, ""))
+        return str(self.get(name, ""))
 
     def number(self, name: str) -> int:
-        value = self.values[name]
+        value = self.values[self.prefix + name]
         assert isinstance(value, int)
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = self.values[name]
-        assert isinstance(value, float)
         return value
 
     def switch(self, name: str) -> bool:
         """False when absent."""
-        return self.values.get(name) is True
+        return self.get(name, False) is True
 
     def names(self, name: str) -> tuple[str, ...]:
         """Empty when absent."""
-        value = self.values.get(name, ())
+        value = self.get(name, ())
         assert isinstance(value, tuple)
         return value
 
     def pairs(self, name: str) -> dict[str, str]:
         """Empty when absent."""
-        value = self.values.get(name, {})
+        value = self.get(name, {})
         assert isinstance(value, dict)
         return value
+
+    def missing(self, name: str) -> UsageError:
+        """The error for an option that must be given."""
+        return missing_option(self.options[self.prefix + name], self.file)
+
+
+def missing_option(option: Option, file: str) -> UsageError:
+    where = f"'{option.name}:' in {file}" if file else f"'{option.name}:' in a file given with --config (none was given)"
+    example = f"for example {option.flag} {option.example}"
+    return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}; {example}")

@@ -19,7 +19,7 @@ from tests.servers.child import free_port
 
 
 def settings(replication: Group) -> DropSettings:
-    return DropSettings(replication.name, replication.source.settings, replication.nats, replication.settings().log)
+    return DropSettings(replication.name, replication.settings().log, replication.nats, replication.source.settings)
 
 
 def source_objects(replication: Group) -> tuple[int, int]:

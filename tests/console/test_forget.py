@@ -37,7 +37,7 @@ T = TypeVar("T")
 @pytest.fixture
 def settings(nats_server: NatsServer, group: str) -> GroupSettings:
     """A group whose worker ``gone`` applied nothing of three messages, and whose worker ``other`` applied all."""
-    settings = GroupSettings(group, nats_server.settings(), LogSettings("INFO", "text"))
+    settings = GroupSettings(group, LogSettings("INFO", "text"), nats_server.settings())
 
     async def make(client: Client) -> None:
         names = GroupNames(group)
@@ -116,7 +116,7 @@ def test_unknown_workers_and_groups_are_refused_with_the_ones_there_are(settings
     with pytest.raises(UsageError, match=r"no worker 'gnoe'.*gone, other"):
         run(settings, "gnoe", dead_letters=False)
     with pytest.raises(UsageError, match=f"never been started.*{settings.group}"):
-        run(GroupSettings("mistyped", settings.nats, settings.log), "gone", dead_letters=False)
+        run(GroupSettings("mistyped", settings.log, settings.nats), "gone", dead_letters=False)
 
 
 @pytest.mark.parametrize("dead_letters", [False, True])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,9 +16,18 @@ import pytest
 from pgsluice.console.flags import load_values, takes
 from pgsluice.console.program import INTERRUPTED, program, run
 from pgsluice.shared import config
-from pgsluice.shared.config.options import Role, options_of
+from pgsluice.shared.config.settings import (
+    DropSettings,
+    GroupSettings,
+    ReplicatorSettings,
+    SourceTablesSettings,
+    StatusSettings,
+    WorkerSettings,
+)
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError, WireError
-from tests.configuration import REQUIRED
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
+from tests.configuration import REQUIRED, Readers
 
 REPOSITORY = Path(__file__).parents[2]
 HELP_DEADLINE_S = 0.3
@@ -105,25 +115,25 @@ def test_help_of_the_program_lists_every_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "roles"),
+    ("arguments", "readers"),
     [
-        (["replicator"], (Role.REPLICATOR,)),
-        (["status"], (Role.STATUS,)),
-        (["drop"], (Role.DROP,)),
-        (["forget"], (Role.FORGET,)),
-        (["rules", "check"], (Role.RULES,)),
-        (["worker"], (Role.WORKER,)),
-        (["worker", "stdout"], (Role.WORKER, Role.STDOUT)),
-        (["worker", "postgres"], (Role.WORKER, Role.POSTGRES)),
+        (["replicator"], (ReplicatorSettings,)),
+        (["status"], (StatusSettings,)),
+        (["drop"], (DropSettings,)),
+        (["forget"], (GroupSettings,)),
+        (["rules", "check"], (SourceTablesSettings,)),
+        (["worker"], (WorkerSettings,)),
+        (["worker", "stdout"], (WorkerSettings, StdoutSinkSettings)),
+        (["worker", "postgres"], (WorkerSettings, PostgresSinkSettings)),
     ],
 )
 def test_help_of_a_command_lists_its_options_and_no_secret(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], roles: tuple[Role, ...]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], readers: Readers
 ) -> None:
     monkeypatch.setenv("PGSLUICE_PASSWORD", "hunter2")
     assert run([*arguments, "--help"]) == 0
     page = capsys.readouterr().out
-    assert [option.flag for option in options_of(*roles) if f" {option.flag} " not in page] == []
+    assert [option.flag for option in config.options_of(*readers) if f" {option.flag} " not in page] == []
     assert "hunter2" not in page
 
 
@@ -241,20 +251,20 @@ def test_the_last_line_is_json_when_the_log_is(tmp_path: Path) -> None:
     assert json.loads(ended.stderr)["exit_code"] == 2
 
 
-def loaded(arguments: list[str], *roles: Role) -> config.Values:
-    """What a command with ``roles`` loads from ``arguments``, in a group and a program that take options too."""
+def loaded(arguments: list[str], *settings: type[Any]) -> config.Values:
+    """What a command with ``settings`` loads from ``arguments``, in a group and a program that take options too."""
     found: list[config.Values] = []
 
     @click.group()
-    @takes(Role.WORKER)
+    @takes(WorkerSettings)
     def outer() -> None:
         pass
 
     @outer.command()
-    @takes(*roles)
+    @takes(*settings)
     @click.pass_context
     def inner(context: click.Context) -> None:
-        found.append(load_values(context, *roles))
+        found.append(load_values(context, *settings))
 
     program.add_command(outer)
     try:
@@ -268,7 +278,7 @@ def test_options_can_stand_before_and_behind_the_command_and_the_nearest_wins(tm
     path = tmp_path / "pgsluice.yaml"
     path.write_text("nats-url: nats\ngroup: from-file\n")
     arguments = ["--config", str(path), "outer", "--group=of-group", "--name=first", "inner", "--name=second"]
-    values = loaded(arguments, Role.WORKER, Role.STDOUT)
+    values = loaded(arguments, WorkerSettings, StdoutSinkSettings)
     assert (values.text("group"), values.text("name"), values.text("nats-url")) == ("of-group", "second", "nats://nats")
 
 
@@ -283,21 +293,21 @@ def test_options_can_stand_before_and_behind_the_command_and_the_nearest_wins(tm
     ],
 )
 def test_the_value_of_a_switch_can_be_left_out(given: list[str], value: bool) -> None:
-    assert loaded(["outer", "inner", *given, *flags()], Role.REPLICATOR).switch("failover") is value
+    assert loaded(["outer", "inner", *given, *flags()], ReplicatorSettings).switch("failover") is value
 
 
 def test_lists_and_pairs_can_be_repeated() -> None:
-    values = loaded(["outer", "inner", "--tables", "a,b", "--tables", "c", *flags()], Role.REPLICATOR)
+    values = loaded(["outer", "inner", "--tables", "a,b", "--tables", "c", *flags()], ReplicatorSettings)
     assert values.names("tables") == ("a", "b", "c")
     given = ["--group=g", "--nats-url=n", "--spark", "master=local[2]", "--spark", "spark.x=a,b=c"]
-    assert loaded(["outer", "inner", *given], Role.WORKER).pairs("spark") == {"spark.master": "local[2]", "spark.x": "a,b=c"}
+    assert loaded(["outer", "inner", *given], WorkerSettings).pairs("spark") == {"spark.master": "local[2]", "spark.x": "a,b=c"}
 
 
 def test_an_empty_flag_counts_as_not_given() -> None:
-    assert loaded(["outer", "inner", "--schema=", *flags()], Role.REPLICATOR).text("schema") == "public"
+    assert loaded(["outer", "inner", "--schema=", *flags()], ReplicatorSettings).text("schema") == "public"
 
 
 def test_what_has_no_effect_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PGSLUICE_SCHEMMA", "x")
-    loaded(["outer", "inner", *flags()], Role.REPLICATOR)
+    loaded(["outer", "inner", *flags()], ReplicatorSettings)
     assert "a setting has no effect  name=PGSLUICE_SCHEMMA" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from tests.servers.child import free_port
 
 
 def settings(replication: Group, source: PostgresSettings | None) -> StatusSettings:
-    return StatusSettings(replication.name, source, replication.nats, replication.settings().log)
+    return StatusSettings(replication.name, replication.settings().log, replication.nats, source)
 
 
 def status(replication: Group, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ COPY = CopySettings(
     range_bytes=1 << 20,
     retry_errored=False,
     recopy=(),
-    spark={"spark.master": "local[1]"},
 )
 
 

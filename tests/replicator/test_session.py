@@ -200,7 +200,7 @@ def test_groups_whose_names_differ_in_dashes_only_are_refused(replication: Group
 
 def test_drop_removes_everything_and_may_be_repeated(replication: Group) -> None:
     replication.replicate()
-    settings = DropSettings(replication.name, replication.source.settings, replication.nats, replication.settings().log)
+    settings = DropSettings(replication.name, replication.settings().log, replication.nats, replication.source.settings)
     with pytest.raises(UsageError, match="belongs to group"):
         drop(replace(settings, group=replication.name.replace("-", "_")))
     drop(settings)

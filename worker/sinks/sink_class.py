@@ -33,10 +33,10 @@ def default_name(sink_class: str) -> str:
     return sink_class.rpartition(":")[2].lower().strip("_")
 
 
-def load_sink(name: str, settings: WorkerSettings, options: Mapping[str, str]) -> Sink:
+def load_sink(name: str, worker: WorkerSettings, options: Mapping[str, str]) -> Sink:
     """The sink that the class makes. Raises UsageError when ``name`` names none; what the class raises passes through."""
     _share_path_with_tasks()
-    sink = _find(name)(settings, options)
+    sink = _find(name)(worker, options)
     missing = [method for method in _METHODS if not callable(getattr(sink, method, None))]
     if not isinstance(getattr(sink, "delivery", None), Delivery):
         missing.append("delivery")

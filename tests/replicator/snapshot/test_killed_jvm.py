@@ -20,7 +20,6 @@ COPY = CopySettings(
     range_bytes=1 << 16,
     retry_errored=False,
     recopy=(),
-    spark={"spark.master": "local[1]"},
 )
 
 

@@ -131,7 +131,7 @@ class Place:
         return ChangeStream(self.client, GroupNames(self.group))
 
     async def status(self) -> None:
-        settings = StatusSettings(self.group, None, self.nats.settings(), LogSettings("INFO", "text"))
+        settings = StatusSettings(self.group, LogSettings("INFO", "text"), self.nats.settings(), None)
         await asyncio.to_thread(status.run, settings, as_json=True)
 
     async def position(self) -> None:
@@ -147,7 +147,7 @@ class Place:
         await lease.release()
 
     async def forget(self) -> None:
-        settings = GroupSettings(self.group, self.nats.settings(), LogSettings("INFO", "text"))
+        settings = GroupSettings(self.group, LogSettings("INFO", "text"), self.nats.settings())
         await asyncio.to_thread(forget, settings, "w", dead_letters=False)
 
     async def halt(self) -> None:

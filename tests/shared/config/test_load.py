@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pgsluice.shared import config
-from pgsluice.shared.config.options import OPTIONS, Option, Role
+from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import (
-    FileSinkSettings,
+    DropSettings,
     LogSettings,
     NatsSettings,
     PostgresSettings,
+    ReplicatorSettings,
+    SourceTablesSettings,
+    StatusSettings,
     StreamSettings,
-    WebhookSinkSettings,
+    WorkerSettings,
 )
 from pgsluice.shared.errors import UsageError
-from tests.configuration import case_name, load, roles_of, yaml_file
+from pgsluice.worker.sinks.file.options import FileSinkSettings
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
+from tests.configuration import OPTIONS, Readers, case_name, load, load_from, readers_of, yaml_file
 
 
 def test_a_configuration_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"config '.*/absent.yaml' \(--config\) is not there \(no such file\): "):
-        config.load({"config": str(tmp_path / "absent.yaml")}, {}, Role.STATUS)
+        load_from({"config": str(tmp_path / "absent.yaml")}, {}, StatusSettings)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ def test_a_configuration_file_that_is_not_there_is_an_error(tmp_path: Path) -> N
 )
 def test_a_spark_setting_that_cannot_be_meant_is_refused(tmp_path: Path, mapping: str, reason: str) -> None:
     with pytest.raises(UsageError, match="spark") as raised:
-        load(tmp_path, f"spark: {mapping}\n", Role.WORKER)
+        load(tmp_path, f"spark: {mapping}\n", WorkerSettings)
     assert reason in str(raised.value)
     assert "line 9" in str(raised.value)
 
@@ -55,92 +59,96 @@ AUTHENTICATED = "spark.authenticate: true"
 )
 def test_a_cluster_that_would_give_passwords_to_the_network_is_refused(tmp_path: Path, master: str, settings: str) -> None:
     mapping = f'spark: {{master: "{master}"{settings}}}\n'
-    for roles in ((Role.WORKER,), (Role.WORKER, Role.POSTGRES)):
+    for readers in ((WorkerSettings,), (WorkerSettings, PostgresSinkSettings)):
         with pytest.raises(UsageError) as raised:
-            load(tmp_path, mapping, *roles)
+            load(tmp_path, mapping, *readers)
         assert f"spark.master {master} runs tasks over the network without" in str(raised.value)
         assert "set spark.authenticate: true" in str(raised.value)
         assert "spark.network.crypto.enabled: true" in str(raised.value)
         assert ("spark.authenticate.secret" in str(raised.value)) is not master.startswith(("yarn", "k8s"))
     with pytest.raises(UsageError, match=r"spark\.master"):
-        load(tmp_path, mapping + "copy-and-stream: true\n", Role.REPLICATOR)
-    load(tmp_path, mapping, Role.REPLICATOR)  # it does not start Spark
+        load(tmp_path, mapping + "copy-and-stream: true\n", ReplicatorSettings)
+    load(tmp_path, mapping, ReplicatorSettings)  # it does not start Spark
 
 
 @pytest.mark.parametrize("encryption", ["spark.network.crypto.enabled", "spark.ssl.rpc.enabled"])
 @pytest.mark.parametrize("master", CLUSTERS)
 def test_a_cluster_that_authenticates_and_encrypts_is_accepted(tmp_path: Path, master: str, encryption: str) -> None:
-    load(tmp_path, f'spark: {{master: "{master}", {AUTHENTICATED}, {encryption}: true}}\n', Role.WORKER)
+    load(tmp_path, f'spark: {{master: "{master}", {AUTHENTICATED}, {encryption}: true}}\n', WorkerSettings)
 
 
 @pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 4]"])
 def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
-    load(tmp_path, f'spark: {{master: "{master}"}}\n', Role.WORKER)
+    load(tmp_path, f'spark: {{master: "{master}"}}\n', WorkerSettings)
 
 
 @pytest.mark.parametrize(
-    ("content", "roles", "message"),
+    ("content", "readers", "message"),
     [
-        ("tabels: a\n", (Role.REPLICATOR,), "unknown key 'tabels' ({file}, line 9): did you mean 'tables'?"),
-        ("nats_url: a\n", (Role.REPLICATOR,), "unknown key 'nats_url' ({file}, line 9): did you mean 'nats-url'?"),
-        ("zzz: a\n", (Role.STATUS,), "unknown key 'zzz' ({file}, line 9): remove it; config.example.yaml lists every key"),
-        ("config: a\n", (Role.STATUS,), "unknown key 'config' ({file}, line 9): "),
-        ("port: abc\n", (Role.STATUS,), "port 'abc' ({file}, line 9) is not a whole number: write it like 5432"),
-        ("port: 70000\n", (Role.STATUS,), "port '70000' ({file}, line 9) is not from 1 to 65535: write it like 5432"),
-        ("port: [1]\n", (Role.STATUS,), "port ({file}, line 9) is a list, but one value is needed: write it like 5432"),
-        ("port: {a: 1}\n", (Role.STATUS,), "port ({file}, line 9) is a mapping, but one value is needed: write it like 5432"),
+        ("tabels: a\n", (ReplicatorSettings,), "unknown key 'tabels' ({file}, line 9): did you mean 'tables'?"),
+        ("nats_url: a\n", (ReplicatorSettings,), "unknown key 'nats_url' ({file}, line 9): did you mean 'nats-url'?"),
+        ("zzz: a\n", (StatusSettings,), "unknown key 'zzz' ({file}, line 9): remove it; config.example.yaml lists every key"),
+        ("config: a\n", (StatusSettings,), "unknown key 'config' ({file}, line 9): "),
+        ("port: abc\n", (StatusSettings,), "port 'abc' ({file}, line 9) is not a whole number: write it like 5432"),
+        ("port: 70000\n", (StatusSettings,), "port '70000' ({file}, line 9) is not from 1 to 65535: write it like 5432"),
+        ("port: [1]\n", (StatusSettings,), "port ({file}, line 9) is a list, but one value is needed: write it like 5432"),
+        ("port: {a: 1}\n", (StatusSettings,), "port ({file}, line 9) is a mapping, but one value is needed: write it like 5432"),
         (
             "tables: [[a]]\n",
-            (Role.REPLICATOR,),
+            (ReplicatorSettings,),
             "{file}, line 9: tables is nested deeper than one level: see config.example.yaml",
         ),
-        ("failover: perhaps\n", (Role.REPLICATOR,), "failover 'perhaps' ({file}, line 9) is neither true nor false: "),
+        ("failover: perhaps\n", (ReplicatorSettings,), "failover 'perhaps' ({file}, line 9) is neither true nor false: "),
         (
             "publish: [insert, merge]\n",
-            (Role.REPLICATOR,),
+            (ReplicatorSettings,),
             "publish ({file}, line 9) is not one of insert, update, delete, truncate: ",
         ),
         (
             "file-output-dir: out\nformat: parquet\ntransactions: true\n",
-            (Role.WORKER, Role.FILE),
+            (WorkerSettings, FileSinkSettings),
             "transactions ({file}, line 11) has no meaning with format: parquet ({file}, line 10): remove it: ",
         ),
         (
             "format: pg-flo\ntransactions: true\n",
-            (Role.WORKER, Role.STDOUT),
+            (WorkerSettings, StdoutSinkSettings),
             "transactions ({file}, line 10) has no meaning with format: pg-flo ({file}, line 9): remove it: every line ",
         ),
-        ("sslmode: always\n", (Role.STATUS,), "sslmode 'always' ({file}, line 9) is not one of disable, allow, "),
-        ("stream-max-bytes: 10G\n", (Role.REPLICATOR,), "stream-max-bytes '10G' ({file}, line 9) is not a size "),
-        ("stream-max-bytes: 1KiB\n", (Role.REPLICATOR,), "stream-max-bytes '1KiB' ({file}, line 9) is not 1048576 or more: "),
-        ("retention: 24\n", (Role.REPLICATOR,), "retention '24' ({file}, line 9) is not a duration "),
-        ("until-lsn: soon\n", (Role.REPLICATOR,), "until-lsn 'soon' ({file}, line 9) is not an LSN "),
-        ("until-sequence: 0\n", (Role.WORKER,), "until-sequence '0' ({file}, line 9) is not 1 or more: write it like current"),
-        ("batch-size: many\n", (Role.WORKER,), "batch-size 'many' ({file}, line 9) is not a whole number: write it like 8192"),
-        ("sslcert: /nowhere\n", (Role.STATUS,), "sslcert '/nowhere' ({file}, line 9) is not there (no such file): "),
-        ("password: ${PGSLUICE_NOWHERE}\n", (Role.STATUS,), "password ({file}, line 9) refers to the environment variable "),
-        ("schema: ${1}\n", (Role.REPLICATOR,), "schema ({file}, line 9) holds a '${' that is not ${NAME} or ${NAME:-text}: "),
-        ("host: again\n", (Role.STATUS,), "{file}, line 9: host is there twice: remove it here or in line 3"),
-        ("name: My Worker\n", (Role.WORKER,), "worker name 'My Worker' is not valid ({file}, line 9): use 1 to 40 lower-case "),
+        ("sslmode: always\n", (StatusSettings,), "sslmode 'always' ({file}, line 9) is not one of disable, allow, "),
+        ("stream-max-bytes: 10G\n", (ReplicatorSettings,), "stream-max-bytes '10G' ({file}, line 9) is not a size "),
+        ("stream-max-bytes: 1KiB\n", (ReplicatorSettings,), "stream-max-bytes '1KiB' ({file}, line 9) is not 1048576 or more: "),
+        ("retention: 24\n", (ReplicatorSettings,), "retention '24' ({file}, line 9) is not a duration "),
+        ("until-lsn: soon\n", (ReplicatorSettings,), "until-lsn 'soon' ({file}, line 9) is not an LSN "),
+        ("until-sequence: 0\n", (WorkerSettings,), "until-sequence '0' ({file}, line 9) is not 1 or more: write it like current"),
+        ("batch-size: many\n", (WorkerSettings,), "batch-size 'many' ({file}, line 9) is not a whole number: write it like 8192"),
+        ("sslcert: /nowhere\n", (StatusSettings,), "sslcert '/nowhere' ({file}, line 9) is not there (no such file): "),
+        ("password: ${PGSLUICE_NOWHERE}\n", (StatusSettings,), "password ({file}, line 9) refers to the environment variable "),
+        ("schema: ${1}\n", (ReplicatorSettings,), "schema ({file}, line 9) holds a '${' that is not ${NAME} or ${NAME:-text}: "),
+        ("host: again\n", (StatusSettings,), "{file}, line 9: host is there twice: remove it here or in line 3"),
+        (
+            "name: My Worker\n",
+            (WorkerSettings,),
+            "worker name 'My Worker' is not valid ({file}, line 9): use 1 to 40 lower-case ",
+        ),
         (
             "sslkey: /dev/null\n",
-            (Role.STATUS,),
+            (StatusSettings,),
             "sslkey is given ({file}, line 9) without sslcert: give sslcert too, or remove sslkey",
         ),
-        ("nats-user: a\n", (Role.STATUS,), "nats-password is not set: "),
-        ("nats-token: a\nnats-user: b\nnats-password: c\n", (Role.STATUS,), "nats-user and nats-token are both given: "),
+        ("nats-user: a\n", (StatusSettings,), "nats-password is not set: "),
+        ("nats-token: a\nnats-user: b\nnats-password: c\n", (StatusSettings,), "nats-user and nats-token are both given: "),
         (
             "stream: true\ncopy: true\n",
-            (Role.REPLICATOR,),
+            (ReplicatorSettings,),
             "several modes are given: stream ({file}, line 9), copy ({file}, line 10): give one of them; ",
         ),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_key_the_place_and_the_remedy(
-    tmp_path: Path, content: str, roles: tuple[Role, ...], message: str
+    tmp_path: Path, content: str, readers: Readers, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        load(tmp_path, content, *roles)
+        load(tmp_path, content, *readers)
     expected = message.replace("{file}", str(tmp_path / "pgsluice.yaml"))
     assert str(raised.value).startswith(expected)
     assert "\n" not in str(raised.value)
@@ -149,12 +157,12 @@ def test_a_mistake_is_one_sentence_with_the_key_the_place_and_the_remedy(
 
 def test_a_group_with_a_space_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"group 'my orders' is not a valid name \(--group\): use 1 to 40 lower-case letters"):
-        load(tmp_path, "", Role.STATUS, group="my orders")
+        load(tmp_path, "", StatusSettings, group="my orders")
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
-        load(tmp_path, "port: x\ntabels: y\ncopy: true\nstream: true\n", Role.REPLICATOR, sslmode="z")
+        load(tmp_path, "port: x\ntabels: y\ncopy: true\nstream: true\n", ReplicatorSettings, sslmode="z")
     lines = str(raised.value).splitlines()
     assert lines[0] == "the configuration has 4 mistakes: correct each of these"
     assert [line.split(" (")[0] for line in lines[1:]] == [
@@ -170,11 +178,11 @@ SECRETS = [option for option in OPTIONS if option.secret]
 
 @pytest.mark.parametrize("option", SECRETS, ids=case_name)
 def test_a_secret_is_in_no_error(tmp_path: Path, option: Option) -> None:
-    roles = roles_of(option)
+    readers = readers_of(option)
     for raw in ("http://u:hunter2@host", "[http://u:hunter2@host]", "{a: hunter2}", "hunter2${", "hunter2${PGSLUICE_NOWHERE}"):
         path = yaml_file(tmp_path, {option.name: f"'{raw}'" if raw.startswith("hunter2") else raw, "port": "x", "zzz": "1"})
         with pytest.raises(UsageError) as raised:
-            config.load({"config": path}, {}, *roles)
+            load_from({"config": path}, {}, *readers)
         assert "hunter2" not in str(raised.value)
         assert "hunter2" not in repr(raised.value)
 
@@ -182,27 +190,26 @@ def test_a_secret_is_in_no_error(tmp_path: Path, option: Option) -> None:
 def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
     content = "".join(f"{option.name}: hunter2\n" for option in SECRETS if option.name not in ("nats-url", "nats-token"))
     content = content.replace("nats-url: hunter2\n", "") + "nats-user: u\nspark: {spark.hadoop.fs.s3a.secret.key: hunter2}\n"
-    for roles in ((Role.REPLICATOR,), (Role.STATUS,), (Role.DROP,), (Role.RULES,), (Role.WORKER, Role.POSTGRES)):
-        values = load(tmp_path, content, *roles, nats_url="nats://u:hunter2@host")
+    for readers in (
+        (ReplicatorSettings,),
+        (StatusSettings,),
+        (DropSettings,),
+        (SourceTablesSettings,),
+        (WorkerSettings, PostgresSinkSettings),
+    ):
+        values = load(tmp_path, content, *readers, nats_url="nats://u:hunter2@host")
         assert "hunter2" in str(dict(values.values))
         assert "hunter2" not in repr(values)
-        produce: dict[Role, Callable[[config.Values], object]] = {
-            Role.REPLICATOR: config.replicator_settings,
-            Role.STATUS: config.status_settings,
-            Role.DROP: functools.partial(config.drop_settings, source=True, nats=True),
-            Role.RULES: config.source_tables_settings,
-        }
-        if Role.WORKER in roles:
-            assert "hunter2" not in repr((config.worker_settings(values, "postgres"), config.postgres_sink_settings(values)))
-        else:
-            assert "hunter2" not in repr(produce[roles[0]](values))
+        assert "hunter2" not in repr([config.make(settings, values) for settings in readers])
 
 
 def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
     content = (
         "tables: [a, sales.*]\npublish: INSERT update\nfailover: on\nretention: 1h\nstream-placement-tags: x\nsslmode: require\n"
     )
-    settings = config.replicator_settings(load(tmp_path, content, Role.REPLICATOR, until_lsn="Current", password="secret"))
+    settings = config.make(
+        ReplicatorSettings, load(tmp_path, content, ReplicatorSettings, until_lsn="Current", password="secret")
+    )
     assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "")
     assert settings.nats == NatsSettings("nats://nats:4222", "", "", "", "", "", "", "")
     assert settings.stream == StreamSettings(1, ("x",), 0, 3600.0)
@@ -213,9 +220,13 @@ def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
 
 def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:
     values = load(
-        tmp_path, "batch-bytes: 1MiB\nlog-format: json\nlog-level: DEBUG\n", Role.WORKER, Role.POSTGRES, until_sequence="017"
+        tmp_path,
+        "batch-bytes: 1MiB\nlog-format: json\nlog-level: DEBUG\n",
+        WorkerSettings,
+        PostgresSinkSettings,
+        until_sequence="017",
     )
-    settings = config.worker_settings(values, "postgres")
+    settings = config.make(WorkerSettings, values).named("postgres")
     assert (settings.name, settings.until_sequence, settings.batch_messages, settings.batch_bytes) == (
         "postgres",
         "17",
@@ -224,80 +235,39 @@ def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:
     )
     assert settings.log == LogSettings("DEBUG", "json")
     assert settings.spark == {}
-    sink_settings = config.postgres_sink_settings(values)
+    sink_settings = config.make(PostgresSinkSettings, values)
     assert sink_settings.target == PostgresSettings("target", 5432, "warehouse", "loader", "", "", "", "", "")
     assert (sink_settings.sync_schema, sink_settings.disable_foreign_keys) == (True, False)
 
 
-def test_settings_of_the_file_sink_hold_what_was_given(tmp_path: Path) -> None:
-    lines = config.file_sink_settings(load(tmp_path, "file-output-dir: out\n", Role.WORKER, Role.FILE))
-    assert lines == FileSinkSettings(str(Path.cwd() / "out"), "json", "none", 100_000_000, 3600.0, transactions=False)
-    values = load(tmp_path, "file-output-dir: ~/out\nformat: parquet\n", Role.WORKER, Role.FILE)
-    rows = config.file_sink_settings(values)
-    assert (rows.directory, rows.format, rows.compression) == (str(Path.home() / "out"), "parquet", "zstd")
-
-
-def test_a_format_of_files_is_not_minded_by_others_in_a_file_that_serves_all(tmp_path: Path) -> None:
-    for role in (Role.STDOUT, Role.WEBHOOK):
-        needed = "webhook-url: https://a/b\n"
-        assert config.line_shape(load(tmp_path, f"format: parquet\n{needed}", Role.WORKER, role)) == "json"
-        assert config.line_shape(load(tmp_path, f"format: pg-flo\n{needed}", Role.WORKER, role)) == "pg-flo"
-        with pytest.raises(UsageError, match=r"format 'parquet' \(--format\) is of files alone: write json or pg-flo"):
-            load(tmp_path, needed, Role.WORKER, role, format="parquet")
-
-
-def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> None:
-    content = (
-        "webhook-url: https://a/b\nwebhook-format: lines\nwebhook-timeout: 5s\nwebhook-token: t\nwebhook-headers: {X-A: b}\n"
-        "webhook-allow-hosts: [a, 10.0.0.0/8]\n"
-    )
-    settings = config.webhook_sink_settings(load(tmp_path, content, Role.WORKER, Role.WEBHOOK))
-    assert settings == WebhookSinkSettings(
-        url="https://a/b",
-        format="lines",
-        batch_size=1000,
-        batch_bytes=1 << 20,
-        connections=8,
-        timeout_s=5.0,
-        secret="",
-        token="t",
-        headers={"X-A": "b"},
-        ca_file="",
-        allow_hosts=("a", "10.0.0.0/8"),
-        transactions=False,
-        shape="json",
-    )
-    assert "https://a/b" not in repr(settings)
-
-
 def test_a_worker_keeps_the_name_it_was_given(tmp_path: Path) -> None:
-    assert config.worker_settings(load(tmp_path, "name: second\n", Role.WORKER), "stdout").name == "second"
+    assert config.make(WorkerSettings, load(tmp_path, "name: second\n", WorkerSettings)).named("stdout").name == "second"
 
 
 def test_status_needs_no_source_but_a_source_must_be_whole(tmp_path: Path) -> None:
     broker_only = {"config": yaml_file(tmp_path, {"group": "orders", "nats-url": "nats"})}
-    assert config.status_settings(config.load(broker_only, {}, Role.STATUS)).source is None
+    assert config.make(StatusSettings, load_from(broker_only, {}, StatusSettings)).source is None
     with pytest.raises(UsageError, match="dbname is not set") as raised:
-        config.load(broker_only, {"PGSLUICE_HOST": "db"}, Role.STATUS)
+        load_from(broker_only, {"PGSLUICE_HOST": "db"}, StatusSettings)
     assert "user is not set" in str(raised.value)
-    assert config.status_settings(load(tmp_path, "", Role.STATUS)).source is not None
+    assert config.make(StatusSettings, load(tmp_path, "", StatusSettings)).source is not None
 
 
 def test_what_has_no_effect_is_noticed(tmp_path: Path) -> None:
-    values = load(tmp_path, "source-host: old\n", Role.WORKER, Role.POSTGRES)
+    values = load(tmp_path, "source-host: old\n", WorkerSettings, PostgresSinkSettings)
     environment = {"PGSLUICE_GRUOP": "x", "PGSLUICE_SOMETHING_ELSE": "x", "PGSLUICE_HOST": "x", "HOME": "x"}
-    noticed = [(notice.name, notice.place) for notice in config.notices(values, environment)]
+    noticed = [(notice.name, notice.place) for notice in config.notices(values, environment, OPTIONS)]
     assert noticed == [("source-host", f"{tmp_path}/pgsluice.yaml, line 9"), ("PGSLUICE_GRUOP", "environment")]
 
 
 def test_a_file_of_pg_flo_loads_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "pg-flo.yaml"
     path.write_text(PG_FLO_FILE)
-    replicator = config.replicator_settings(config.load({"config": str(path)}, {}, Role.REPLICATOR))
+    replicator = config.make(ReplicatorSettings, load_from({"config": str(path)}, {}, ReplicatorSettings))
     assert (replicator.source.host, replicator.tables, replicator.schema) == ("localhost", ("users", "orders"), "public")
-    worker = config.load({"config": str(path)}, {}, Role.WORKER, Role.POSTGRES)
-    assert config.postgres_sink_settings(worker).sync_schema is False
-    assert config.worker_settings(worker, "postgres").batch_messages == 1000
+    worker = load_from({"config": str(path)}, {}, WorkerSettings, PostgresSinkSettings)
+    assert config.make(PostgresSinkSettings, worker).sync_schema is False
+    assert config.make(WorkerSettings, worker).named("postgres").batch_messages == 1000
 
 
 PG_FLO_FILE = """\

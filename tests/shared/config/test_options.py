@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 
 from pgsluice.shared import config
 from pgsluice.shared.config.kinds import Kind, parse, parse_flag_pairs
-from pgsluice.shared.config.options import BY_NAME, OPTIONS, Option, Role, options_of
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.settings import DropSettings, ReplicatorSettings, SourceTablesSettings, StatusSettings, WorkerSettings
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
+from tests.configuration import BY_NAME, OPTIONS, READERS, Readers, load_from
 
+EMPTY = Path("/dev/null")
 EXAMPLE = Path(__file__).parents[3] / "config.example.yaml"
 
 COMMANDS = (
-    (Role.REPLICATOR,),
-    (Role.STATUS,),
-    (Role.DROP,),
-    (Role.RULES,),
-    (Role.WORKER, Role.STDOUT),
-    (Role.WORKER, Role.POSTGRES),
+    (ReplicatorSettings,),
+    (StatusSettings,),
+    (DropSettings,),
+    (SourceTablesSettings,),
+    (WorkerSettings, StdoutSinkSettings),
+    (WorkerSettings, PostgresSinkSettings),
 )
 
 PG_FLO = """
@@ -43,11 +52,44 @@ def test_every_key_of_pg_flo_is_known() -> None:
     assert [name for name in PG_FLO.split() if name not in BY_NAME] == []
 
 
-def test_options_keep_the_order_of_the_table_and_belong_to_their_role() -> None:
-    names = [option.name for option in options_of(Role.WORKER, Role.STDOUT)]
-    assert names == [option.name for option in OPTIONS if {Role.WORKER, Role.STDOUT} & set(option.roles)]
-    assert "transactions" in names
+def test_options_of_a_command_come_in_the_order_of_their_declarations() -> None:
+    names = [option.name for option in config.options_of(WorkerSettings, StdoutSinkSettings)]
+    assert names[:4] == ["config", "group", "log-level", "log-format"]
+    assert names[-4:] == ["until-sequence", "spark", "transactions", "format"]
     assert "target-host" not in names
+
+
+@pytest.mark.parametrize("settings", list(dict.fromkeys(chain(*READERS))), ids=lambda each: each.__name__)
+def test_a_field_holds_what_its_option_is_read_as(tmp_path: Path, settings: type[Any]) -> None:
+    """Once with nothing but what is required, and once with an example of everything."""
+    required = {option.name: option.example for option in config.options_of(settings) if option.required}
+    everything = {option.name: option.example for option in config.options_of(settings) if not left_out(option)}
+    for given in (required, required | everything):
+        flags: dict[str, str | tuple[str, ...]] = {"config": str(EMPTY)}
+        for name, text in given.items():
+            flags[name] = (text,) if BY_NAME[name].kind is Kind.PAIRS else text
+        values = load_from(flags, {}, settings)
+        assert_types(config.make(settings, values))
+
+
+def left_out(option: Option) -> bool:
+    """Options whose example is of this machine, or that another one excludes."""
+    return (
+        option.kind is Kind.FILE
+        or option.name in ("nats-token", "stream", "copy", "track-ddl", "recopy", "format")
+        or option.name.startswith("source-")
+    )
+
+
+def assert_types(settings: Any) -> None:
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        allowed = [get_origin(hint) or hint for hint in get_args(hints[field.name]) or ()]
+        plain = get_origin(hints[field.name]) or hints[field.name]
+        assert type(value) in (allowed if plain is UnionType else [plain]), field.name
+        if dataclasses.is_dataclass(value):
+            assert_types(value)
 
 
 @each_option
@@ -56,8 +98,6 @@ def test_an_option_has_a_well_formed_name_and_a_help_text(option: Option) -> Non
     assert option.help
     assert option.help[0].isupper()
     assert not option.help.endswith(".")
-    assert option.roles
-    assert set(option.required) <= set(option.roles)
 
 
 @each_option
@@ -104,8 +144,8 @@ def test_the_example_configuration_holds_no_other_key() -> None:
     assert [key for key in keys if key not in BY_NAME] == []
 
 
-@pytest.mark.parametrize("roles", COMMANDS, ids=lambda roles: roles[-1].value)
-def test_the_example_configuration_loads_as_it_is(roles: tuple[Role, ...]) -> None:
-    values = config.load({"config": str(EXAMPLE)}, {}, *roles)
+@pytest.mark.parametrize("readers", COMMANDS, ids=lambda readers: readers[-1].__name__)
+def test_the_example_configuration_loads_as_it_is(readers: Readers) -> None:
+    values = load_from({"config": str(EXAMPLE)}, {}, *readers)
     assert values.text("group") == "orders"
-    assert list(config.notices(values, {})) == []
+    assert list(config.notices(values, {}, OPTIONS)) == []

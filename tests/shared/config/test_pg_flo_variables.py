@@ -9,9 +9,10 @@ import pytest
 from pgsluice.console.program import run
 from pgsluice.shared import config
 from pgsluice.shared.config import Notice
-from pgsluice.shared.config.options import Role
+from pgsluice.shared.config.settings import ReplicatorSettings, WorkerSettings
 from pgsluice.shared.errors import UsageError
-from tests.configuration import REQUIRED, yaml_file
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from tests.configuration import OPTIONS, REQUIRED, load_from, yaml_file
 
 SECRET = "hunter2"
 
@@ -36,11 +37,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noticed(values: config.Values, environment: dict[str, str]) -> list[Notice]:
-    return list(config.notices(values, environment))
+    return list(config.notices(values, environment, OPTIONS))
 
 
 def test_a_replicator_starts_from_pg_flos_variables_alone() -> None:
-    settings = config.replicator_settings(config.load({}, REPLICATOR, Role.REPLICATOR))
+    settings = config.make(ReplicatorSettings, load_from({}, REPLICATOR, ReplicatorSettings))
     assert (settings.source.host, settings.source.port, settings.source.password) == ("db", 5433, SECRET)
     assert (settings.group, settings.schema) == ("orders", "sales")
     assert settings.copy is not None
@@ -59,19 +60,19 @@ def test_a_worker_starts_from_pg_flos_variables_alone() -> None:
         "PG_FLO_TARGET_DISABLE_FOREIGN_KEYS": "1",
         "PG_FLO_BATCH_SIZE": "500",
     }
-    values = config.load({}, environment, Role.WORKER, Role.POSTGRES)
-    assert config.postgres_sink_settings(values).disable_foreign_keys
-    assert config.worker_settings(values, "postgres").batch_messages == 500
+    values = load_from({}, environment, WorkerSettings, PostgresSinkSettings)
+    assert config.make(PostgresSinkSettings, values).disable_foreign_keys
+    assert config.make(WorkerSettings, values).named("postgres").batch_messages == 500
 
 
 @pytest.mark.parametrize("tables", ["users orders sales.items", "users,orders,sales.items", " users, orders\tsales.items "])
 def test_tables_are_apart_by_blanks_or_commas(tables: str) -> None:
-    values = config.load({}, REPLICATOR | {"PG_FLO_TABLES": tables}, Role.REPLICATOR)
+    values = load_from({}, REPLICATOR | {"PG_FLO_TABLES": tables}, ReplicatorSettings)
     assert values.names("tables") == ("users", "orders", "sales.items")
 
 
 def test_one_notice_gives_the_new_names_and_no_value() -> None:
-    values = config.load({}, REPLICATOR, Role.REPLICATOR)
+    values = load_from({}, REPLICATOR, ReplicatorSettings)
     (notice,) = noticed(values, REPLICATOR | {"PG_FLO_TARGET_HOST": "not this command's", "PG_FLO_SCHEMA_": ""})
     assert notice.message == "variables of pg_flo are read: rename them"
     assert notice.name == ", ".join(sorted(REPLICATOR))
@@ -83,7 +84,7 @@ def test_one_notice_gives_the_new_names_and_no_value() -> None:
 
 def test_our_own_variable_wins_and_says_so_where_the_two_differ() -> None:
     environment = REPLICATOR | {"PGSLUICE_HOST": "db2", "PGSLUICE_PORT": "5433", "PGSLUICE_PASSWORD": SECRET + "3"}
-    values = config.load({}, environment, Role.REPLICATOR)
+    values = load_from({}, environment, ReplicatorSettings)
     assert (values.text("host"), values.text("password")) == ("db2", SECRET + "3")
     *others, renamed = noticed(values, environment)
     assert [(notice.message, notice.name, notice.reason) for notice in others] == [
@@ -98,7 +99,7 @@ def test_our_own_variable_wins_and_says_so_where_the_two_differ() -> None:
 def test_they_win_over_the_file_and_lose_to_flags(tmp_path: Path) -> None:
     flags = {"config": yaml_file(tmp_path, REQUIRED | {"schema": "from_file", "port": "1"}), "port": "7"}
     environment = {"PG_FLO_SCHEMA": "from_pg_flo", "PG_FLO_PORT": "9"}
-    values = config.load(flags, environment, Role.REPLICATOR)
+    values = load_from(flags, environment, ReplicatorSettings)
     assert (values.text("schema"), values.number("port")) == ("from_pg_flo", 7)
     assert values.places["schema"] == "PG_FLO_SCHEMA"
     assert [notice.name for notice in noticed(values, environment)] == ["PG_FLO_SCHEMA"]
@@ -106,13 +107,13 @@ def test_they_win_over_the_file_and_lose_to_flags(tmp_path: Path) -> None:
 
 def test_a_value_that_cannot_be_used_is_named_by_the_variable_that_was_set() -> None:
     with pytest.raises(UsageError, match=r"port 'x' \(PG_FLO_PORT\) is not a whole number"):
-        config.load({}, REPLICATOR | {"PG_FLO_PORT": "x"}, Role.REPLICATOR)
+        load_from({}, REPLICATOR | {"PG_FLO_PORT": "x"}, ReplicatorSettings)
     with pytest.raises(UsageError, match=r"track-ddl \(PG_FLO_TRACK_DDL\) is not available in this version"):
-        config.load({}, REPLICATOR | {"PG_FLO_TRACK_DDL": "true"}, Role.REPLICATOR)
+        load_from({}, REPLICATOR | {"PG_FLO_TRACK_DDL": "true"}, ReplicatorSettings)
 
 
 def test_a_misspelt_one_is_told_its_right_name() -> None:
-    values = config.load({}, REPLICATOR, Role.REPLICATOR)
+    values = load_from({}, REPLICATOR, ReplicatorSettings)
     (first, _) = noticed(values, REPLICATOR | {"PG_FLO_SHEMA": "x", "PG_FLO_BIN": "/usr/bin/pg_flo"})
     assert (first.name, first.reason) == ("PG_FLO_SHEMA", "no such variable; did you mean PGSLUICE_SCHEMA?")
 

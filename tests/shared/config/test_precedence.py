@@ -10,10 +10,10 @@ import pytest
 
 from pgsluice.shared import config
 from pgsluice.shared.config.kinds import Kind
-from pgsluice.shared.config.option import OPERATIONS
-from pgsluice.shared.config.options import BY_NAME, OPTIONS, Option, Role
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.settings import OPERATIONS, ReplicatorSettings, StatusSettings, WorkerSettings
 from pgsluice.shared.errors import UsageError
-from tests.configuration import REQUIRED, case_name, load, roles_of, yaml_file
+from tests.configuration import BY_NAME, OPTIONS, READERS, REQUIRED, case_name, load, load_from, readers_of, yaml_file
 
 COMPANIONS = {
     "nats-user": {"nats-password": "x"},
@@ -53,15 +53,14 @@ def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
 
 def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> config.Values:
     """Loads ``option`` from the layers in ``given``, and all that it needs beside it from the file."""
-    roles = set(roles_of(option))
-    needed = {other.name: other.example for other in OPTIONS if not roles.isdisjoint(other.required)} | REQUIRED
+    needed = {other.name: other.example for other in config.options_of(*readers_of(option)) if other.required} | REQUIRED
     rest = {key: value for key, value in needed.items() if key != option.name} | COMPANIONS.get(option.name, {})
     path = yaml_file(directory, rest | ({option.name: given["file"]} if "file" in given else {}))
     flags: dict[str, str | tuple[str, ...]] = {"config": path}
     if "flag" in given:
         flags[option.name] = (given["flag"],) if option.kind is Kind.LIST else given["flag"]
     environment = {option.variable: given["environment"]} if "environment" in given else {}
-    return config.load(flags, environment, *roles_of(option))
+    return load_from(flags, environment, *readers_of(option))
 
 
 def precedence_cases(refused: bool) -> Iterator[tuple[Option, tuple[str, ...]]]:
@@ -102,11 +101,13 @@ def test_without_any_other_layer_the_default_holds(tmp_path: Path, option: Optio
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.required], ids=case_name)
 def test_an_option_that_is_needed_and_missing_is_named_with_every_place_and_an_example(tmp_path: Path, option: Option) -> None:
-    for role in option.required:
-        path = yaml_file(tmp_path, {key: value for key, value in REQUIRED.items() if key != option.name})
-        roles = (Role.WORKER, role) if role is Role.POSTGRES else (role,)
+    every_required = {other.name: other.example for other in OPTIONS if other.required} | REQUIRED
+    for readers in READERS:
+        if option.name not in (other.name for other in config.options_of(*readers) if other.required):
+            continue
+        path = yaml_file(tmp_path, {key: value for key, value in every_required.items() if key != option.name})
         with pytest.raises(UsageError) as raised:
-            config.load({"config": path}, {}, *roles)
+            load_from({"config": path}, {}, *readers)
         assert str(raised.value) == (
             f"{option.name} is not set: give {option.flag}, {option.variable} or '{option.name}:' in {path}; "
             f"for example {option.flag} {option.example}"
@@ -125,29 +126,29 @@ def test_a_secret_and_its_file_follow_the_same_precedence(tmp_path: Path) -> Non
     (tmp_path / "secret").write_text("from file")
     from_file = {"password-file": str(tmp_path / "secret")}
     given = {"config": yaml_file(tmp_path, REQUIRED | {"password": "plain"})}
-    assert config.load(given | from_file, {}, Role.STATUS).text("password") == "from file"
+    assert load_from(given | from_file, {}, StatusSettings).text("password") == "from file"
     given = {"config": yaml_file(tmp_path, REQUIRED | from_file)}
-    assert config.load(given, {}, Role.STATUS).text("password") == "from file"
-    assert config.load(given, {"PGSLUICE_PASSWORD": "plain"}, Role.STATUS).text("password") == "plain"
+    assert load_from(given, {}, StatusSettings).text("password") == "from file"
+    assert load_from(given, {"PGSLUICE_PASSWORD": "plain"}, StatusSettings).text("password") == "plain"
 
 
 def test_a_secret_and_its_file_in_the_same_place_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2")
     with pytest.raises(UsageError, match=r"password and password-file are both given \(--password-file\): give one of them"):
-        load(tmp_path, "", Role.STATUS, password="x", password_file=str(tmp_path / "secret"))
+        load(tmp_path, "", StatusSettings, password="x", password_file=str(tmp_path / "secret"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
 def test_an_empty_or_unreadable_secret_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "secret").write_bytes(content)
     with pytest.raises(UsageError, match=r"password: .*/secret \(--password-file\) (is empty|cannot be read)"):
-        load(tmp_path, "", Role.STATUS, password_file=str(tmp_path / "secret"))
+        load(tmp_path, "", StatusSettings, password_file=str(tmp_path / "secret"))
 
 
 def test_an_empty_value_counts_as_not_given(tmp_path: Path) -> None:
     path = yaml_file(tmp_path, REQUIRED | {"schema": "sales", "sslmode": "", "tables": "[]", "password": "~"})
     environment = {"PGSLUICE_SCHEMA": "", "PGSLUICE_PORT": " "}
-    values = config.load({"config": path, "host": ""}, environment, Role.REPLICATOR)
+    values = load_from({"config": path, "host": ""}, environment, ReplicatorSettings)
     assert (values.text("schema"), values.number("port"), values.text("host")) == ("sales", 5432, "db")
     assert not any(values.given(name) for name in ("sslmode", "tables", "password"))
 
@@ -155,7 +156,7 @@ def test_an_empty_value_counts_as_not_given(tmp_path: Path) -> None:
 def test_entries_of_the_spark_mapping_are_merged_one_by_one(tmp_path: Path) -> None:
     path = yaml_file(tmp_path, REQUIRED | {"spark": '{master: "local[1]", memory: 2g, spark.ui.enabled: no}'})
     environment = {"PGSLUICE_SPARK": '{"spark.ui.enabled": true, "spark.task.cpus": 1}'}
-    values = config.load({"config": path, "spark": ("master=local[4]", "spark.x=a=b")}, environment, Role.WORKER)
+    values = load_from({"config": path, "spark": ("master=local[4]", "spark.x=a=b")}, environment, WorkerSettings)
     assert values.pairs("spark") == {
         "spark.master": "local[4]",
         "spark.driver.memory": "2g",
@@ -168,25 +169,27 @@ def test_entries_of_the_spark_mapping_are_merged_one_by_one(tmp_path: Path) -> N
 
 def test_the_configuration_file_is_named_by_the_environment_too(tmp_path: Path) -> None:
     path = yaml_file(tmp_path, REQUIRED | {"schema": "sales"})
-    assert config.load({}, {"PGSLUICE_CONFIG": path}, Role.REPLICATOR).text("schema") == "sales"
+    assert load_from({}, {"PGSLUICE_CONFIG": path}, ReplicatorSettings).text("schema") == "sales"
 
 
 def test_the_file_in_the_home_directory_is_read_when_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     Path(yaml_file(tmp_path, REQUIRED | {"schema": "sales"})).rename(tmp_path / ".pgsluice.yaml")
-    assert config.load({}, {}, Role.REPLICATOR).text("schema") == "sales"
+    assert load_from({}, {}, ReplicatorSettings).text("schema") == "sales"
 
 
 def test_without_a_file_everything_can_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     environment = {BY_NAME[name].variable: value for name, value in REQUIRED.items()}
-    assert config.load({}, environment, Role.REPLICATOR).text("host") == "db"
+    assert load_from({}, environment, ReplicatorSettings).text("host") == "db"
 
 
 def test_a_file_serves_every_role_and_keys_of_others_are_not_read(tmp_path: Path) -> None:
     content = "target-port: nonsense\nbatch-size: ${NOT_SET_HERE}\nwebhook-url: x\ntransactions: maybe\n"
-    assert load(tmp_path, content, Role.REPLICATOR).text("group") == "orders"
+    assert load(tmp_path, content, ReplicatorSettings).text("group") == "orders"
 
 
 def test_an_overridden_value_is_not_read(tmp_path: Path) -> None:
-    assert load(tmp_path, "port: nonsense\npassword: ${NOT_SET_HERE}\n", Role.STATUS, port="1", password="x").number("port") == 1
+    assert (
+        load(tmp_path, "port: nonsense\npassword: ${NOT_SET_HERE}\n", StatusSettings, port="1", password="x").number("port") == 1
+    )

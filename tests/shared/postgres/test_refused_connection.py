@@ -15,9 +15,10 @@ import psycopg
 import pytest
 
 from pgsluice.replicator.source import connection as source
-from pgsluice.shared.config.settings import PostgresSettings, PostgresSinkSettings
+from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.postgres.refused_connection import comes_from_server, refused_sqlstate
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import connection as target
 from tests.servers import PostgresServer
 

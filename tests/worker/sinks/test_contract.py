@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.config.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
-from pgsluice.worker.sinks.postgres import PostgresSink
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.postgres.sink import PostgresSink
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.worker.sinks.contract import SinkContract, followed_accounts
+from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
-
-
-def worker_settings(group: str, nats: NatsSettings) -> WorkerSettings:
-    return WorkerSettings(group, "sink", nats, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
 
 
 def counting_events(lines: Iterable[dict[str, Any]]) -> list[int]:
@@ -47,7 +46,7 @@ class StdoutDestination:
         self._descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def new_sink(self) -> StdoutSink:
-        return StdoutSink(self._settings, transactions=False, descriptor=self._descriptor)
+        return StdoutSink(self._settings, StdoutSinkSettings(transactions=False, shape="json"), descriptor=self._descriptor)
 
     def delivered(self) -> list[int]:
         return counting_events(self._lines())
@@ -111,7 +110,7 @@ class SqliteDestination:
         self._path = path
 
     def new_sink(self) -> SqliteSink:
-        settings = worker_settings("orders", NatsSettings("", "", "", "", "", "", "", ""))
+        settings = worker_settings("orders")
         return SqliteSink(settings, {"path": str(self._path)})
 
     def delivered(self) -> list[int]:

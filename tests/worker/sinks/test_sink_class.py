@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.config.settings import LogSettings, NatsSettings, WorkerSettings
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from pgsluice.worker.sinks.sink_class import default_name, is_sink_class, load_sink
 from tests.changes_builder import insert, message, table
 from tests.worker.sinks.batch import apply
+from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
 
-SETTINGS = WorkerSettings(
-    "orders", "sink", NatsSettings("", "", "", "", "", "", "", ""), LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60
-)
+SETTINGS = worker_settings("orders")
 
 
 @pytest.fixture

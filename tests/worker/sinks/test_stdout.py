@@ -18,6 +18,7 @@ from pgsluice.shared.errors import ConsumerGoneError, TerminalError, TransientEr
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.receipt_bodies import RECEIPT_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import LineWriter, StdoutSink
 from tests.changes_builder import copied
 from tests.servers import NatsServer
@@ -26,9 +27,12 @@ from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write, write_partition
 from tests.worker.sinks.contract import EVENTS, LARGE_NOTE, batch, events, position
-from tests.worker.sinks.test_contract import worker_settings
+from tests.worker.sinks.settings import worker_settings
 
 READER_DEADLINE_S = 30.0
+
+CHANGES = StdoutSinkSettings(transactions=False, shape="json")
+CHANGES_AND_TRANSACTIONS = StdoutSinkSettings(transactions=True, shape="json")
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ class Pipe:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.reading, self.writing = os.pipe()
-        self.sink = StdoutSink(settings, transactions=False, descriptor=self.writing)
+        self.sink = StdoutSink(settings, CHANGES, descriptor=self.writing)
 
     def read_to_end(self) -> bytes:
         """Everything written, once nobody can write any more."""
@@ -74,7 +78,7 @@ def test_lines_are_on_the_descriptor_when_commit_returns(pipe: Pipe, settings: W
 
 
 def test_transactions_are_marked_when_asked_for(settings: WorkerSettings) -> None:
-    (receipt,) = write_partition(StdoutSink(settings, transactions=True).writer(), batch([1])[0])
+    (receipt,) = write_partition(StdoutSink(settings, CHANGES_AND_TRANSACTIONS).writer(), batch([1])[0])
     operations = [json.loads(line)["operation"] for line in receipt.body.splitlines()]
     assert operations == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
 
@@ -131,7 +135,7 @@ def test_a_reader_that_is_gone_stops_the_worker_and_nothing_is_acknowledged(pipe
 
 def test_an_output_that_is_full_stops_the_worker(settings: WorkerSettings) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    sink = StdoutSink(settings, transactions=False, descriptor=full)
+    sink = StdoutSink(settings, CHANGES, descriptor=full)
     sink.open()
     with pytest.raises(TerminalError, match="No space left on device"):
         apply(sink, batch([1]))
@@ -166,9 +170,10 @@ def try_again(sink: StdoutSink) -> Applied | None:
 
 PRINT_RECEIPTS = """
 import pickle, sys
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
 settings, receipts, stream_created = pickle.load(sys.stdin.buffer)
-sink = StdoutSink(settings, transactions=False)
+sink = StdoutSink(settings, StdoutSinkSettings(transactions=False, shape="json"))
 sink.open()
 sink.commit(receipts, stream_created)
 sink.close()
@@ -187,7 +192,7 @@ def print_in_a_process(settings: WorkerSettings, receipts: list[Receipt]) -> sub
 
 def test_a_process_killed_between_lines_and_position_prints_them_again(settings: WorkerSettings) -> None:
     """It is killed while it hangs in the second line, because nobody reads that."""
-    receipts = write(StdoutSink(settings, transactions=False), batch([1], [2], note=b"x" * 100_000))
+    receipts = write(StdoutSink(settings, CHANGES), batch([1], [2], note=b"x" * 100_000))
     printed = []
     with print_in_a_process(settings, receipts) as child:
         assert child.stdout is not None

@@ -6,7 +6,3 @@ commit order to the file in progress (``appending``), syncs it, and moves the po
 does not count does not exist: it is cut off before anything is appended. ``layout`` says what files are called, and what becomes
 of one that is finished; for Parquet ``parquet`` does.
 """
-
-from pgsluice.worker.sinks.file.sink import FileSink
-
-__all__ = ["FileSink"]

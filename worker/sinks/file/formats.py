@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pgsluice.shared.config.settings import FileSinkSettings
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.sinks.file import parquet
 from pgsluice.worker.sinks.file.layout import FileFormat, LineFormat
+from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.rows import rows_of_copy, rows_of_message
 from pgsluice.worker.sinks.file.scratch import ScratchWriter
 from pgsluice.worker.sinks.lines.line_shape import LineShape

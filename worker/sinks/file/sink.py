@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.config.settings import FileSinkSettings, WorkerSettings
+from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
 from pgsluice.worker.sinks.file.durable import file_errors
 from pgsluice.worker.sinks.file.formats import formats_by_suffix, new_writer, suffix_of
 from pgsluice.worker.sinks.file.layout import FileFormat, Layout
+from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.scratch import ScratchDirectory, ScratchWriter, decode_piece
 from pgsluice.worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt
 

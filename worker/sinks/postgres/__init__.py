@@ -1,8 +1,9 @@
 """The Postgres sink: folded changes are staged by tasks and merged by the driver, in one transaction with the position.
 
-From the bottom: ``target`` is the target database and ``fold`` what a partition's changes come down to; ``own`` are our own
-tables there; ``merge`` stages and merges; ``target_tables`` and ``sessions`` are what is kept between batches; ``copy_load``
-loads copied rows; ``writer`` is the task's side and ``sink`` the driver's. Each may import what stands before it.
+From the bottom: ``options`` is what it is told, ``target`` is the target database and ``fold`` what a partition's changes come
+down to; ``own`` are our own tables there; ``merge`` stages and merges; ``target_tables`` and ``sessions`` are what is kept
+between batches; ``copy_load`` loads copied rows; ``writer`` is the task's side and ``sink`` the driver's. Each may import
+what stands before it.
 
 piece      a set of rows of one table to which one kind of statement applies (``fold.piece``)
 round      pieces that touch different rows; a partition's rounds are merged in order
@@ -10,7 +11,3 @@ stage      a table that holds a piece's rows until they are merged: an unlogged 
 parked     COPY text that waits in one table at the target, where there would be too many stages (``own.parked_text``)
 labelled   of rows: with a number and a position, so that those that the target refuses can be named (``fold.blamed_positions``)
 """
-
-from pgsluice.worker.sinks.postgres.sink import PostgresSink
-
-__all__ = ["PostgresSink"]

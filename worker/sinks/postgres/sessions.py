@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import psycopg
 
-from pgsluice.shared.config.settings import PostgresSinkSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.connection import Connection, connect, disable_foreign_keys

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.config.settings import PostgresSinkSettings, WorkerSettings
+from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
@@ -25,6 +25,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
     leftover_stages,
     lock_capacity,
 )
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.applied import AppliedRow, CopiedMessages, not_applied
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.config.settings import PostgresSinkSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import Known, KnownTables, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys

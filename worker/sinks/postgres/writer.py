@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import psycopg
 
-from pgsluice.shared.config.settings import PostgresSinkSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.table import Table
@@ -29,6 +28,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
     index_rows,
     keep_uncompressed,
 )
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table

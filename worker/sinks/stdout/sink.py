@@ -20,6 +20,7 @@ from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.line_shape import LineShape
 from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
+from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 
 STANDARD_OUTPUT = 1
 
@@ -46,12 +47,11 @@ class StdoutSink:
     def __init__(
         self,
         settings: WorkerSettings,
-        transactions: bool,
+        stdout: StdoutSinkSettings,
         descriptor: int = STANDARD_OUTPUT,
-        shape: LineShape = LineShape.JSON,
     ) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
-        self._writer = LineWriter(transactions, shape)
+        self._writer = LineWriter(stdout.transactions, LineShape(stdout.shape))
         self._descriptor = descriptor
         self._applied = NOTHING_APPLIED
         self._written = NOTHING_APPLIED

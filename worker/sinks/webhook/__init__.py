@@ -4,7 +4,3 @@
 (``request``) and hands these to its lanes (``lanes``), each of which has one courier (``courier``) with one connection
 (``connection``) to the receiver (``receiver``).
 """
-
-from pgsluice.worker.sinks.webhook.sink import WebhookSink
-
-__all__ = ["WebhookSink"]

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pgsluice.shared.config.settings import WebhookSinkSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -103,10 +102,10 @@ def _is_public(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def check_receiver(settings: WebhookSinkSettings) -> None:
+def check_receiver(url: str, allow_hosts: Sequence[str]) -> None:
     """Raises UsageError or TerminalError when the receiver must not be posted to. One that cannot be looked up is not judged."""
     with contextlib.suppress(TransientError):
-        allowed_addresses(Receiver.parse(settings.url), AllowedHosts.parse(settings.allow_hosts))
+        allowed_addresses(Receiver.parse(url), AllowedHosts.parse(allow_hosts))
 
 
 def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address]:

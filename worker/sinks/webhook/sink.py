@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.config.settings import WebhookSinkSettings, WorkerSettings
+from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.line_shape import LineShape
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
@@ -23,6 +23,7 @@ from pgsluice.worker.sinks.webhook.batch_delivery import Shipment
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
 from pgsluice.worker.sinks.webhook.http_connection import ReceiverConnection, trusted_certificates
 from pgsluice.worker.sinks.webhook.lanes import Lanes
+from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
 from pgsluice.worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
 from pgsluice.worker.sinks.webhook.request import Format, RequestCutter, RequestLimit, Signer, fixed_headers
 from pgsluice.worker.sinks.webhook.sender import Courier, Pause, Stationery

@@ -5,18 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgsluice.shared.config.settings import FileSinkSettings, NatsSettings
-from pgsluice.worker.sinks.file import FileSink
-from tests.worker.sinks.test_contract import worker_settings
+from pgsluice.worker.sinks.file.options import FileSinkSettings
+from pgsluice.worker.sinks.file.sink import FileSink
+from tests.worker.sinks.settings import worker_settings
 
-WORKER = replace(worker_settings("orders", NatsSettings("", "", "", "", "", "", "", "")), name="file")
+WORKER = worker_settings("orders", name="file")
 PREFIX = "orders.file."
 
 
@@ -29,7 +28,7 @@ def file_settings(
     rotate_age_s: float = 3600.0,
     transactions: bool = False,
 ) -> FileSinkSettings:
-    return FileSinkSettings(str(directory), file_format, compression, rotate_bytes, rotate_age_s, transactions)
+    return FileSinkSettings(transactions, str(directory), file_format, compression, rotate_bytes, rotate_age_s)
 
 
 def new_sink(directory: Path, **settings: Any) -> FileSink:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.worker.sinks.file import FileSink
+from pgsluice.worker.sinks.file.sink import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write
 from tests.worker.sinks.contract import LARGE_NOTE, batch, events, position

@@ -10,15 +10,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsluice.shared.config.settings import LogSettings, NatsSettings, PostgresSinkSettings, WorkerSettings
+from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from pgsluice.worker.sinks.postgres import PostgresSink
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
 from pgsluice.worker.sinks.sink import Applied, Receipt
 from tests.changes_builder import Change, Truncate, message
 from tests.servers import Database
 from tests.worker.sinks.batch import STREAM_CREATED, write
+from tests.worker.sinks.settings import worker_settings
 
 NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
 
@@ -49,7 +51,7 @@ class Target:
 
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
-        worker = WorkerSettings("orders", name, NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
+        worker = worker_settings("orders", name=name)
         sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages)
         self._sinks.append(sink)
         return sink

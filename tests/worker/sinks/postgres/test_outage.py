@@ -9,14 +9,14 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from pgsluice.shared.config.settings import LogSettings, WorkerSettings
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
-from pgsluice.worker.sinks.postgres import PostgresSink
+from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from tests.changes_builder import copied, insert, message, table, update
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
-from tests.worker.sinks.postgres.conftest import NO_NATS, Target
+from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.settings import worker_settings
 
 ITEMS = table("public.items", "id bigint", "note text")
 WAITING = "SELECT FROM pg_stat_activity WHERE application_name = 'pgsluice worker' AND wait_event_type = 'Lock'"
@@ -201,4 +201,4 @@ def test_groups_and_workers_share_a_target_without_touching_each_others_position
     assert target.rows("SELECT DISTINCT sequence, snapshot_sequence FROM pgsluice.applied") == [(20, 2)]
 
 
-WORKER = WorkerSettings("orders", "postgres", NO_NATS, LogSettings("INFO", "text"), "", 1, 1, "", "", 1000, {}, 60)
+WORKER = worker_settings("orders", name="postgres")

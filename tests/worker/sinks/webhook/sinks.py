@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgsluice.shared.config.settings import NatsSettings, WebhookSinkSettings, WorkerSettings
-from pgsluice.worker.sinks.webhook import WebhookSink
+from pgsluice.shared.config.settings import NatsSettings, WorkerSettings
+from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers.http_server import HttpServer
-from tests.worker.sinks.test_contract import worker_settings
+from tests.worker.sinks.settings import worker_settings
 
 SECRET = "whsec_" + "c2VjcmV0" * 6
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.worker.sinks.webhook import WebhookSink
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers import NatsServer
 from tests.servers.http_server import HttpServer
 from tests.state_bucket import ensure_bucket

@@ -18,8 +18,8 @@ from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
-from pgsluice.worker.sinks.webhook import WebhookSink
 from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.changes_builder import (
     Change,
     Truncate,

@@ -7,9 +7,10 @@ from typing import Any
 
 import psycopg
 
-from pgsluice.shared.config.settings import PostgresSettings, PostgresSinkSettings
+from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.postgres.refused_connection import comes_from_server, lasting_remedy, refused_sqlstate
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import TerminalError
-from pgsluice.worker.sinks.postgres import PostgresSink
+from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import Target
 

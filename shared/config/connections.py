@@ -1,0 +1,172 @@
+"""What several commands are told alike: the group, how to reach a database, NATS and Spark, and how to log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.spark.memory import full_names
+from pgsluice.shared.wire.names import GroupNames
+
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+def _group_name(text: str) -> str:
+    return GroupNames(text).group
+
+
+GROUP = Option("group", Kind.TEXT, "Name that a replicator and its workers share", "orders", required=True, convert=_group_name)
+CONNECT_TIMEOUT = Option(
+    "connect-timeout",
+    Kind.DURATION,
+    "How long NATS and the source may be away when the program starts, before it gives up with 75",
+    "60s",
+    "60s",
+    minimum=1,
+)
+SPARK = Option(
+    "spark",
+    Kind.PAIRS,
+    "A Spark setting: master (default local[*]), memory (default 1g) or any spark.* key; repeatable. "
+    "The variable takes a JSON object, the file a mapping",
+    "master=local[4]",
+    convert=full_names,
+)
+
+
+@settings
+class PostgresSettings:
+    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq."""
+
+    host: str = read(Option("host", Kind.TEXT, "Host of the {database} database", "db.example.com", required=True))
+    port: int = read(
+        Option("port", Kind.NUMBER, "Port of the {database} database", "5432", "5432", minimum=1, maximum=65535),
+    )
+    dbname: str = read(Option("dbname", Kind.TEXT, "Name of the {database} database", "shop", required=True))
+    user: str = read(Option("user", Kind.TEXT, "User at the {database} database", "pgsluice", required=True))
+    password: str = read(
+        Option(
+            "password",
+            Kind.TEXT,
+            "Password at the {database} database. Better not as a flag: every user of the machine can read a command line",
+            "${PGSLUICE_PASSWORD:-}",
+            secret=True,
+            in_file="the password at the {database} database",
+        )
+    )
+    sslmode: str = read(
+        Option(
+            "sslmode",
+            Kind.TEXT,
+            "TLS to the {database} database, as libpq's sslmode (libpq's default: prefer)",
+            "verify-full",
+            choices=SSL_MODES,
+        )
+    )
+    sslrootcert: str = read(
+        Option(
+            "sslrootcert",
+            Kind.FILE,
+            "Certificates that vouch for the {database} database, or 'system' for the machine's",
+            "/etc/pgsluice/root.crt",
+            words=("system",),
+        )
+    )
+    sslcert: str = read(
+        Option("sslcert", Kind.FILE, "Our certificate at the {database} database", "/etc/pgsluice/client.crt"),
+    )
+    sslkey: str = read(Option("sslkey", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/client.key"))
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        """A URL or DSN where one part of it belongs: libpq looks such a host up, and takes such a name apart. It may hold a
+        password, so it is not shown."""
+        yield from _key_without_certificate(values, "sslkey", "sslcert")
+        prefix = values.prefix
+        for name, thing in (("host", "a host"), ("dbname", "a database's name")):
+            if "://" in values.text(name) or "=" in values.text(name):
+                yield UsageError(
+                    f"{values.named(name)} takes {thing}, not a URL or a connection string",
+                    f"give its parts: {prefix}host: db.example.com, {prefix}port: 5432, {prefix}dbname: shop, {prefix}user: app",
+                )
+
+
+@settings
+class NatsSettings:
+    """How to reach NATS. ``url`` may list several servers, separated by commas. ``""`` means "not given"."""
+
+    url: str = read(
+        Option(
+            "nats-url",
+            Kind.SERVERS,
+            "NATS servers, comma-separated; tls:// asks for TLS",
+            "nats://localhost:4222",
+            required=True,
+            secret=True,
+        )
+    )
+    user: str = read(Option("nats-user", Kind.TEXT, "User at NATS", "pgsluice"))
+    password: str = read(
+        Option(
+            "nats-password",
+            Kind.TEXT,
+            "Password at NATS",
+            "${PGSLUICE_NATS_PASSWORD:-}",
+            secret=True,
+            in_file="the password at NATS",
+        )
+    )
+    token: str = read(
+        Option(
+            "nats-token",
+            Kind.TEXT,
+            "Token at NATS",
+            "${PGSLUICE_NATS_TOKEN:-}",
+            secret=True,
+            in_file="the token at NATS",
+        )
+    )
+    credentials_file: str = read(
+        Option("nats-credentials", Kind.FILE, "NATS credentials file (JWT and seed)", "/etc/pgsluice/nats.creds")
+    )
+    tls_ca: str = read(
+        Option("nats-tls-ca", Kind.FILE, "Certificates that vouch for the NATS servers", "/etc/pgsluice/nats-ca.pem")
+    )
+    tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Our certificate at NATS", "/etc/pgsluice/nats-client.pem"))
+    tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/nats-client.key"))
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        yield from _key_without_certificate(values, "nats-tls-key", "nats-tls-cert")
+        if values.given("nats-user") != values.given("nats-password"):
+            yield values.missing("nats-password" if values.given("nats-user") else "nats-user")
+        ways = [name for name in ("nats-user", "nats-token", "nats-credentials") if values.given(name)]
+        if len(ways) > 1:
+            yield UsageError(f"{' and '.join(ways)} are both given", "NATS takes one of them; remove the others")
+
+
+@settings
+class LogSettings:
+    """``level`` is a ``logging`` level name; ``format`` is "text" or "json"."""
+
+    level: str = read(
+        Option("log-level", Kind.TEXT, "Least important events to log", "info", "info", choices=LOG_LEVELS),
+        then=str.upper,
+    )
+    format: str = read(
+        Option("log-format", Kind.TEXT, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
+    )
+
+
+def _key_without_certificate(values: Values, key: str, certificate: str) -> Iterator[UsageError]:
+    if values.given(key) and not values.given(certificate):
+        key_option, needed = values.prefix + key, values.prefix + certificate
+        yield UsageError(
+            f"{key_option} is given ({values.place(key)}) without {needed}", f"give {needed} too, or remove {key_option}"
+        )

@@ -1,0 +1,153 @@
+"""How settings are declared: a dataclass whose fields say which options they are read from.
+
+    @settings
+    class LogSettings:
+        level: str = read(Option("log-level", Kind.TEXT, "Least important events to log", "info", "info"), then=str.upper)
+        format: str = read(Option("log-format", Kind.TEXT, "Form of the log", "json", "text"))
+
+The field is all there is to say about an option: ``options_of`` makes the flags of a command of it, the loader (``load``)
+looks for its value, and ``make`` builds the object. An option that several classes read is a constant. ``part`` nests another
+class; for one of several databases its options get a prefix. An option that no field holds, because it only takes part in a
+check or has no effect, is a class variable (or a tuple of options). Fields and such variables stand in the order in which
+help shows them.
+
+A class that has more to say than its options do has a static method ``problems(values)``: it yields a UsageError for each
+mistake that no option can see by itself. ``values`` are those of the class, without its prefix.
+
+No field has a default, so whoever makes the object by hand names every value. What may be secret is not in its ``repr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, dataclass_transform
+
+from pgsluice.shared.config.kinds import Kind, Value
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+
+T = TypeVar("T")
+
+_SOURCE = "pgsluice.source"
+"""Key in a field's metadata."""
+
+CONFIG = Option(
+    "config",
+    Kind.FILE,
+    "Configuration file in YAML; ~/.pgsluice.yaml is read when none is given and it is there",
+    "pgsluice.yaml",
+)
+"""Every command takes it; no settings hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FromOption:
+    option: Option
+    then: Callable[[Any], Any] | None
+    otherwise: Callable[[Values], Any] | None
+
+    def options(self) -> Iterator[Option]:
+        yield self.option
+
+    def problems(self, values: Values) -> Iterator[UsageError]:
+        return iter(())
+
+    def value(self, values: Values) -> Any:
+        name = self.option.name
+        if self.otherwise is not None and not values.given(name):
+            return self.otherwise(values)
+        found: Value = values.get(name, self.option.absent)
+        if self.option.words:
+            found = str(found)
+        return found if self.then is None else self.then(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    settings: type[Any]
+    prefix: str
+    database: str
+    when: Callable[[Values], bool] | None
+
+    def options(self) -> Iterator[Option]:
+        for option in _options(self.settings):
+            placed = option.of_database(self.prefix, self.database) if self.database else option
+            yield placed if self.when is None else replace(placed, required=False)
+
+    def problems(self, values: Values) -> Iterator[UsageError]:
+        inner = values.under(self.prefix)
+        if self.when is not None and self.when(inner):
+            for option in _options(self.settings):
+                if option.required and not inner.given(option.name):
+                    yield inner.missing(option.name)
+        yield from problems_of(self.settings, inner)
+
+    def value(self, values: Values) -> Any:
+        inner = values.under(self.prefix)
+        return make(self.settings, inner) if self.when is None or self.when(inner) else None
+
+
+def read(option: Option, *, then: Callable[[Any], Any] | None = None, otherwise: Callable[[Values], Any] | None = None) -> Any:
+    """A field that holds ``option``'s value: ``then`` turns it into the field's, ``otherwise`` makes one when it was not
+    given."""
+    is_shown = not option.secret and option.kind is not Kind.PAIRS
+    return field(repr=is_shown, metadata={_SOURCE: _FromOption(option, then, otherwise)})
+
+
+def part(settings: type[T], *, prefix: str = "", database: str = "", when: Callable[[Values], bool] | None = None) -> T:
+    """A field that holds settings of another class. ``database`` is what help calls the database that they are about. With
+    ``when`` nothing in it is required, and the field is None unless ``when`` says that the part is there: then it must be
+    whole."""
+    made: T = field(metadata={_SOURCE: _Part(settings, prefix, database, when)})
+    return made
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(read, part))
+def settings(declared: type[T]) -> type[T]:
+    """Makes a class of settings: a frozen dataclass with slots."""
+    return dataclass(frozen=True, slots=True)(declared)
+
+
+def options_of(*classes: type[Any]) -> tuple[Option, ...]:
+    """The options that a command with these settings reads, each once, in the order of the declarations."""
+    found = {CONFIG.name: CONFIG}
+    for declared in classes:
+        for option in _options(declared):
+            found.setdefault(option.name, option)
+            if option.file_option is not None:
+                found.setdefault(option.file_option.name, option.file_option)
+    return tuple(found.values())
+
+
+def problems_of(declared: type[Any], values: Values) -> Iterator[UsageError]:
+    """What is wrong with ``values`` as a whole: of the parts first, then of the class itself."""
+    for source in _sources(declared).values():
+        yield from source.problems(values)
+    own = getattr(declared, "problems", None)
+    if own is not None:
+        yield from own(values)
+
+
+def make(declared: type[T], values: Values) -> T:
+    """The settings that ``values`` hold. Nothing is validated here and nothing can fail: the loader did that."""
+    return declared(**{name: source.value(values) for name, source in _sources(declared).items()})
+
+
+def _sources(declared: type[Any]) -> dict[str, _FromOption | _Part]:
+    return {each.name: each.metadata[_SOURCE] for each in fields(declared)}
+
+
+def _options(declared: type[Any]) -> Iterator[Option]:
+    """Without those that name files of secrets."""
+    sources = _sources(declared)
+    for name in declared.__annotations__:
+        if name in sources:
+            yield from sources[name].options()
+            continue
+        match getattr(declared, name):
+            case Option() as option:
+                yield option
+            case tuple() as several:
+                yield from several

@@ -1,0 +1,77 @@
+"""What the file sink is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.lines.options import FORMAT, TRANSACTIONS, pg_flo_problems, transaction_problems
+from pgsluice.worker.sinks.sink_registry import SinkKind
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _usual_compression(values: Values) -> str:
+    return "zstd" if values.text("format") == "parquet" else "none"
+
+
+@settings
+class FileSinkSettings:
+    """``format`` is "json", "pg-flo" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in progress is finished
+    when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT too."""
+
+    transactions: bool = read(TRANSACTIONS)
+    directory: str = read(
+        Option(
+            "file-output-dir",
+            Kind.TEXT,
+            "Directory of the file sink's files; made when missing",
+            "/var/lib/pgsluice/out",
+            required=True,
+        ),
+        then=_absolute,
+    )
+    format: str = read(FORMAT)
+    compression: str = read(
+        Option(
+            "file-compression",
+            Kind.TEXT,
+            "Compression of the files (default: none for JSON lines, zstd for Parquet)",
+            "zstd",
+            choices=("none", "gzip", "zstd"),
+        ),
+        otherwise=_usual_compression,
+    )
+    rotate_bytes: int = read(
+        Option(
+            "file-rotate-bytes",
+            Kind.SIZE,
+            "A file is finished when it holds so much; for Parquet: of rows before they are encoded",
+            "1GB",
+            "100MB",
+            minimum=1,
+        )
+    )
+    rotate_age_s: float = read(
+        Option("file-rotate-age", Kind.DURATION, "A file is finished so long after its first change", "15m", "1h", minimum=1)
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        yield from pg_flo_problems(values)
+        yield from transaction_problems(values, "parquet", "_xid and _position")
+
+
+SINK = SinkKind(
+    settings=FileSinkSettings,
+    sink="pgsluice.worker.sinks.file.sink:FileSink",
+    summary="Write the changes to files: JSON lines or Parquet.",
+    help="Write the changes to files in a directory, in commit order and exactly once, as JSON lines or Parquet.",
+)

@@ -1,0 +1,67 @@
+"""What the Postgres sink is told."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pgsluice.shared.config import pg_flo
+from pgsluice.shared.config.connections import PostgresSettings
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.worker.sinks.sink_registry import SinkKind
+
+
+@settings
+class PostgresSinkSettings:
+    """``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
+    ``session_replication_role = replica``, as Postgres's own apply worker does. ``sync_sequences``: keep the target's sequences
+    ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
+
+    target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
+    sync_schema: bool = read(
+        Option(
+            "target-sync-schema",
+            Kind.SWITCH,
+            "Create target tables that are missing (pg_flo copied the whole source schema with pg_dump, and not by default)",
+            "false",
+            "true",
+        )
+    )
+    disable_foreign_keys: bool = read(
+        Option(
+            "target-disable-foreign-keys",
+            Kind.SWITCH,
+            "Apply with session_replication_role = replica, so that the target's foreign keys and triggers do not fire",
+            "true",
+            "false",
+        )
+    )
+    sync_sequences: bool = read(
+        Option(
+            "target-sync-sequences",
+            Kind.SWITCH,
+            "Keep the sequences of the target's serial and identity columns ahead of the rows, so that it can take over",
+            "true",
+            "false",
+        )
+    )
+    lock_timeout_s: float = read(
+        Option(
+            "target-lock-timeout",
+            Kind.DURATION,
+            "How long to wait for a lock at the target before what was locked is let go and the batch tried again",
+            "30s",
+            "30s",
+            minimum=1,
+        )
+    )
+    IGNORED: ClassVar[tuple[Option, ...]] = pg_flo.SCHEMA_DUMP_OPTIONS
+
+
+SINK = SinkKind(
+    settings=PostgresSinkSettings,
+    sink="pgsluice.worker.sinks.postgres.sink:PostgresSink",
+    summary="Apply the changes to a PostgreSQL database.",
+    help="Apply the changes to a PostgreSQL database, from one source commit to a later one in one transaction.",
+)

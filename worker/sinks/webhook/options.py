@@ -1,0 +1,130 @@
+"""What the webhook sink is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.lines.options import FORMAT, TRANSACTIONS, parquet_problems, pg_flo_problems, shape_of
+from pgsluice.worker.sinks.sink_registry import SinkKind
+
+
+@settings
+class WebhookSinkSettings:
+    """``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
+
+    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
+    commits too. ``shape`` of an object is "json" or "pg-flo".
+    """
+
+    transactions: bool = read(TRANSACTIONS)
+    shape: str = read(FORMAT, then=shape_of)
+    url: str = read(
+        Option(
+            "webhook-url",
+            Kind.URL,
+            "Where the webhook sink posts",
+            "https://hooks.example.com/orders",
+            required=True,
+            secret=True,
+        )
+    )
+    format: str = read(
+        Option(
+            "webhook-format",
+            Kind.TEXT,
+            "Body of a request: a JSON array of changes, a change on each line, or a single change",
+            "lines",
+            "array",
+            choices=("array", "lines", "single"),
+        )
+    )
+    batch_size: int = read(
+        Option("webhook-batch-size", Kind.NUMBER, "Most changes in one request", "500", "1000", minimum=1, maximum=1_000_000)
+    )
+    batch_bytes: int = read(
+        Option("webhook-batch-bytes", Kind.SIZE, "Most bytes in one request, unless one change is larger", "256KiB", "1MiB")
+    )
+    connections: int = read(
+        Option(
+            "webhook-connections",
+            Kind.NUMBER,
+            "Requests under way at the same time; with 1, all changes arrive in commit order",
+            "16",
+            "8",
+            minimum=1,
+            maximum=256,
+        )
+    )
+    timeout_s: float = read(
+        Option("webhook-timeout", Kind.DURATION, "How long a request may take", "10s", "30s", minimum=1, maximum=3600)
+    )
+    secret: str = read(
+        Option(
+            "webhook-secret",
+            Kind.TEXT,
+            "Secret (whsec_ and base64) that signs requests as Standard Webhooks; two with a space between while it is changed",
+            "${PGSLUICE_WEBHOOK_SECRET:-}",
+            secret=True,
+            in_file="the secret",
+        )
+    )
+    token: str = read(
+        Option(
+            "webhook-token",
+            Kind.TEXT,
+            "Bearer token, sent as the header Authorization",
+            "${PGSLUICE_WEBHOOK_TOKEN:-}",
+            secret=True,
+            in_file="the token",
+        )
+    )
+    headers: dict[str, str] = read(
+        Option(
+            "webhook-headers",
+            Kind.PAIRS,
+            "A header of every request; repeatable. The variable takes a JSON object, the file a mapping",
+            "X-Tenant=shop",
+            secret=True,
+        )
+    )
+    ca_file: str = read(
+        Option(
+            "webhook-ca",
+            Kind.FILE,
+            "Certificates that vouch for the receiver (default: those that the machine trusts)",
+            "/etc/pgsluice/webhook-ca.pem",
+        )
+    )
+    allow_hosts: tuple[str, ...] = read(
+        Option(
+            "webhook-allow-hosts",
+            Kind.LIST,
+            "Hosts that may be posted to: names, addresses, networks; none but public addresses when it is not given",
+            "hooks.example.com,10.1.0.0/16",
+        )
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        yield from parquet_problems(values)
+        yield from pg_flo_problems(values)
+
+
+def _check_receiver(settings: WebhookSinkSettings) -> None:
+    from pgsluice.worker.sinks.webhook.receiver import check_receiver
+
+    check_receiver(settings.url, settings.allow_hosts)
+
+
+SINK = SinkKind(
+    settings=WebhookSinkSettings,
+    sink="pgsluice.worker.sinks.webhook.sink:WebhookSink",
+    summary="Post the changes to a webhook.",
+    help="Post the changes as JSON to a URL, each key's in order.",
+    check=_check_receiver,
+)
