@@ -7,8 +7,6 @@ do not depend on how Spark deals out the partitions of one large job.
 from __future__ import annotations
 
 import functools
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from py4j.protocol import Py4JError
@@ -18,19 +16,16 @@ from pgsluice.replicator.snapshot.copy_task import copy_ranges
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark.session import Spark, failure_reason
+from pgsluice.shared.spark.spark_settings import is_local, local_tasks
 
 DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"
-
-_LOCAL_MASTER = re.compile(r"local(?:\[(?P<tasks>\*|[0-9]+)(?:,[0-9]+)?\])?")
 
 
 def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str, str]:
     """Spark's settings with at most ``connections`` tasks at a time where Spark runs in our own process."""
-    match = _LOCAL_MASTER.fullmatch(settings.get("spark.master", "local[*]"))
-    if match is None:
+    tasks = local_tasks(settings.get("spark.master", "local[*]"))
+    if tasks is None:
         return dict(settings)
-    cores = os.cpu_count() or 1
-    tasks = cores if match["tasks"] == "*" else int(match["tasks"] or 1)
     return dict(settings) | {"spark.master": f"local[{min(tasks, connections)}]"}
 
 
@@ -47,8 +42,7 @@ def start_spark(spark: Spark, connections: int) -> None:
 
 def most_tasks(spark: Spark, connections: int) -> int:
     """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
-    is_local = _LOCAL_MASTER.fullmatch(str(spark.context.master)) is not None
-    return min(connections, spark.parallelism) if is_local else connections
+    return min(connections, spark.parallelism) if is_local(str(spark.context.master)) else connections
 
 
 def run_job(spark: Spark, parameters: CopyParameters, ranges: Sequence[RangeRequest]) -> list[RangeOutcome]:

@@ -9,7 +9,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.spark.memory import full_names
+from pgsluice.shared.spark.spark_settings import full_names
 from pgsluice.shared.wire.names import GroupNames
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")

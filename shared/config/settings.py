@@ -16,7 +16,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.spark.memory import check_cluster
+from pgsluice.shared.spark.spark_settings import check_cluster
 from pgsluice.shared.wire.names import check_worker_name
 
 OPERATIONS = ("insert", "update", "delete", "truncate")

@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
-from pgsluice.shared.spark.memory import is_local
-from pgsluice.shared.spark.private_directory import PrivateDirectory, make_private_directory
+from pgsluice.shared.spark.spark_settings import is_local
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  for Spark's offset log: in memory, where the system has such a place
 _DIRECTORY_PREFIX = "pgsluice-spark-"
@@ -93,8 +93,6 @@ JAVA_OPTIONS = (
     "-Xss4m",
 )
 
-_IN_PROCESS_MASTER = re.compile(r"local(\[[^\]]*\])?")
-
 _SAME_IMAGE = "; give every executor the same image as the driver's, or pgsluice installed at the same path"
 _OBSTACLES = (
     (re.compile(r'Cannot run program "([^"]+)"'), "an executor has no program {}" + _SAME_IMAGE),
@@ -108,11 +106,10 @@ log = telemetry.logger(__name__)
 
 
 def configuration(settings: Mapping[str, str]) -> dict[str, str]:
-    """Spark's configuration: the defaults, overridden by ``settings`` (``master``, ``memory``, or any ``spark.*`` key)."""
-    given = {{"master": "spark.master", "memory": "spark.driver.memory"}.get(key, key): value for key, value in settings.items()}
-    merged = DEFAULTS | given
+    """Spark's configuration: the defaults, overridden by ``settings`` (under Spark's own names)."""
+    merged = DEFAULTS | dict(settings)
     if not is_local(merged["spark.master"]):
-        for key in _MASTER_DEPENDENT - given.keys():
+        for key in _MASTER_DEPENDENT - settings.keys():
             del merged[key]
     options = merged.get(JAVA_OPTIONS_KEY, "")
     merged[JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
@@ -212,7 +209,7 @@ class Spark:
     @property
     def executors(self) -> int:
         """How many processes run tasks now: one with a local master, none while a cluster has no cores for us."""
-        if _IN_PROCESS_MASTER.fullmatch(str(self.context.master)):
+        if is_local(str(self.context.master)):
             return 1
         try:
             return int(self.context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is among them

@@ -1,18 +1,13 @@
-"""The body of a receipt: a piece of output, or where a task has left it.
+"""How output gets from tasks to the driver: small pieces in receipts, large ones in a scratch directory beside the files.
 
-A piece is what stands in the output: whole lines, whole compressed members, whole row streams. So a file may end behind any.
-
-The scratch directory: where tasks leave their output for the driver, hidden beside the files.
-
-A directory belongs to one open sink, which holds a lock on it while it lives; so a successor knows which are litter. Nothing in
-it is durable, and nothing of it outlives the commit of its batch.
+A piece is what stands in the output: whole lines, whole compressed members, whole row streams. So a file may end after any. The
+body of a receipt is a piece, or says where a task has left it. The directory belongs to one open sink and goes with its process.
+Nothing in it is durable, and nothing of it outlives the commit of its batch.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
@@ -23,6 +18,7 @@ from pathlib import Path
 import orjson
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, make_private_directory
 from pgsluice.worker.sinks.file.durable import file_error, file_errors, write_all
 
 INLINE_BYTES = 64 * 1024  # below this a file of its own costs a batch more time than the bytes cost the driver's memory
@@ -66,26 +62,22 @@ def decode_piece(body: bytes) -> Piece:
     return StoredPiece(name, offset, size)
 
 
-_LOCK = "lock"
-
-
 class ScratchDirectory:
     """The driver's side."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
         self._parent = parent
         self._prefix = f".{prefix}.scratch-"
-        self._lock: int | None = None
-        self.path = parent / (self._prefix + uuid.uuid4().hex)
+        self._directory: PrivateDirectory | None = None
+
+    @property
+    def path(self) -> Path:
+        assert self._directory is not None, "open comes first"
+        return self._directory.path
 
     def open(self) -> None:
         """Makes the directory, and removes those whose owners are dead."""
-        for path in self._parent.glob(self._prefix + "*"):
-            if path != self.path and not _is_locked(path):
-                shutil.rmtree(path)
-        self.path.mkdir(mode=0o700)
-        self._lock = os.open(self.path / _LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._directory = make_private_directory(self._parent, self._prefix)
 
     def clear(self) -> None:
         """Removes what tasks left. What an attempt still writes that Spark no longer waits for goes with the next batch."""
@@ -93,30 +85,15 @@ class ScratchDirectory:
 
     def close(self) -> None:
         """Nothing happens when it is not open."""
-        if self._lock is not None:
-            shutil.rmtree(self.path)
-            os.close(self._lock)
-            self._lock = None
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
 
 def clear(directory: Path) -> None:
     for path in directory.iterdir():
-        if path.name != _LOCK:
+        if path.name != LOCK:
             path.unlink(missing_ok=True)
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        descriptor = os.open(directory / _LOCK, os.O_WRONLY)
-    except FileNotFoundError:  # its owner died between making the directory and the lock
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.spark.private_directory import make_private_directory
+from pgsluice.shared.process.private_directory import LOCK, make_private_directory
 
 _OWNER = """
 import signal, sys
 from pathlib import Path
-from pgsluice.shared.spark.private_directory import make_private_directory
+from pgsluice.shared.process.private_directory import make_private_directory
 directory = make_private_directory(Path(sys.argv[1]), "mine-")
 (directory.path / "file").touch()
 print(directory.path, flush=True)
@@ -74,7 +76,7 @@ def test_a_directory_that_is_taken_away_while_it_is_locked_is_made_again(tmp_pat
         lock(descriptor, operation)
         if not gone:
             gone.extend(tmp_path.iterdir())
-            gone[0].rmdir()
+            shutil.rmtree(gone[0])
 
     monkeypatch.setattr(fcntl, "flock", take_away_the_first)
     directory = make_private_directory(tmp_path, "mine-")
@@ -86,7 +88,7 @@ def test_a_directory_that_is_taken_away_while_it_is_locked_is_made_again(tmp_pat
 def test_the_directory_of_a_process_that_lives_is_left_alone(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
     path = owned(owner)
     make_private_directory(tmp_path, "mine-").close()
-    assert [each.name for each in path.iterdir()] == ["file"]
+    assert {each.name for each in path.iterdir()} == {"file", LOCK}
 
 
 def test_the_directory_of_a_process_that_was_killed_is_removed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
@@ -98,3 +100,30 @@ def test_the_directory_of_a_process_that_was_killed_is_removed(tmp_path: Path, o
     assert path.exists()
     make_private_directory(tmp_path, "mine-").close()
     assert {each.name for each in tmp_path.iterdir()} == {"mine-not", "yours"}
+
+
+def test_a_directory_without_a_lock_is_left_over(tmp_path: Path) -> None:
+    (tmp_path / "mine-half-made").mkdir()
+    (tmp_path / "mine-half-made" / "file").touch()
+    make_private_directory(tmp_path, "mine-").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_a_link_names_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "yours").mkdir()
+    (tmp_path / "mine-link").symlink_to(tmp_path / "yours")
+    make_private_directory(tmp_path, "mine-").close()
+    assert {each.name for each in tmp_path.iterdir()} == {"yours", "mine-link"}
+
+
+def test_many_that_are_made_at_the_same_time_are_never_taken_away_from_their_owners(tmp_path: Path) -> None:
+    def make_and_use(_: int) -> bool:
+        directory = make_private_directory(tmp_path, "mine-")
+        (directory.path / "file").touch()
+        is_whole = {each.name for each in directory.path.iterdir()} == {"file", LOCK}
+        directory.close()
+        return is_whole
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(make_and_use, range(400)))
+    assert list(tmp_path.iterdir()) == []

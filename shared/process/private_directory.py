@@ -1,7 +1,7 @@
 """Directories for the time of one process, which go with it even when it is killed.
 
-Their owner holds a lock on its directory as long as it lives. A directory that nobody holds is left over, and the next process
-that makes one of that kind takes it away.
+Their owner holds a lock on a file in its directory as long as it lives (on a file, because some network file systems do not lock
+directories). A directory that nobody holds is left over, and the next process that makes one of that kind takes it away.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+LOCK = "lock"
+"""The name of the file. Whoever empties the directory leaves it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +37,34 @@ def make_private_directory(parent: Path, prefix: str) -> PrivateDirectory:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
+            lock = _open_lock(path)
+        except FileNotFoundError:  # another process found the directory without a lock, and took it away
             continue
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for one who found the directory before it was locked, and takes it away
-        if path.exists():
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for one who was faster to lock it, and takes it away
+        if _is_in_place(path, lock):
             return PrivateDirectory(path, lock)
         os.close(lock)
 
 
+def _open_lock(directory: Path) -> int:
+    """Creates the file if need be: a directory without one is being made, or its owner died on the way."""
+    inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return os.open(LOCK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=inside)
+    finally:
+        os.close(inside)
+
+
+def _is_in_place(directory: Path, lock: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(directory / LOCK), os.fstat(lock))
+    except FileNotFoundError:
+        return False
+
+
 def _remove_if_left_over(path: Path) -> None:
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        lock = _open_lock(path)
     except OSError:  # somebody else's, or gone in the meantime
         return
     try:

@@ -1,14 +1,15 @@
-"""Spark settings in our configuration: their names (two short ones, and every name of Spark's own), and what a cluster needs so
-that tasks can be trusted with what they are given."""
+"""Spark settings in our configuration: their names (two short ones, and every name of Spark's own), what a master's name
+says, and what a cluster needs so that tasks can be trusted with what they are given."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
 from pgsluice.shared.errors import UsageError
 
-_LOCAL_MASTER = re.compile(r"local(?:\[\s*(?:\*|[0-9]+)\s*(?:,\s*[0-9]+\s*)?\])?")
+_LOCAL_MASTER = re.compile(r"local(?:\[\s*(?P<tasks>\*|[0-9]+)\s*(?:,\s*[0-9]+\s*)?\])?")
 _AUTHENTICATION = "spark.authenticate"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
@@ -38,6 +39,14 @@ def full_names(pairs: Mapping[str, str]) -> dict[str, str]:
 def is_local(master: str) -> bool:
     """Whether tasks run in processes that the driver's own JVM starts. ``local-cluster`` is a cluster."""
     return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
+def local_tasks(master: str) -> int | None:
+    """How many tasks a local master runs at the same time; None for a cluster."""
+    match = _LOCAL_MASTER.fullmatch(master.strip())
+    if match is None:
+        return None
+    return (os.cpu_count() or 1) if match["tasks"] == "*" else int(match["tasks"] or 1)
 
 
 def check_cluster(settings: Mapping[str, str]) -> None:
