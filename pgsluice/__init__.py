@@ -24,6 +24,7 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see the d
     Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
     Position, Rejection, RejectedChanges
                                 how a change is refused that can never be applied: it becomes a dead letter
+    WriteAgain                  how a commit asks for another pass over its batch at once
     UsageError, TransientError, TerminalError
                                 what else a sink raises; all are PgsluiceError
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     )
     from pgsluice.shared.wire.position import Position
     from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
-    from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+    from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
     from pgsluice.worker.positions.bucket import BucketPositions
     from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied, encode_lines
     from pgsluice.worker.sinks.sink import (
@@ -111,6 +112,7 @@ __all__ = [
     "UsageError",
     "Value",
     "WorkerSettings",
+    "WriteAgain",
     "__version__",
     "as_changes",
     "encode_copied",
@@ -127,7 +129,7 @@ _MODULES = {
     ),
     "shared.wire.position": ("Position",),
     "shared.wire.table": ("UNCHANGED", "Column", "ReplicaIdentity", "Table", "Value"),
-    "worker.dead_letters.rejection": ("RejectedChanges", "Rejection"),
+    "worker.dead_letters.rejection": ("RejectedChanges", "Rejection", "WriteAgain"),
     "worker.positions.bucket": ("BucketPositions",),
     "worker.sinks.lines.json_lines": ("as_changes", "encode_copied", "encode_lines"),
     "worker.sinks.sink": (

@@ -40,6 +40,7 @@ class GroupStreams:
         self._snapshot = SnapshotStream(client, names)
         self._bucket = StateBucket(client, names)
         self._created = ""
+        self._id_prefix: str | None = None
         self._is_text_unchecked: bool | None = None
         self._checked_at = time.monotonic()
 
@@ -85,8 +86,10 @@ class GroupStreams:
 
     def id_prefix(self) -> str:
         """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
-        entry = self._loop.run(self._bucket.read(GROUP_KEY, GroupRecord))
-        return f"{entry.value.system_id}/{self._names.slot}/" if entry else ""
+        if self._id_prefix is None:
+            entry = self._loop.run(self._bucket.read(GROUP_KEY, GroupRecord))
+            self._id_prefix = f"{entry.value.system_id}/{self._names.slot}/" if entry else ""
+        return self._id_prefix
 
     def is_text_unchecked(self) -> bool:
         """Whether the source's text may be no UTF-8. The replicator tells before its first message, so it is known when there is

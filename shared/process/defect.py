@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import traceback
 
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -19,8 +21,9 @@ def place_of(error: BaseException) -> str:
     return f"{name} at {'/'.join(own[-1].filename.split('/')[-4:])}:{own[-1].lineno}" if own else name
 
 
-class TaskDefectError(Exception):
-    """What a Spark task raises in the place of an exception that nobody expected."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(place_of(error))
+def unexpected(error: Exception, ended: str) -> PgsluiceError:
+    """What ``error`` that ended, say, a batch means to the process: only memory may be there at the next start."""
+    fact = f"an unexpected error ended {ended} ({place_of(error)})"
+    if isinstance(error, MemoryError):
+        return TransientError(fact, "nothing was lost; start again, with more memory or smaller batches")
+    return TerminalError(fact, "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it")

@@ -103,7 +103,7 @@ def test_what_an_exception_of_a_sink_quotes_is_in_no_log(
     succeed(replicate(keys))
     command = ("worker", f"quoting_sink:{sink}", "--until-sequence", "current")
     failed = Outcome(PgsluiceProcess(*command, config=keys, env={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}), 120.0)
-    assert failed.code == 75, failed.log
+    assert failed.code == 70, failed.log
     assert "ValueError at " in failed.log
     assert "quoting_sink.py:" in failed.log
     says_no_value(failed.log, failed.stdout)

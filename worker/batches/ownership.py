@@ -105,17 +105,23 @@ class OwnershipLedger:
     def __init__(self, bucket: StateBucket) -> None:
         self._ledger = Ledger(bucket)
         self._revision = 0
-        self._current = NEVER_COPIED
+        self._newest = NEVER_COPIED
+
+    @property
+    def newest(self) -> Ownership:
+        """What the newest batch was told."""
+        return self._newest
 
     async def current(self) -> Ownership:
         """Raises TransientError when NATS does not answer."""
         entry = await self._ledger.snapshot_entry()
         if entry is None:
+            self._revision, self._newest = 0, NEVER_COPIED
             return NEVER_COPIED
         if entry.revision != self._revision or entry.value.state is CopyState.RUNNING:
-            self._current = Ownership.of(await self._ledger.load())
+            self._newest = Ownership.of(await self._ledger.load())
             self._revision = entry.revision
-        return self._current
+        return self._newest
 
 
 def _commit_lsn(transactions: list[Transaction], change_index: int) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, assert_never
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -17,16 +17,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
-from pgsluice.shared.process.defect import place_of
-from pgsluice.shared.spark.session import Spark, failure_reason
-from pgsluice.shared.wire.position import Anchor
+from pgsluice.shared.process.defect import unexpected
+from pgsluice.shared.spark.session import failure_reason
 from pgsluice.worker.batches.receipts import RECEIPT_SCHEMA, read_receipts, read_reports
-from pgsluice.worker.batches.source import SOURCE_NAME, SourceSettings, change_source
-from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.batches.source import SOURCE_NAME, change_source
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
-from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
-from pgsluice.worker.sinks.sink import Applied, Delivery, PartitionWriter, PatientSink, Receipt, Sink
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.sinks.sink import Applied, Delivery, PatientSink, Receipt
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 30.0
@@ -34,120 +32,109 @@ SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark'
 DRAIN_DEADLINE_S = 25.0
 EXECUTOR_CHECK_INTERVAL_S = 0.5
 
-_DEFECT = "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it when it comes again"
-
 log = telemetry.logger(__name__)
-
-BatchApplied = Callable[[Applied, int, float], None]
-"""Called after each commit with the new position, the number of source changes and the seconds the batch took."""
 
 
 class ChangeQuery:
-    """Batches are applied one after the other; ``stop`` lets the one in hand finish."""
+    """A streaming query that runs. Batches are applied one after the other; ``stop`` lets the one in hand finish."""
 
-    def __init__(
-        self,
-        spark: Spark,
-        sink: Sink,
-        applied: Applied,
-        stream_created: Callable[[], str],
-        task: Callable[[PartitionWriter], PartitionTask],
-        registry: DeadLetterRegistry,
-        rules: str,
-        on_applied: BatchApplied,
-        on_waiting: Callable[[str], None],
-        before: Anchor | None = None,
-    ) -> None:
-        """``stream_created`` and ``task``, which makes what the tasks of a batch are given, are asked at each attempt. ``rules``
-        is the hash of the transformation that every task is given. ``on_waiting`` is told why a batch is tried again. ``before``
-        is that of ``MessageChain``, for the first batch of changes."""
-        self._spark = spark
-        self._sink = sink
-        self._task = task
-        self._registry = registry
-        self._rules = rules
-        self._applied = applied
-        self._stream_created = stream_created
-        self._on_applied = on_applied
-        self._on_waiting = on_waiting
-        self._before = before
-        self._in_batch = threading.Lock()
-        self._stopping = threading.Event()
-        self._error: PgsluiceError | None = None
-        self._query: StreamingQuery | None = None
-
-    def start(self, source: SourceSettings, *, drain: bool) -> None:
-        """Begins after ``source.applied_sequence``. ``drain``: ends by itself at what the stream holds now."""
-        session = self._spark.session
-        session.dataSource.register(change_source(source))
-        writer = session.readStream.format(SOURCE_NAME).load().writeStream.foreachBatch(self._apply)
-        writer = writer.option("checkpointLocation", self._spark.checkpoint_directory())
-        trigger = {"availableNow": True} if drain else {"processingTime": "0 seconds"}
-        self._query = writer.trigger(**trigger).start()
+    def __init__(self, worker: RunningWorker, query: StreamingQuery, batches: MicroBatches) -> None:
+        """``start_query`` makes one."""
+        self._worker = worker
+        self._query = query
+        self._batches = batches
 
     def ended(self, timeout_s: float) -> bool:
         """Waits up to ``timeout_s``; raises the error that ended the query."""
-        assert self._query is not None
         try:
             ended = bool(self._query.awaitTermination(timeout_s))
         except PySparkException as error:
             raise _spark_failure(error) from None
-        if self._error is not None:
-            raise self._error
+        self._batches.raise_error()
         return ended
 
     @property
     def applied(self) -> Applied:
         """What the sink has applied."""
-        return self._applied
-
-    def finish_copy(self, timeout_s: float) -> bool:
-        """Has the sink finish a copy that is applied; False when batches left no room for that in time. Raises PgsluiceError."""
-        return self.between_batches(self._sink.finish_copy, timeout_s)
+        return self._batches.applied
 
     def between_batches(self, work: Callable[[], None], timeout_s: float) -> bool:
         """Calls ``work`` while no batch is in hand; False when batches left no room for that in time. Raises what it raises."""
-        if not self._in_batch.acquire(timeout=timeout_s):
+        if not self._batches.in_hand.acquire(timeout=timeout_s):
             return False
         try:
             work()
             return True
         finally:
-            self._in_batch.release()
+            self._batches.in_hand.release()
 
     def stop(self) -> None:
         """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
-        self._stopping.set()
-        if self._query is None:
-            return
+        self._batches.begin_no_more()
         if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
-            self._in_batch.release()
+            self._batches.in_hand.release()
         else:
             log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
-            if isinstance(self._sink, PatientSink):
-                self._sink.break_off()  # Spark waits for the batch, however long it takes
-            self._spark.cancel_jobs()
+            if isinstance(self._worker.sink, PatientSink):
+                self._worker.sink.break_off()  # Spark waits for the batch, however long it takes
+            self._worker.spark.cancel_jobs()
         with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed took the query with it
             self._query.stop()
 
     def _batch_ends(self, deadline: float) -> bool:
         """Whether the batch in hand has ended by then: then the lock is ours. One that waits for executors does not end."""
-        while not self._in_batch.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
-            if time.monotonic() > deadline or not self._spark.executors:
+        while not self._batches.in_hand.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
+            if time.monotonic() > deadline or not self._worker.spark.executors:
                 return False
         return True
 
-    def _apply(self, ranges: DataFrame, batch_id: int) -> None:
-        with self._in_batch:
+
+def start_query(worker: RunningWorker) -> ChangeQuery:
+    """Begins after ``worker.start``. With a target the query ends by itself at what the stream holds now."""
+    session = worker.spark.session
+    session.dataSource.register(change_source(worker.source()))
+    batches = MicroBatches(worker)
+    writer = session.readStream.format(SOURCE_NAME).load().writeStream.foreachBatch(batches.apply)
+    writer = writer.option("checkpointLocation", worker.spark.checkpoint_directory())
+    trigger = {"availableNow": True} if worker.target is not None else {"processingTime": "0 seconds"}
+    return ChangeQuery(worker, writer.trigger(**trigger).start(), batches)
+
+
+class MicroBatches:
+    """What becomes of each batch of a query: it is tried until it is applied, or an error ends the query. ``in_hand`` is locked
+    meanwhile."""
+
+    def __init__(self, worker: RunningWorker) -> None:
+        self.in_hand = threading.Lock()
+        self.applied = worker.start.applied
+        self._before = worker.start.before
+        self._worker = worker
+        self._sink = worker.sink
+        self._registry = worker.registry
+        self._stopping = threading.Event()
+        self._error: PgsluiceError | None = None
+
+    def begin_no_more(self) -> None:
+        """A batch that is being tried again is given up, too."""
+        self._stopping.set()
+
+    def raise_error(self) -> None:
+        """Raises what ended a batch; nothing happens when nothing did. Raised where it was met, Spark would print a Java stack
+        trace."""
+        if self._error is not None:
+            raise self._error
+
+    def apply(self, ranges: DataFrame, batch_id: int) -> None:
+        """Spark's ``foreachBatch``."""
+        with self.in_hand:
             try:
                 self._apply_until_done(ranges)
             except PgsluiceError as error:
                 self._end(error)
             except Exception as error:  # noqa: BLE001  Spark would print it, and its text may quote a row
-                self._end(TransientError(f"an unexpected error ended a batch ({place_of(error)})", _DEFECT))
+                self._end(unexpected(error, "a batch"))
 
     def _end(self, error: PgsluiceError) -> None:
-        """``ended`` raises the error; raised where it was met, Spark would print a Java stack trace."""
         self._error = error
         self._stopping.set()
 
@@ -158,15 +145,17 @@ class ChangeQuery:
         while not self._stopping.is_set():
             try:
                 if rejections:
-                    self._look_through(ranges, rejections)
+                    self._take_out(ranges, rejections)
                     rejections = ()
                 self._apply_once(ranges)
                 return
             except RejectedChanges as rejected:
                 rejections = rejected.rejections
                 continue
+            except WriteAgain:
+                continue
             except TransientError as error:
-                self._on_waiting(str(error))
+                self._worker.report.note_waiting(str(error))
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1
@@ -178,37 +167,40 @@ class ChangeQuery:
 
     def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()
-        receipts = read_receipts(self._written(ranges), self._applied, self._rules, self._before)
+        receipts = read_receipts(self._written(ranges), self.applied, self._worker.transformation.hash, self._before)
         first = next(receipts, None)
         if first is None:  # Spark runs a first batch even when there is nothing to read yet
             log.debug("nothing to apply yet")
             return
         counter = _Counter(chain([first], receipts))
-        applied = self._sink.commit(counter, self._stream_created())
-        if applied.sequence != self._applied.sequence:
+        applied = self._sink.commit(counter, self._worker.streams.created())
+        if applied.sequence != self.applied.sequence:
             self._before = None
-        self._applied = applied
+        self.applied = applied
         self._registry.settle()
-        self._on_applied(self._applied, counter.changes, time.monotonic() - started)
+        self._worker.note_batch(applied, counter.changes, time.monotonic() - started)
 
     def _written(self, ranges: DataFrame) -> Iterator[Any]:
-        """The rows of the tasks, whose dead letters are published by then. Raises RejectedChanges."""
-        written = ranges.mapInArrow(self._task(self._sink.writer()), RECEIPT_SCHEMA)
-        if self._sink.delivery is Delivery.STREAMED:
-            for row in written.toLocalIterator(prefetchPartitions=True):
-                self._registry.take(read_reports([row]))
-                yield row
-        else:
-            rows = written.collect()
-            self._registry.take(read_reports(rows))
-            yield from rows
+        """The rows of the tasks, whose dead letters are published by then. Raises RejectedChanges or WriteAgain."""
+        written = ranges.mapInArrow(self._worker.task(self._sink.writer()), RECEIPT_SCHEMA)
+        match self._sink.delivery:
+            case Delivery.STREAMED:
+                for row in written.toLocalIterator(prefetchPartitions=True):
+                    self._registry.take(read_reports([row]))
+                    yield row
+            case Delivery.COLLECTED:
+                rows = written.collect()
+                self._registry.take(read_reports(rows))
+                yield from rows
+            case unreachable:
+                assert_never(unreachable)
         self._registry.remove_truncated()
 
-    def _look_through(self, ranges: DataFrame, rejections: Sequence[Rejection]) -> None:
-        """Makes dead letters of changes that the sink refused, and blocks their rows."""
+    def _take_out(self, ranges: DataFrame, rejections: Sequence[Rejection]) -> None:
+        """Has tasks look for changes that the sink refused, makes dead letters of them, and blocks their rows."""
         self._registry.reject(rejections)
-        rows = ranges.mapInArrow(self._task(DiscardingWriter()), RECEIPT_SCHEMA).collect()
-        with contextlib.suppress(RejectedChanges):  # that rows are blocked now is what this was for
+        rows = ranges.mapInArrow(self._worker.task(DiscardingWriter()), RECEIPT_SCHEMA).collect()
+        with contextlib.suppress(RejectedChanges, WriteAgain):  # that rows are blocked now is what this was for
             self._registry.take(read_reports(rows))
         self._registry.check_found()
 

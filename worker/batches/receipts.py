@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
-from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared import errors
+from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.position import Anchor
 from pgsluice.worker.dead_letters.task_report import TaskReport
@@ -46,6 +47,10 @@ and the last message that the row covers, None where it covers none or an earlie
 
 COMPRESSED_FROM_BYTES = 32 * 1024
 """What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
+
+
+_CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PgsluiceError)}
+"""Those that keep their class on the way from a task to the driver."""
 
 
 class Covered(NamedTuple):
@@ -76,14 +81,18 @@ def _row(*values: Any) -> pa.RecordBatch:
 
 
 def encode_error(error: PgsluiceError) -> bytes:
-    return orjson.dumps({"transient": isinstance(error, TransientError), "fact": error.fact, "remedy": error.remedy})
+    return orjson.dumps({"class": _known_class(type(error)).__name__, "fact": error.fact, "remedy": error.remedy})
 
 
 def decode_error(carried: bytes) -> PgsluiceError:
-    """The error that ``encode_error`` was given, as TransientError or TerminalError."""
+    """The error that ``encode_error`` was given, of the same class; a sink's own class becomes the one that it derives
+    from."""
     content = orjson.loads(carried)
-    kind = TransientError if content["transient"] else TerminalError
-    return kind(content["fact"], content["remedy"])
+    return _CLASSES[content["class"]](content["fact"], content["remedy"])
+
+
+def _known_class(error_class: type[PgsluiceError]) -> type[PgsluiceError]:
+    return next(known for known in error_class.__mro__ if _CLASSES.get(known.__name__) is known)
 
 
 def pack_body(body: bytes) -> tuple[bytes, int]:

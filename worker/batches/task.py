@@ -14,7 +14,7 @@ import pyarrow as pa
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
-from pgsluice.shared.process.defect import TaskDefectError
+from pgsluice.shared.process.defect import place_of, unexpected
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -64,8 +64,10 @@ class PartitionTask:
             yield receipt_row(Covered(messages.copied), None, share.report(rejected.rejections))
         except PgsluiceError as error:
             yield error_row(Covered(messages.copied), error)
+        except MemoryError as error:  # there may be more the next time: Spark tries again
+            raise MemoryError(place_of(error)) from None
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
-            raise TaskDefectError(error) from None
+            yield error_row(Covered(messages.copied), unexpected(error, "a task"))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""

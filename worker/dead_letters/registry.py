@@ -22,7 +22,7 @@ from pgsluice.shared.wire.position import Position
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 
@@ -86,8 +86,8 @@ class DeadLetterRegistry:
             raise self._full(len(new), new[0])
 
     def take(self, reports: Sequence[TaskReport]) -> None:
-        """Publishes what tasks took out and was not published yet. Raises RejectedChanges when the batch has to be written again:
-        for what writers rejected, or because rows are blocked now that its tasks did not know of."""
+        """Publishes what tasks took out and was not published yet. Raises RejectedChanges for what writers rejected, and
+        WriteAgain when rows are blocked now that the batch's tasks did not know of."""
         taken_out = [letter for report in reports for letter in report.letters]
         letters = {letter.position: letter for letter in taken_out if letter.position not in self._letters}
         before = _copy(self._blocked)
@@ -96,8 +96,10 @@ class DeadLetterRegistry:
             for oid, position in report.truncated:
                 self._truncated[oid] = max(position, self._truncated.get(oid, position))
         rejections = [rejection for report in reports for rejection in report.rejections]
-        if rejections or self._blocked != before:
+        if rejections:
             raise RejectedChanges(rejections)
+        if self._blocked != before:
+            raise WriteAgain
 
     def check_found(self) -> None:
         """Raises TerminalError when a rejected change has no letter after the batch was looked through."""

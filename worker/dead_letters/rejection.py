@@ -5,6 +5,7 @@ receiver that answers 400) makes a ``Rejection`` of it. Where it is raised or co
 
 - ``Sink.commit``, in the driver, and ``PartitionWriter.write`` and ``write_copied``, in a task, raise ``RejectedChanges``. By
   then nothing of the batch may be durable that a second attempt would double.
+  A sink that cannot name them yet raises ``WriteAgain``, and looks closer in the pass that follows.
 - Rules do not raise. What they reject is left out of the message and collected by the caller (``worker.batches.task``); other
   rows of the partition are looked at too, so that all rejections of a partition are known at once.
 
@@ -60,9 +61,13 @@ def refusal_of(row: RejectedRow) -> str:
 
 
 class RejectedChanges(Exception):  # noqa: N818  not a failure of ours: the worker goes on without them
-    """The destination refuses these changes, and would take the rest of the batch. Without any it asks for another pass at once,
-    like TransientError without the pause. Never leaves the worker."""
+    """The destination refuses these changes (at least one), and would take the rest of the batch. Never leaves the worker."""
 
     def __init__(self, rejections: Sequence[Rejection]) -> None:
         super().__init__(f"{len(rejections)} changes")
         self.rejections = rejections
+
+
+class WriteAgain(Exception):  # noqa: N818  nothing failed for good
+    """Asks for another pass over the batch at once: TransientError without the pause. For a sink that has to look closer before
+    it can name what it rejects. Never leaves the worker."""

@@ -21,7 +21,7 @@ from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, refusal_of
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain, refusal_of
 from pgsluice.worker.sinks.sink import Applied, Partition, Receipt, Sink
 
 ATTEMPTS = 3  # then the next look at the queue tries again
@@ -64,6 +64,8 @@ class Replay:
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
                 continue
+            except WriteAgain:
+                continue
             except TransientError:  # a sink may want a second look at what it could not take as a whole
                 failures += 1
                 if failures == ATTEMPTS:
@@ -90,7 +92,7 @@ class Replay:
         return changes_of(stored.letter, stored.last_sequence)
 
     def _send_back(self, letters: Sequence[StoredLetter], rejections: Iterable[Rejection]) -> list[StoredLetter]:
-        """Returns the letters that can still be applied: all, when the sink only asks for another pass."""
+        """Returns the letters that can still be applied."""
         reasons = {rejection.position: rejection.reason for rejection in rejections}
         blocked: set[Row] = set()
         left, refused = [], 0

@@ -17,7 +17,9 @@ again from the position that ``open`` returned. A sink without transactions repe
 Before the changes come the rows that a snapshot copied, in the same way with ``write_copied``. A batch holds the one or the
 other, never both.
 
-Errors: TransientError makes the worker call again with the same batch, after a pause; TerminalError stops it.
+Errors, of ``commit`` and of a writer: TransientError makes the worker call again with the same batch, after a pause;
+TerminalError stops it. ``RejectedChanges`` names changes that can never be applied. ``WriteAgain``, of ``commit`` only, asks for
+another pass at once (``pgsluice.worker.dead_letters.rejection``).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
+from pgsluice.shared.errors import HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.worker.batches.receipts import COMPRESSED_FROM_BYTES, encode_error, pack_body, read_receipts
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
@@ -100,11 +100,27 @@ def test_a_gap_or_an_overlap_is_refused(rows: list[Row]) -> None:
         coverage(rows)
 
 
-@pytest.mark.parametrize("error", [TransientError("the target is gone", "wait"), TerminalError("a column is missing", "add it")])
-def test_an_error_that_a_task_sent_is_raised_as_it_was(error: TransientError | TerminalError) -> None:
+class ClosedForLunchError(TransientError):
+    """One that only the author of a sink knows."""
+
+
+@pytest.mark.parametrize(
+    ("error_class", "arrives_as"),
+    [
+        (UsageError, UsageError),
+        (TransientError, TransientError),
+        (TerminalError, TerminalError),
+        (HistoryError, HistoryError),
+        (SinkBehindError, SinkBehindError),
+        (ClosedForLunchError, TransientError),
+    ],
+)
+def test_an_error_that_a_task_sent_is_raised_as_it_was(error_class: type[PgsluiceError], arrives_as: type[PgsluiceError]) -> None:
+    error = error_class("a column is missing", "add it")
     row = Row(0, 0, body=None, error=encode_error(error))
-    with pytest.raises(type(error)) as raised:
+    with pytest.raises(arrives_as) as raised:
         coverage([Row(1, 3), row])
+    assert type(raised.value) is arrives_as
     assert raised.value.args == error.args
 
 

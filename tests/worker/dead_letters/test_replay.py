@@ -20,7 +20,7 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.dead_letters.exclusions import table_key
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
@@ -94,7 +94,7 @@ def reports(*letters: DeadLetter) -> list[TaskReport]:
 
 def take(registry: DeadLetterRegistry, *letters: DeadLetter) -> None:
     """New letters block rows, so the batch is to be written again."""
-    with pytest.raises(RejectedChanges):
+    with pytest.raises(WriteAgain):
         registry.take(reports(*letters))
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, is_lock_table_full, target_error
 from pgsluice.worker.sinks.postgres.writer import PostgresWriter
 
@@ -69,7 +69,7 @@ class Attempts:
         """The target refuses rows, and which ones is to be known."""
         self._labelled_batches = LABELLED_BATCHES
 
-    def refusal(self, error: PieceError, batch: str) -> PgsluiceError | RejectedChanges:
+    def refusal(self, error: PieceError, batch: str) -> PgsluiceError | WriteAgain:
         """What to raise when the target refuses ``batch``. Folding skips states that the source went through; a unique constraint
         or a foreign key may have needed them."""
         skipped = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ForeignKeyViolation)
@@ -81,7 +81,7 @@ class Attempts:
             )
         if error.concerns_rows and not self.labels_rows:
             self.label_rows()
-            return RejectedChanges(())
+            return WriteAgain()
         return self.failure(error.cause, error.table, f"applying {batch}")
 
     def failure(self, error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:

@@ -11,7 +11,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.attempts import Attempts
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
@@ -140,8 +140,8 @@ class PostgresSink:
         return self._attempts.writer(self._writer)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """One transaction; receipts that are applied already are passed over. After TransientError and RejectedChanges the
-        partitions have to be written again: what was staged may be gone, or looked at in another way."""
+        """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
+        WriteAgain the partitions have to be written again: what was staged may be gone, or looked at in another way."""
         received = list(receipts)
         try:
             session = self._connected()
@@ -228,7 +228,7 @@ class PostgresSink:
         if any(folded.is_refused for folded in partitions):
             self._has_leftovers = True
             self._attempts.label_rows()
-            raise RejectedChanges(())
+            raise WriteAgain
         changes = sum(receipt.changes for receipt in receipts)
         batch = _Batch(partitions, receipts[0].first_sequence, position, changes)
         self._has_leftovers = self._has_leftovers or bool(batch.stages) or bool(batch.parked_tables)

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
@@ -78,9 +78,8 @@ class Target:
         while True:
             try:
                 return self.sink.commit(write(self.sink, batch), STREAM_CREATED)
-            except RejectedChanges as rejected:
-                if rejected.rejections:
-                    raise
+            except WriteAgain:
+                continue
 
     def execute(self, statement: str) -> None:
         self._connection.execute(statement.encode())

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_ATTEMPTS, TASK_LOCK_ATTEMPTS, Attempts
 from pgsluice.worker.sinks.postgres.merge.staging import StageNames
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
@@ -37,7 +37,7 @@ def test_a_batch_whose_outcome_a_constraint_refuses_is_written_one_by_one_and_th
 def test_rows_stay_labelled_for_some_batches_after_one_was_refused(writer: PostgresWriter) -> None:
     attempts = Attempts(most_stages=8)
     refused = PieceError(ORDERS, psycopg.errors.NumericValueOutOfRange())
-    assert isinstance(attempts.refusal(refused, "messages 1 to 2"), RejectedChanges)
+    assert isinstance(attempts.refusal(refused, "messages 1 to 2"), WriteAgain)
     assert isinstance(attempts.refusal(refused, "messages 1 to 2"), TerminalError)
     for _ in range(LABELLED_BATCHES):
         assert attempts.writer(writer).labelled

@@ -1,0 +1,91 @@
+"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second.
+
+A duty that fails for now is tried again at its next turn, and keeps no other from its own. A new one is a method here and a
+line in the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.worker.batches.query import ChangeQuery
+from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.sinks.sink import TickingSink
+from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """``at_end``: it has a last turn when the query has ended by itself. ``is_check``: what it raises ends the worker."""
+
+    name: str
+    do: Callable[[], None]
+    at_end: bool = False
+    is_check: bool = False
+    news: RetryNews = field(default_factory=RetryNews)
+
+
+class BetweenBatches:
+    """The duties of one worker while ``query`` applies its batches."""
+
+    def __init__(self, worker: RunningWorker, query: ChangeQuery) -> None:
+        self._worker = worker
+        self._query = query
+        self._duties = (
+            Duty("finish a copy", self._finish_copy, at_end=True),
+            Duty("replay dead letters", self._replay_letters, at_end=True),
+            Duty("let the sink tick", self._tick),
+            Duty("check the streams", self._check_streams, is_check=True),
+            Duty("look for executors", self._note_executors),
+        )
+
+    def follow(self, stopping: Stopping) -> None:
+        """Returns when the query has ended by itself. Raises StopRequested, or the PgsluiceError that ended query or duty."""
+        stopping.check()
+        while not self._query.ended(POLL_INTERVAL_S):
+            for duty in self._duties:
+                self._take_turn(duty)
+            stopping.check()
+        if self._worker.target is None:
+            raise TransientError("the streaming query ended by itself", "start the worker again")
+        for duty in self._duties:
+            if duty.at_end:
+                duty.do()
+
+    def _take_turn(self, duty: Duty) -> None:
+        try:
+            duty.do()
+        except TransientError as error:
+            if duty.is_check:
+                raise
+            if duty.news.is_due(error):
+                log.warning("what comes between batches could not be done, trying again", duty=duty.name, reason=str(error))
+
+    def _finish_copy(self) -> None:
+        """Does nothing unless a copy ended."""
+        copy_end, applied = self._worker.copy_end, self._query.applied
+        if not self._worker.loop.run(copy_end.is_reached(applied)):
+            return
+        if self._query.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
+            copy_end.note_handled(applied)
+
+    def _replay_letters(self) -> None:
+        """Does nothing while there are no dead letters."""
+        if self._worker.registry.letters:
+            self._query.between_batches(lambda: self._worker.replay.run(self._query.applied), POLL_INTERVAL_S)
+
+    def _tick(self) -> None:
+        if isinstance(self._worker.sink, TickingSink):
+            self._worker.sink.tick()
+
+    def _check_streams(self) -> None:
+        self._worker.streams.check_now_and_then(self._query.applied)
+
+    def _note_executors(self) -> None:
+        self._worker.batch_log.note_executors(self._worker.spark)
