@@ -17,7 +17,7 @@ endif
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
-	@echo "make test       every test but the long ones (several minutes)"
+	@echo "make test       every test but the long ones (twenty minutes on two cores)"
 	@echo "make test-long  the long ones"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
