@@ -47,7 +47,7 @@ async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> li
     """Why something is left. The slot first: while it is in use nothing is removed, nor when the names are another group's."""
     try:
         source = await Source.connect(settings)
-    except (TerminalError, TransientError) as error:
+    except (UsageError, TerminalError, TransientError) as error:
         raise type(error)(
             error.fact, f"{error.remedy}; if this source is gone for good, --nats-only removes what the group has in NATS"
         ) from None

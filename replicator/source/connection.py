@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from typing import Any
 
 import psycopg
@@ -14,45 +13,25 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.published_tables import UNCHECKED
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from pgsluice.shared.postgres.refused_connection import comes_from_server, lasting_remedy, refused_sqlstate
+from pgsluice.shared.postgres.refused_connection import connection_error
+from pgsluice.shared.postgres.session_settings import (
+    HAS_TRANSACTION_TIMEOUT,
+    NO_TRANSACTION_TIMEOUT,
+    SESSION_SETTINGS,
+    libpq_parameters,
+    startup_options,
+)
 
-CONNECT_TIMEOUT_S = 10
 SILENCE_S = 1.0  # after which the log says what is waited for
 
 log = telemetry.logger(__name__)
 
-SESSION_SETTINGS = {
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
-    "array_nulls": "on",
-    "standard_conforming_strings": "on",
-    "quote_all_identifiers": "off",
-    "search_path": "pg_catalog",
-    "statement_timeout": "0",
+_SOURCE_SETTINGS = SESSION_SETTINGS | {
     "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
     "default_transaction_read_only": "off",
-    "default_transaction_isolation": r"read\ committed",
     "synchronous_commit": "local",
 }
-"""What shapes text, so that a value reads the same whatever the server, the database or the role sets. No time limits of the
-role, which would end a session that is only waiting; and no waiting for the source's standbys with what we write ourselves."""
-
-_HAS_TRANSACTION_TIMEOUT = 170_000
-"""An older server refuses a connection whose startup options name a setting that it does not know."""
-
-# A peer that vanished is noticed by TCP in about 30 s.
-_TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-
-_MOST_TEXT = 240
-"""Characters of libpq's text that are shown: it tells one thing for each address that a name has."""
-
-_HINT = " Is the server running on that host and accepting TCP/IP connections?"
+"""What we write ourselves does not wait for the source's standbys."""
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -62,7 +41,7 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
     a database of encoding SQL_ASCII sends its bytes as they are: the server would fail on text that is not UTF-8. psycopg
     gives text as bytes then.
 
-    Raises TransientError when the server cannot be reached or has no room, TerminalError when it refuses us.
+    Raises TransientError when the server cannot be reached or has no room, UsageError when it refuses these settings.
     """
     parameters = _parameters(settings, replication)
     connecting = asyncio.ensure_future(psycopg.AsyncConnection.connect(**parameters, autocommit=True))
@@ -74,37 +53,18 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
             await connection.close()
             parameters["client_encoding"] = UNCHECKED
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
-        if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
-            await connection.execute("SET transaction_timeout = 0")
+        if connection.info.server_version >= HAS_TRANSACTION_TIMEOUT:
+            await connection.execute(NO_TRANSACTION_TIMEOUT)
     except psycopg.Error as error:
-        raise await _connect_error(settings, parameters, error) from None
+        raise await asyncio.to_thread(connection_error, settings, parameters, error) from None
     finally:
         connecting.cancel()
     return connection
 
 
 def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]:
-    given = {
-        "host": settings.host,
-        "port": settings.port,
-        "dbname": settings.dbname,
-        "user": settings.user,
-        "password": settings.password,
-        "sslmode": settings.sslmode,
-        "sslrootcert": settings.sslrootcert,
-        "sslcert": settings.sslcert,
-        "sslkey": settings.sslkey,
-    }
-    parameters: dict[str, Any] = {name: value for name, value in given.items() if value}
-    parameters |= _TCP_SETTINGS | {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "client_encoding": "UTF8",
-        "application_name": "pgsluice",
-        "options": " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
-    }
-    if replication:
-        parameters["replication"] = "database"
-    return parameters
+    parameters = libpq_parameters(settings) | {"application_name": "pgsluice", "options": startup_options(_SOURCE_SETTINGS)}
+    return parameters | ({"replication": "database"} if replication else {})
 
 
 async def notice_our_end(connection: Connection) -> None:
@@ -115,52 +75,6 @@ async def notice_our_end(connection: Connection) -> None:
         log.debug("the source cannot look whether we are there while it waits; it notices afterwards")
     except psycopg.Error as error:
         raise sql_error(error, "preparing to wait") from None
-
-
-_REFUSALS = (
-    ("password authentication failed", "check user and password"),
-    ("no password supplied", "give a password, for example by PGSLUICE_PASSWORD"),
-    ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
-    ("is not permitted to log in", "grant it with ALTER ROLE … LOGIN"),
-    ("start wal", "give the role what it lacks: ALTER ROLE … REPLICATION"),
-    ("permission denied", "grant the role CONNECT on the database"),
-    ("role", "check user"),
-    ("database", "check dbname"),
-    ("certificate", "check sslmode, sslrootcert, sslcert and sslkey"),
-    ("ssl", "check sslmode, sslrootcert, sslcert and sslkey"),
-)
-"""What a refusal's text holds → what to do. Where the server does not speak English, the SQLSTATE decides, which says less."""
-
-_PASSING = (
-    ("max_wal_senders", "raise max_wal_senders, or stop a replica or another replicator"),
-    ("too many clients", "raise max_connections, or close other connections"),
-    ("connection slots", "raise max_connections, or close other connections"),
-    ("too many connections", "raise the role's or the database's connection limit"),
-    ("starting up", "it is tried again"),
-    ("shutting down", "it is tried again"),
-    ("recovery", "it is tried again"),
-)
-
-
-async def _connect_error(settings: PostgresSettings, parameters: dict[str, Any], error: psycopg.Error) -> PgsluiceError:
-    whole = " ".join(str(error).split())
-    text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
-    where = f"PostgreSQL at {settings.host or 'the default host'}:{settings.port or 5432}"
-    refuses = f"{where} refuses user {settings.user!r} for database {settings.dbname!r}"
-    for fragment, remedy in _PASSING:
-        if fragment in whole:
-            return TransientError(f"{where} has no place for us now ({text})", remedy)
-    if "FATAL" in whole and f'database "{settings.dbname}" does not exist' in whole:
-        return TerminalError(f"{where} has no database {settings.dbname!r}", "check dbname (case matters), or create it")
-    if "FATAL" in whole or "SSL" in whole or "certificate" in whole or "no password supplied" in whole:
-        for fragment, remedy in _REFUSALS:
-            if fragment in whole.lower():
-                return TerminalError(f"{refuses} ({text})", remedy)
-    if comes_from_server(error):
-        sqlstate = await asyncio.to_thread(refused_sqlstate, parameters, CONNECT_TIMEOUT_S)
-        if remedy := lasting_remedy(sqlstate):
-            return TerminalError(f"{refuses} ({text}, SQLSTATE {sqlstate})", remedy)
-    return TransientError(f"{where} does not answer ({text})", "check host and port, and that the server runs")
 
 
 _PASSING_CLASSES = ("08", "40", "53", "55", "57")

@@ -1,4 +1,5 @@
-"""Why a PostgreSQL server refuses a connection, whatever language it speaks.
+"""Why a PostgreSQL server refuses a connection, whatever language it speaks: the same refusal is the same error at the source
+and at the target.
 
 libpq gives no SQLSTATE for a connection that failed, only the server's message. That is in the server's ``lc_messages``, which
 applies before any setting of ours, and which an ordinary role may not set. But libpq's trace (manual: "PQtrace") holds the
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,28 +20,91 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
+from pgsluice.shared.postgres.session_settings import CONNECT_TIMEOUT_S
+
 _SERVER_MESSAGE = re.compile(r"failed: \S+:  ")
 """libpq writes ``<severity>:  <message>`` (two spaces) for what a server said, and nothing like it for what it says itself."""
 
 _ERROR_CODE = re.compile(rb'\tErrorResponse\t.* C "([0-9A-Z]{5})" M ')
 
-_REMEDIES = {
-    "28P01": "check user and password",
-    "28000": "check the user, and that a line of the server's pg_hba.conf lets it in",
-    "3D000": "check the name of the database",
+_MOST_TEXT = 240
+"""Characters of libpq's text that are shown: it tells one thing for each address that a name has."""
+
+_HINT = " Is the server running on that host and accepting TCP/IP connections?"
+
+_PASSING = (
+    ("max_wal_senders", "raise max_wal_senders, or stop a replica or another replicator"),
+    ("too many clients", "raise max_connections, or close other connections"),
+    ("connection slots", "raise max_connections, or close other connections"),
+    ("too many connections", "raise the role's or the database's connection limit"),
+    ("starting up", "it is tried again"),
+    ("shutting down", "it is tried again"),
+    ("recovery", "it is tried again"),
+    ("system is not yet accepting connections", "it is tried again"),
+    ("system is not accepting connections", "it is tried again, until that server is a primary, or a standby that can be read"),
+)
+_TLS = "check {0}sslmode, {0}sslrootcert, {0}sslcert and {0}sslkey"
+_LASTING = (
+    ("password authentication failed", "check {0}user and {0}password"),
+    ("no password supplied", "give a password, for example by {1}PASSWORD"),
+    ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
+    ("is not permitted to log in", "grant it with ALTER ROLE … LOGIN"),
+    ("start wal", "give the role what it lacks: ALTER ROLE … REPLICATION"),
+    ("permission denied", "grant the role CONNECT on the database"),
+    ('role "', "check {0}user"),
+    ('database "', "check {0}dbname (case matters), or create it"),
+    ("certificate", _TLS),
+    ("ssl", _TLS),
+)
+"""What the text of a refusal holds, the first that fits → what to do. Where the server does not speak English, the SQLSTATE
+decides, which says less."""
+
+_LASTING_SQLSTATES = {
+    "28P01": "check {0}user and {0}password",
+    "28000": "check {0}user, and that a line of the server's pg_hba.conf lets it in",
+    "3D000": "check {0}dbname: it names no database there",
     "42501": "grant the role what it lacks: CONNECT on the database, and REPLICATION at the source",
 }
-"""What an operator can do about refusals that last."""
+
+
+def connection_error(
+    settings: PostgresSettings, parameters: Mapping[str, Any], error: psycopg.Error, *, is_target: bool = False
+) -> PgsluiceError:
+    """What the operator reads when a connection with ``parameters`` failed: UsageError when the server refuses these settings,
+    and would again; TransientError when it cannot be reached or has no room. May ask the server once more, and so block for
+    CONNECT_TIMEOUT_S."""
+    whole = " ".join(str(error).split())
+    text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
+    options, variables = ("target-", "PGSLUICE_TARGET_") if is_target else ("", "PGSLUICE_")
+    side = "the target, PostgreSQL" if is_target else "PostgreSQL"
+    where = f"{side} at {settings.host or 'the default host'}:{settings.port or 5432}"
+    for fragment, remedy in _PASSING:
+        if fragment in whole:
+            return TransientError(f"{where} has no place for us now ({text})", remedy)
+    remedy, code = _lasting(whole), ""
+    if not remedy and comes_from_server(error):
+        code = refused_sqlstate(parameters, CONNECT_TIMEOUT_S)
+        remedy = _LASTING_SQLSTATES.get(code, "")
+    if remedy:
+        said = f"{text}, SQLSTATE {code}" if code else text
+        fact = f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({said})"
+        return UsageError(fact, remedy.format(options, variables))
+    return TransientError(f"{where} does not answer ({text})", f"check {options}host and {options}port, and that the server runs")
+
+
+def _lasting(text: str) -> str:
+    """What to do about a refusal that another attempt with the same settings meets again; "" when ``text`` tells of none."""
+    if not any(sign in text for sign in ("FATAL", "SSL", "sslmode", "certificate", "no password supplied")):
+        return ""
+    lower = text.lower()
+    return next((remedy for fragment, remedy in _LASTING if fragment in lower), "")
 
 
 def comes_from_server(error: psycopg.Error) -> bool:
     """Whether a server answered: then ``refused_sqlstate`` can tell what."""
     return _SERVER_MESSAGE.search(str(error)) is not None
-
-
-def lasting_remedy(sqlstate: str) -> str:
-    """What to do when another attempt with the same settings cannot succeed; "" when it may."""
-    return _REMEDIES.get(sqlstate, "")
 
 
 def refused_sqlstate(parameters: Mapping[str, Any], timeout_s: float) -> str:

@@ -42,9 +42,9 @@ def refusal(settings: PostgresSettings) -> PgsluiceError:
 @pytest.mark.parametrize(
     ("field", "value", "kind", "text"),
     [
-        ("password", "secret-but-wrong", TerminalError, "password authentication failed.*check user and password"),
-        ("user", "nobody", TerminalError, "nobody"),
-        ("dbname", "nowhere", TerminalError, "nowhere.*check dbname"),
+        ("password", "secret-but-wrong", UsageError, "password authentication failed.*check user and password"),
+        ("user", "nobody", UsageError, "nobody"),
+        ("dbname", "nowhere", UsageError, "nowhere.*check dbname"),
         ("port", 1, TransientError, "does not answer.*check host and port"),
         ("host", "host.invalid", TransientError, "does not answer"),
     ],

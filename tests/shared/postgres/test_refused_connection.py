@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import psycopg
@@ -16,8 +17,8 @@ import pytest
 
 from pgsluice.replicator.source import connection as source
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from pgsluice.shared.postgres.refused_connection import comes_from_server, refused_sqlstate
+from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
+from pgsluice.shared.postgres.refused_connection import comes_from_server, connection_error, refused_sqlstate
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import connection as target
 from tests.servers import PostgresServer
@@ -71,17 +72,17 @@ def target_refusal(settings: PostgresSettings) -> PgsluiceError:
 @pytest.mark.parametrize(
     ("sqlstate", "text", "remedy"),
     [
-        ("28P01", "Passwort-Authentifizierung für Benutzer »ada« fehlgeschlagen", "check user and password"),
+        ("28P01", "Passwort-Authentifizierung für Benutzer »ada« fehlgeschlagen", "check (target-)?user and (target-)?password"),
         ("28000", "kein pg_hba.conf-Eintrag für Host »::1«", "pg_hba.conf"),
-        ("28000", "Rolle »ada« existiert nicht", "check the user"),
-        ("3D000", "Datenbank »shop« existiert nicht", "check the name of the database|check dbname"),
+        ("28000", "Rolle »ada« existiert nicht", "check (target-)?user"),
+        ("3D000", "Datenbank »shop« existiert nicht", "check (target-)?dbname"),
         ("42501", "keine Berechtigung für Datenbank »shop«", "CONNECT"),
     ],
 )
 def test_a_refusal_that_lasts_needs_a_person_in_any_language(sqlstate: str, text: str, remedy: str) -> None:
     with german_door(sqlstate, text) as settings:
-        for refusal, kind in ((source_refusal(settings), TerminalError), (target_refusal(settings), UsageError)):
-            assert type(refusal) is kind
+        for refusal in (source_refusal(settings), target_refusal(settings)):
+            assert type(refusal) is UsageError
             assert text in refusal.fact
             assert re.search(remedy, refusal.remedy)
             assert "geheim" not in str(refusal)
@@ -95,6 +96,52 @@ def test_a_refusal_that_passes_is_tried_again_in_any_language(sqlstate: str, tex
     with german_door(sqlstate, text) as settings:
         assert type(source_refusal(settings)) is TransientError
         assert type(target_refusal(settings)) is TransientError
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[PostgresServer]:
+    with PostgresServer(password="right") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "exit_code", "remedy"),
+    [
+        ({"password": "wrong-secret"}, UsageError, 2, "check {0}user and {0}password"),
+        ({"password": ""}, UsageError, 2, "give a password"),
+        ({"dbname": "nowhere"}, UsageError, 2, "check {0}dbname"),
+        ({"user": "nobody"}, UsageError, 2, "check {0}user"),
+        ({"sslmode": "require"}, UsageError, 2, "check {0}sslmode"),
+        ({"port": 1}, TransientError, 75, "check {0}host and {0}port"),
+        ({"host": "host.invalid"}, TransientError, 75, "check {0}host and {0}port"),
+    ],
+    ids=str,
+)
+def test_the_same_refusal_is_the_same_error_at_source_and_target(
+    strict_server: PostgresServer, change: dict[str, Any], kind: type[PgsluiceError], exit_code: int, remedy: str
+) -> None:
+    settings = replace(strict_server.settings_for("postgres"), **change)
+    for refusal, options in ((source_refusal(settings), ""), (target_refusal(settings), "target-")):
+        assert (type(refusal), refusal.exit_code) == (kind, exit_code)
+        assert remedy.format(options) in refusal.remedy
+        assert "wrong-secret" not in str(refusal)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the database system is not yet accepting connections DETAIL:  Consistent state has not been reached.",
+        "the database system is not accepting connections DETAIL:  Hot standby mode is disabled.",
+        "the database system is starting up",
+        "sorry, too many clients already",
+        'too many connections for role "ada"',
+    ],
+)
+def test_a_server_that_is_not_ready_is_waited_for_on_either_side(text: str, is_target: bool) -> None:
+    settings = PostgresSettings("127.0.0.1", 5432, "shop", "ada", "", "", "", "", "")
+    error = psycopg.OperationalError(f'connection to server at "127.0.0.1", port 5432 failed: FATAL:  {text}')
+    assert type(connection_error(settings, {}, error, is_target=is_target)) is TransientError
 
 
 def test_a_server_tells_the_code_of_its_refusal_and_nobody_else_does() -> None:

@@ -1,0 +1,67 @@
+"""How source and target are connected to: libpq's parameters, and the settings that every session of ours has.
+
+What shapes text is pinned, so that a value reads the same whatever the server, the database or the role sets. Time limits of the
+role are lifted, since they would end a session that is only waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgsluice.shared.config.settings import PostgresSettings
+
+CONNECT_TIMEOUT_S = 10
+"""Long enough for a loaded server; the caller tries again."""
+
+SESSION_SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "quote_all_identifiers": "off",
+    "search_path": "pg_catalog",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+}
+"""``search_path``: every name that we use has its schema, and the name of a type must mean what it means in pg_catalog."""
+
+HAS_TRANSACTION_TIMEOUT = 170_000
+"""``transaction_timeout`` is set after connecting: an older server refuses startup options that it does not know."""
+
+NO_TRANSACTION_TIMEOUT = "SET transaction_timeout = 0"
+
+_TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+"""A server that vanished is noticed in about 30 s."""
+
+
+def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
+    """What was given, how long to wait for whom, and UTF-8."""
+    given = {
+        "host": settings.host,
+        "port": settings.port,
+        "dbname": settings.dbname,
+        "user": settings.user,
+        "password": settings.password,
+        "sslmode": settings.sslmode,
+        "sslrootcert": settings.sslrootcert,
+        "sslcert": settings.sslcert,
+        "sslkey": settings.sslkey,
+    }
+    parameters: dict[str, Any] = {name: value for name, value in given.items() if value}
+    return parameters | _TCP_SETTINGS | {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "UTF8"}
+
+
+def startup_options(settings: dict[str, str]) -> str:
+    """libpq's parameter ``options`` that makes ``settings`` from the session's first moment."""
+    return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
+
+
+def set_statements(settings: dict[str, str]) -> str:
+    """The same for a session that is open: a pooler in between may know no startup options."""
+    return ";\n".join(f"SET {name} = '{value}'" for name, value in settings.items())
