@@ -1,4 +1,4 @@
-"""What is removed from a group's two streams, and what never is."""
+"""What is removed from a group's two streams, what never is, and the warning of a worker that holds messages and is not there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from pgsluice.replicator.retention import ChangeRetention, FinishedCopyRetention, RunningCopyRetention
+from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, FinishedCopyRetention, RunningCopyRetention
 from pgsluice.replicator.snapshot.schedule import SettledRanges
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
@@ -106,6 +106,34 @@ def test_a_worker_of_an_earlier_stream_holds_everything(replication: Group) -> N
 
     replication.with_broker(register)
     assert purge(replication, retention_s=0, only=3) == 0
+
+
+def warned_of(replication: Group, silence_s: float, **applied: int) -> list[list[str]]:
+    """The names of two checks in a row, of workers that reported an hour ago."""
+
+    async def check(stream: ChangeStream, bucket: StateBucket) -> list[list[str]]:
+        state = await stream.state()
+        assert state is not None
+        for worker, sequence in applied.items():
+            reported_at = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+            record = {"sequence": sequence, "stream_created": state.created, "updated_at": reported_at}
+            await bucket.put(worker_key(worker), record)
+        absent = AbsentWorkers(stream, bucket, silence_s)
+        return [await absent.check(), await absent.check()]
+
+    found = replication.with_broker(check)
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_worker_for_which_old_messages_wait_is_named_once_an_interval(replication: Group) -> None:
+    for number in range(2):
+        replication.replicate()
+        replication.source.execute(f"INSERT INTO t VALUES ({number}, 'v')")
+    replication.replicate()
+    assert warned_of(replication, 7200, gone=1, done=2) == [[], []]
+    assert warned_of(replication, 1800, gone=1, done=2) == [[], []], "the message that waits is young"
+    assert warned_of(replication, 0, gone=1, done=2) == [["gone"], []]
 
 
 class CopyStream:
