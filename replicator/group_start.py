@@ -1,25 +1,28 @@
 """What a session needs at the source before it streams: publication and slot as they should be, and the group bound to them.
 
 Everything is compared before anything is made or altered. What a group is bound to is its record in the state bucket: the facts
-that must not change between two starts.
+that must not change between two starts. A first start that comes to nothing removes again what it made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from pgsluice.replicator.first_start import MadeAtSource
+from nats.aio.client import Client
+
 from pgsluice.replicator.membership.group_publication import GroupPublication
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.progress import PublishedCounts
-from pgsluice.replicator.source.publication import Publication, check_owner, find_publication
+from pgsluice.replicator.source.publication import Publication, check_owner, drop_publication, find_publication
 from pgsluice.replicator.source.slot import (
     ReplicationSlot,
     SlotPatience,
     check_failover,
     check_slot,
     create_slot,
+    drop_slot,
     find_slot,
     warn_of_running_ahead,
 )
@@ -28,13 +31,25 @@ from pgsluice.replicator.source.walsender import SystemIdentity
 from pgsluice.replicator.start_checks import check_origin, check_publication, check_source
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
-from pgsluice.shared.config.settings import ReplicatorSettings
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import PostgresSettings, ReplicatorSettings
+from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn
 from pgsluice.shared.wire.names import GroupNames
 
 log = telemetry.logger(__name__)
+
+Removal = Callable[[], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class MadeAtSource:
+    """What this process made, or tried to, and whether it bound the group."""
+
+    publication: bool = False
+    slot: bool = False
+    record: bool = False
 
 
 @dataclass(slots=True)
@@ -163,3 +178,71 @@ async def _note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) ->
     noted = replace(record, slot_lsn=slot_lsn)
     await bucket.put(GROUP_KEY, noted)
     return noted
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    """Of a group that had no state bucket when the process began. One that comes to nothing leaves nothing.
+
+    What a start made would reserve storage in NATS, keep WAL at the source, and bind the group to the mode that was tried. Once
+    the stream runs (with ``--copy``: once the copy is prepared) the group exists, and only ``drop`` removes it.
+    """
+
+    names: GroupNames
+
+    @classmethod
+    async def look(cls, client: Client, names: GroupNames) -> FirstStart | None:
+        """None when this is no first start. Raises TransientError."""
+        return None if await StateBucket(client, names).exists() else cls(names)
+
+    async def undo(self, client: Client, source: PostgresSettings, made: MadeAtSource) -> None:
+        """Removes what this process made, unless another replicator of the group began meanwhile. What is left is said."""
+        try:
+            removals = await self._removals(client, source, made)
+        except PgsluiceError as error:
+            _say_left([error])
+            return
+        failures = [failure for removal in removals if (failure := await _failure(removal)) is not None]
+        if failures:
+            _say_left(failures)
+        elif removals:
+            log.info("what this first start made is removed again", group=self.names.group)
+
+    async def _removals(self, client: Client, source: PostgresSettings, made: MadeAtSource) -> list[Removal]:
+        bucket = StateBucket(client, self.names)
+        has_bucket = await bucket.exists()
+        if has_bucket and (await bucket.get(REPLICATOR_KEY) or (await bucket.get(GROUP_KEY) and not made.record)):
+            return []
+        removals: list[Removal] = []
+        if made.slot or made.publication:
+            removals.append(lambda: self._undo_at_source(source, made))
+        for stream in (ChangeStream(client, self.names), SnapshotStream(client, self.names)):
+            state = await stream.state()
+            if state is not None and state.is_made_here:
+                removals.append(stream.delete)
+        if has_bucket and removals:
+            removals.append(bucket.destroy)
+        return removals
+
+    async def _undo_at_source(self, settings: PostgresSettings, made: MadeAtSource) -> None:
+        source = await Source.connect(settings)
+        try:
+            if made.slot:
+                await drop_slot(source, self.names)
+            if made.publication:
+                await drop_publication(source, self.names)
+        finally:
+            await source.close()
+
+
+def _say_left(reasons: Sequence[PgsluiceError]) -> None:
+    text = "; ".join(str(reason) for reason in reasons)
+    log.warning("what this first start made could not be removed: run 'pgsluice drop'", reason=text)
+
+
+async def _failure(removal: Removal) -> PgsluiceError | None:
+    try:
+        await removal()
+    except PgsluiceError as error:
+        return error
+    return None

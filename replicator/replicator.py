@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvloop
 from nats.aio.client import Client
 
-from pgsluice.replicator.first_start import FirstStart
-from pgsluice.replicator.group_start import Run
+from pgsluice.replicator.group_start import FirstStart, Run
 from pgsluice.replicator.session import Session, find_until, open_session
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.start_checks import check_records

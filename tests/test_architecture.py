@@ -41,7 +41,7 @@ ENTRANCES = {
         "shared/broker/bucket.py",
         "shared/broker/group_list.py",
         "console/forget.py",
-        "replicator/first_start.py",
+        "replicator/group_start.py",
         "replicator/replicator.py",
         "replicator/session.py",
         "replicator/publisher.py",

@@ -15,7 +15,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import HistoryError
 from pgsluice.shared.wire.lsn import parse_lsn
 from tests.replicated_group import Group
-from tests.replicator.test_first_start import COPY, objects
+from tests.replicator.test_group_start import COPY, objects
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until
 
