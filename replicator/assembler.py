@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
-from pgsluice.shared.errors import HistoryError, TerminalError, WireError
+from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, WireError
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
 from pgsluice.shared.pgoutput.messages import Truncate
@@ -196,7 +196,7 @@ class Assembler:
         return HistoryError(
             f"the stream holds the transaction that committed at {format_lsn(last.commit_lsn)}, the source {found}: it went back "
             "in its history (a failover, a restored backup or disk), and what was published since then never happened there",
-            "run 'pgsluice drop' and start again with an empty target",
+            START_AGAIN,
         )
 
     def _add_change(self, frame: bytes) -> Message | None:

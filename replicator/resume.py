@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pgsluice.replicator.assembler import Published
 from pgsluice.replicator.publisher import StreamEnd
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import START_AGAIN, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
-
-_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix:
     if state.last_sequence == 0:
         return _beginning(slot_flushed, StreamEnd(0, 0, 0, slot_flushed))
     if state.messages == 0:
-        raise TerminalError(f"stream {stream.name} was emptied by somebody: what was published last is not known", _START_AGAIN)
+        raise TerminalError(f"stream {stream.name} was emptied by somebody: what was published last is not known", START_AGAIN)
     last = await _message(stream, state.last_sequence)
     newest = _decode(stream, last, id_prefix)
     complete, headers = await _last_complete(stream, last, newest, id_prefix)
@@ -74,6 +72,6 @@ def _decode(stream: ChangeStream, message: StoredMessage, id_prefix: str) -> Mes
     if not message.headers.get(ID_HEADER, "").startswith(id_prefix):
         raise TerminalError(
             f"message {message.sequence} of stream {stream.name} was not published from this source and slot",
-            f"find out what writes into it, then {_START_AGAIN}",
+            f"find out what writes into it, then {START_AGAIN}",
         )
     return MessageHeaders.decode(message.headers)

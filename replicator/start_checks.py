@@ -19,13 +19,11 @@ from pgsluice.shared.broker.halt import check_halt
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import StreamState
-from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
+from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, UsageError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
 
 ORIGINS_SINCE = 16
-
-_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 
 
 async def check_records(bucket: StateBucket, *, copies: bool) -> None:
@@ -45,7 +43,7 @@ async def check_streaming_alone(bucket: StateBucket) -> None:
     if snapshot.mode is CopyMode.COPY:
         raise UsageError(
             "this group was copied with --copy; the changes since then are not known",
-            f"to copy and go on with the changes, {_START_AGAIN} and --copy-and-stream",
+            f"to copy and go on with the changes, {START_AGAIN} and --copy-and-stream",
         )
     if snapshot.state is CopyState.RUNNING:
         raise UsageError(
@@ -66,24 +64,24 @@ def check_source(
             raise TerminalError(
                 f"replication slot {names.slot} exists, but NATS knows nothing of group {names.group!r}: its state was lost, or "
                 "this is another NATS",
-                f"check nats-url, or {_START_AGAIN}",
+                f"check nats-url, or {START_AGAIN}",
             )
         return
     if (bound.system_id, bound.database) != (identity.system_id, database):
         raise TerminalError(
             f"group {bound.group!r} replicates database {bound.database!r} of system {bound.system_id}, "
             f"the source is database {database!r} of system {identity.system_id}",
-            f"check host and dbname; for another source use another group, or {_START_AGAIN}",
+            f"check host and dbname; for another source use another group, or {START_AGAIN}",
         )
     if slot is None and bound.slot_lsn:
         raise TerminalError(
-            f"replication slot {names.slot} is gone, and with it the changes since it was last confirmed", _START_AGAIN
+            f"replication slot {names.slot} is gone, and with it the changes since it was last confirmed", START_AGAIN
         )
     if bound.timeline != identity.timeline and not (slot is not None and slot.failover):
         raise TerminalError(
             f"the source moved from timeline {bound.timeline} to {identity.timeline} (a failover or a restore) and the slot "
             "did not move with it",
-            f"{_START_AGAIN}; slots made with failover: true survive a failover on PostgreSQL 17 and later",
+            f"{START_AGAIN}; slots made with failover: true survive a failover on PostgreSQL 17 and later",
         )
 
 
@@ -94,7 +92,7 @@ def check_publication(bound: GroupRecord | None, names: GroupNames, publication:
     if bound.publication != names.publication:
         raise TerminalError(
             f"this group follows publication {bound.publication}, not {names.publication}",
-            f"give the same publication as before; for another one {_START_AGAIN}",
+            f"give the same publication as before; for another one {START_AGAIN}",
         )
     if publication is None:
         raise gone(names)
@@ -109,7 +107,7 @@ def check_origin(bound: GroupRecord | None, origin: str, major_version: int) -> 
     if bound is not None and bound.origin != origin:
         raise UsageError(
             f"this group was started with origin: {bound.origin}, not with {origin}",
-            f"set origin to {bound.origin}; to change it, {_START_AGAIN}",
+            f"set origin to {bound.origin}; to change it, {START_AGAIN}",
         )
 
 
@@ -126,12 +124,12 @@ def check_agreement(
     ``created_lsn`` is where the slot began: what it was told beyond that must show in the stream or in the record.
     """
     if recorded is not None and recorded.stream_created != state.created:
-        raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", _START_AGAIN)
+        raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", START_AGAIN)
     if recorded is not None and recorded.stream_sequence > state.last_sequence:
         raise HistoryError(
             f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.stream_sequence}: "
             "the broker lost data",
-            _START_AGAIN,
+            START_AGAIN,
         )
     in_stream = point.published.flushed if point.published.last is not None else LSN(0)
     known = max(created_lsn, in_stream, parse_lsn(recorded.flushed_lsn) if recorded else LSN(0))
@@ -139,7 +137,7 @@ def check_agreement(
         raise HistoryError(
             f"replication slot {slot.name} is at {slot.confirmed_flush}, but stream {stream_name} ends at {format_lsn(known)}: "
             "the broker lost data, or somebody moved or recreated the slot",
-            _START_AGAIN,
+            START_AGAIN,
         )
 
 
@@ -166,11 +164,11 @@ def _check_source_history(
         raise HistoryError(
             f"the source left timeline {timeline} {left} for timeline {identity.timeline}, and stream {stream_name} holds what "
             f"was committed on timeline {timeline} up to {format_lsn(known)}: what lies between never happened on the new one",
-            f"{_START_AGAIN}; with synchronized_standby_slots set at the source a failover slot is never ahead of its standby",
+            f"{START_AGAIN}; with synchronized_standby_slots set at the source a failover slot is never ahead of its standby",
         )
     if known > identity.wal_end:
         raise HistoryError(
             f"stream {stream_name} and slot {slot.name} are at {format_lsn(known)}, the source's WAL ends at "
             f"{format_lsn(identity.wal_end)}: the source went back in its history (a restored backup, snapshot or disk)",
-            _START_AGAIN,
+            START_AGAIN,
         )

@@ -18,6 +18,9 @@ An error states the fact, the thing and the way out. It never holds a row value 
 
 from __future__ import annotations
 
+START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
+"""The way out where what was published no longer fits what is there."""
+
 
 class PgsluiceError(Exception):
     """``fact`` says what is the case and of what; ``remedy`` says what the reader can do. ``exit_code`` is the process's."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.broker.ledger import CopyMode, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
-from pgsluice.shared.errors import TerminalError, UsageError
-
-_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
+from pgsluice.shared.errors import START_AGAIN, TerminalError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +128,14 @@ def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode:
         raise TerminalError(
             f"this group copied database {snapshot.database!r} of system {snapshot.system_id}, the source is database "
             f"{origin.database!r} of system {origin.system_id}",
-            f"check host and dbname; for another source use another group, or {_START_AGAIN}",
+            f"check host and dbname; for another source use another group, or {START_AGAIN}",
         )
     if snapshot.stream_created != origin.stream_created:
-        raise TerminalError("the snapshot stream was deleted and made again: copied rows are gone", _START_AGAIN)
+        raise TerminalError("the snapshot stream was deleted and made again: copied rows are gone", START_AGAIN)
     if snapshot.mode is not mode:
         raise UsageError(
             f"this group was started with --{snapshot.mode}, not with --{mode}",
-            f"give --{snapshot.mode}; to copy in another way, {_START_AGAIN}",
+            f"give --{snapshot.mode}; to copy in another way, {START_AGAIN}",
         )
 
 

@@ -17,7 +17,7 @@ from psycopg import sql
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import LockTimeoutError, TerminalError, UsageError
+from pgsluice.shared.errors import START_AGAIN, LockTimeoutError, TerminalError, UsageError
 from pgsluice.shared.process.retrying import Backoff
 from pgsluice.shared.wire.names import GroupNames
 
@@ -29,7 +29,6 @@ SCHEMAS_SINCE = 15
 LOCK_TIMEOUT_MS = 500  # for as long, writers of a table wait for us
 LOCK_ATTEMPTS = 8
 
-_START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 _COMMENT_PREFIX = "pgsluice group "
 
 log = telemetry.logger(__name__)
@@ -166,12 +165,12 @@ def check_identity(publication: Publication, oid: int) -> None:
     """Raises TerminalError when it is not the one that had ``oid``."""
     if publication.oid != oid:
         raise TerminalError(
-            f"publication {publication.name} was dropped and made again: changes in between were not published", _START_AGAIN
+            f"publication {publication.name} was dropped and made again: changes in between were not published", START_AGAIN
         )
 
 
 def gone(names: GroupNames) -> TerminalError:
-    return TerminalError(f"publication {names.publication} was dropped while the slot needs it", _START_AGAIN)
+    return TerminalError(f"publication {names.publication} was dropped while the slot needs it", START_AGAIN)
 
 
 def check_fit(publication: Publication, tables: Sequence[SourceTable], operations: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import SlotTimeoutError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import START_AGAIN, SlotTimeoutError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
 
@@ -81,7 +81,7 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
     if slot.lost:
         raise TerminalError(
             f"replication slot {slot.name} is lost ({slot.lost}): the source removed WAL that was not yet replicated",
-            "run 'pgsluice drop' and start again with an empty target; raise max_slot_wal_keep_size",
+            f"{START_AGAIN}; raise max_slot_wal_keep_size",
         )
     if slot.active_pid is not None:
         raise TransientError(
