@@ -5,7 +5,7 @@ What is documented here is the public API: it changes only with a new major vers
 
     pgsluice.__version__        the installed version
 
-For the author of a sink, who writes ``pgsluice worker module:Class`` (see the documentation, "A sink of your own"):
+For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/how-to/own-sink.md):
 
     Sink, PartitionWriter       what to write: the half in the driver, and the half that is pickled into Spark's tasks
     TickingSink, RenumberedSink, CountingSink, PatientSink
