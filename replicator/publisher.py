@@ -37,6 +37,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.process.retrying import CHANGES, Backoff
 from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
@@ -45,8 +46,6 @@ WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload; ours are below 1 KiB
 ACK_TIMEOUT_S = 5.0
-PAUSE_S = 0.1
-MAX_PAUSE_S = 5.0
 FULL_STREAM_REMINDER_S = 10.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
@@ -98,7 +97,7 @@ class Publisher:
         self._window_bytes = 0
         self._unsent = 0  # index in the window
         self._attempt = 0
-        self._pause_s = PAUSE_S
+        self._backoff = Backoff(CHANGES)
         self._failure: str | None = None
         self._wrong_sequence = False
         self._fatal: PgsluiceError | None = None
@@ -227,9 +226,9 @@ class Publisher:
 
     async def _recover(self) -> None:
         """After a failure: what the stream already holds is acknowledged, the rest is sent again."""
-        log.warning("publishing interrupted", reason=self._failure, pause_s=self._pause_s)
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
+        pause_s = self._backoff.next_pause_s()
+        log.warning("publishing interrupted", reason=self._failure, pause_s=round(pause_s, 3))
+        await asyncio.sleep(pause_s)
         await self._round_trip()
         if self._wrong_sequence:
             await self._compare_with_stream()
@@ -325,7 +324,7 @@ class Publisher:
             self._unsent = max(0, self._unsent - 1)
             acknowledged = True
         if acknowledged:
-            self._pause_s = PAUSE_S
+            self._backoff.note_success()
             self._acknowledged(sequence)
             self._progressed.set()
 

@@ -24,7 +24,7 @@ from pgsluice.shared.broker.halt import note_halt
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import HistoryError, TransientError
 from pgsluice.shared.process import stop_signals
-from pgsluice.shared.process.retrying import Backoff, RetryNews
+from pgsluice.shared.process.retrying import SESSION, Backoff, RetryNews
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.wire.names import GroupNames
 
@@ -85,7 +85,7 @@ class Replicator:
         """Whether the group exists from now on: it streams, or its copy is prepared where nothing else is asked for."""
         self._streaming = asyncio.Event()
         self._session: Session | None = None
-        self._backoff = Backoff()
+        self._backoff = Backoff(SESSION)
 
     async def run(self) -> None:
         calls = [self._run_sessions()]
@@ -114,7 +114,7 @@ class Replicator:
 
     async def _decide_end(self) -> None:
         """``current`` is where the source is after the copy: up to there the stream has to be, for all tables to be alike."""
-        backoff = Backoff()
+        backoff = Backoff(SESSION)
         while self._run.until is None and not self._stop.is_set():
             try:
                 source = await Source.connect(self._settings.source)

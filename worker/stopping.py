@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.process.retrying import Backoff, Pauses, RetryNews
 
 POLL_INTERVAL_S = 0.5
 WAIT_LOG_INTERVAL_S = 10.0
@@ -103,17 +103,15 @@ class Waiting:
 class Retrying:
     """Does again what failed, after pauses that double. ``event`` is what the log says of a failure that is news."""
 
-    def __init__(self, event: str, first_pause_s: float, longest_pause_s: float) -> None:
+    def __init__(self, event: str, pauses: Pauses) -> None:
         self._event = event
-        self._pause_s = first_pause_s
-        self._longest_pause_s = longest_pause_s
+        self._backoff = Backoff(pauses)
         self._news = RetryNews()
 
     def pause_after(self, error: TransientError | None) -> float:
-        pause_s = self._pause_s
+        pause_s = self._backoff.next_pause_s()
         if error is not None and self._news.is_due(error):
-            log.warning(self._event, reason=str(error), pause_s=pause_s)
-        self._pause_s = min(2 * pause_s, self._longest_pause_s)
+            log.warning(self._event, reason=str(error), pause_s=round(pause_s, 3))
         return pause_s
 
 

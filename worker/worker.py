@@ -24,11 +24,12 @@ from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
 from pgsluice.shared.process import stop_signals
+from pgsluice.shared.process.retrying import BATCH
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.spark.session import Spark, failure_reason
 from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.query import FIRST_RETRY_S, LONGEST_RETRY_S, start_query
+from pgsluice.worker.batches.query import start_query
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
@@ -122,9 +123,7 @@ class Worker:
         settings, bucket = self._settings, StateBucket(client, self._names)
         streams = self._existing_streams(client)
         self._take_lease(bucket)
-        applied = self._stopping.wait_for(
-            self._sink.open, Retrying("the sink cannot be opened, trying again", FIRST_RETRY_S, LONGEST_RETRY_S)
-        )
+        applied = self._stopping.wait_for(self._sink.open, Retrying("the sink cannot be opened, trying again", BATCH))
         self._loop.run(check_report(bucket, settings.name, applied))
         start = self._find_start(streams, applied)  # in the streams as they are now: we may have waited for the lease for months
         transformation = self._checked_transformation(bucket)

@@ -26,13 +26,12 @@ from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer, payload_error
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.process.retrying import COPIED_ROWS, Backoff
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
 WINDOW_MESSAGES = 4
 ACK_TIMEOUT_S = 5.0
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 2.0
 FULL_STREAM_REMINDER_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ class RangePublisher:
 
     async def _store(self, prepared: _Prepared) -> None:
         """Returns when the stream holds the message."""
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(COPIED_ROWS)
         while prepared.number > self._stored.number:
             if prepared.number > self._stored.number + 1:
                 raise TransientError(f"stream {self._stream.name} lost rows of a range", "the range is copied again")
@@ -128,8 +127,7 @@ class RangePublisher:
                 self._stored = await self._look_until_answered()
             elif error.get("err_code") in STREAM_FULL or is_passing_answer(error):
                 self._log_waiting(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                await asyncio.sleep(backoff.next_pause_s())
             else:
                 raise TerminalError(
                     f"JetStream refuses messages for stream {self._stream.name}: {error.get('description')} "
@@ -153,7 +151,7 @@ class RangePublisher:
         return content
 
     async def _look_until_answered(self) -> Stored:
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(COPIED_ROWS)
         while True:
             try:
                 return await self._look()
@@ -161,8 +159,7 @@ class RangePublisher:
                 if self._client.is_closed:
                     raise
                 _log.warning("waiting for the broker: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.next_pause_s())
 
     async def _look(self) -> Stored:
         message = await self._stream.last_message_on(self._subject)

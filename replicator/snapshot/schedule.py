@@ -17,13 +17,12 @@ from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TransientError
+from pgsluice.shared.process.retrying import COPIED_RANGE
 
 SMALL_SHARE = 8  # ranges that together have less than an eighth of the range size travel in one task
 MOST_IN_A_TASK = 32
 
 MOST_FAILURES = 3  # of one range; then its table is given up
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 10.0
 
 log = telemetry.logger(__name__)
 
@@ -165,7 +164,7 @@ class ScheduleRun:
         """What was tried before waits first; its place among the tasks stays taken meanwhile."""
         attempts = max(self._attempts[_key(request)] for request in ranges)
         if attempts:
-            await asyncio.sleep(min(FIRST_PAUSE_S * 2.0 ** (attempts - 1), LONGEST_PAUSE_S))
+            await asyncio.sleep(COPIED_RANGE.after(attempts))
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._job, ranges)
 
     def _note(self, request: RangeRequest, outcome: RangeOutcome) -> None:

@@ -29,7 +29,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, now
 from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.process.retrying import Backoff
+from pgsluice.shared.process.retrying import SESSION, Backoff
 from pgsluice.shared.spark.session import Spark
 
 CANCEL_INTERVAL_S = 0.2
@@ -109,7 +109,7 @@ class Snapshot:
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
         ``stop``."""
-        backoff = Backoff()
+        backoff = Backoff(SESSION)
         while True:
             try:
                 return await write()
@@ -127,7 +127,7 @@ class Snapshot:
         starting.result()
 
     async def _run_rounds(self, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
-        backoff = Backoff()
+        backoff = Backoff(SESSION)
         while prepared.progress.waiting:
             try:
                 rewritten = await Round(self._settings, self._copy, prepared, runtime).run()

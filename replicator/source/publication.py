@@ -18,7 +18,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import START_AGAIN, LockTimeoutError, TerminalError, UsageError
-from pgsluice.shared.process.retrying import Backoff
+from pgsluice.shared.process.retrying import SESSION, Backoff
 from pgsluice.shared.wire.names import GroupNames
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -284,7 +284,7 @@ async def alter_publication(
     application that writes waits no longer than LOCK_TIMEOUT_MS. Raises TransientError when a table was never free.
     """
     await check_publisher(source, alteration.joining, creates=False)
-    backoff = Backoff()
+    backoff = Backoff(SESSION)
     for attempt in range(1, LOCK_ATTEMPTS + 1):
         try:
             await _alter_once(source, names, alteration, note)

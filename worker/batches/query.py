@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.defect import unexpected
+from pgsluice.shared.process.retrying import BATCH, Backoff
 from pgsluice.shared.spark.session import failure_reason
 from pgsluice.worker.batches.receipts import RECEIPT_SCHEMA, read_receipts, read_reports
 from pgsluice.worker.batches.source import SOURCE_NAME, change_source
@@ -26,8 +26,6 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, W
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.sink import Applied, Delivery, PatientSink, Receipt
 
-FIRST_RETRY_S = 0.2
-LONGEST_RETRY_S = 30.0
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
 EXECUTOR_CHECK_INTERVAL_S = 0.5
@@ -139,7 +137,7 @@ class MicroBatches:
         self._stopping.set()
 
     def _apply_until_done(self, ranges: DataFrame) -> None:
-        pause = FIRST_RETRY_S
+        backoff = Backoff(BATCH)
         spark_failures = 0
         rejections: Sequence[Rejection] = ()
         while not self._stopping.is_set():
@@ -156,14 +154,15 @@ class MicroBatches:
                 continue
             except TransientError as error:
                 self._worker.report.note_waiting(str(error))
-                log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=pause)
+                pause_s = backoff.next_pause_s()
+                log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=round(pause_s, 3))
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1
                 if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
                     raise _spark_failure(error) from None
-                log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=pause)
-            self._stopping.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads retries, protects nothing
-            pause = min(pause * 2, LONGEST_RETRY_S)
+                pause_s = backoff.next_pause_s()
+                log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=round(pause_s, 3))
+            self._stopping.wait(pause_s)
 
     def _apply_once(self, ranges: DataFrame) -> None:
         started = time.monotonic()

@@ -18,6 +18,7 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord, now
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import SnapshotGoneError, TerminalError, TransientError
+from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.copier import page_range
 from tests.servers import NatsServer
@@ -170,7 +171,7 @@ def progress(ledger: Ledger) -> TableProgress:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(schedule_module, "COPIED_RANGE", Pauses(0.001, 0.01))
 
 
 async def carry_out(job: ScriptedJob, progress: TableProgress) -> ScheduleRun:

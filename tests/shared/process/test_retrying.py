@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.shared.process.retrying import FIRST_PAUSE_S, HEALTHY_S, MAX_PAUSE_S, Backoff
+from pgsluice.shared.process.retrying import BATCH, HEALTHY_S, REQUEST, SESSION, Backoff, Pauses
 
 
-def test_pauses_grow_to_a_limit_and_begin_anew_after_a_healthy_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pauses", [SESSION, BATCH, REQUEST])
+def test_pauses_grow_to_a_limit_and_begin_anew_after_a_healthy_minute(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
     now = 1000.0
     monkeypatch.setattr("pgsluice.shared.process.retrying.time.monotonic", lambda: now)
-    backoff = Backoff()
-    pauses = [backoff.next_pause_s() for _ in range(20)]
-    assert pauses[0] <= FIRST_PAUSE_S * 1.25
-    assert all(MAX_PAUSE_S * 0.75 <= pause <= MAX_PAUSE_S * 1.25 for pause in pauses[-10:])
-    now += HEALTHY_S + MAX_PAUSE_S + 1
-    assert backoff.next_pause_s() <= FIRST_PAUSE_S * 1.25
+    backoff = Backoff(pauses)
+    waited = [backoff.next_pause_s() for _ in range(20)]
+    assert waited[0] <= pauses.first_s * 1.25
+    assert all(pauses.longest_s * pauses.least <= pause_s <= pauses.longest_s * 1.25 for pause_s in waited[-10:])
+    now += HEALTHY_S + pauses.longest_s + 1
+    assert backoff.next_pause_s() <= pauses.first_s * 1.25
+
+
+def test_a_success_makes_the_next_failure_a_first_one() -> None:
+    backoff = Backoff(SESSION)
+    waited = [backoff.next_pause_s() for _ in range(10)]
+    assert waited[-1] > SESSION.first_s * 1.25
+    backoff.note_success()
+    assert backoff.next_pause_s() <= SESSION.first_s * 1.25
+
+
+def test_a_receiver_that_named_a_time_is_never_asked_before_it() -> None:
+    assert all(10.0 <= REQUEST.varied(10.0) <= 12.5 for _ in range(100))
+    assert all(REQUEST.after(1000) >= REQUEST.longest_s for _ in range(100))

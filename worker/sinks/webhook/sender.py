@@ -13,16 +13,16 @@ Brings requests to the receiver, one at a time, until each is accepted or refuse
 from __future__ import annotations
 
 import enum
-import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.process.retrying import REQUEST, Backoff
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
 from pgsluice.worker.sinks.webhook.http_connection import Answer, ReceiverConnection
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine
@@ -60,9 +60,6 @@ def parse_retry_after(header: str, now: datetime) -> float:
     seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)) - now
     return min(max(seconds.total_seconds(), 0.0), LONGEST_RETRY_AFTER_S)
 
-
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
 
 log = telemetry.logger(__name__)
 
@@ -146,12 +143,13 @@ class Courier:
         stationery = self._stationery
         body = stationery.format.body(lines)
         key = request_key(stationery.group, stationery.worker, lines, body)
-        for pause_s in _pauses():
+        backoff = Backoff(REQUEST)
+        while True:
             self._pause.wait()
             try:
                 answer = self._connection.post(stationery.headers_of(key, body), body)
             except TransientError as error:
-                self._wait_after(str(error), pause_s, key)
+                self._wait_after(str(error), backoff.next_pause_s(), key)
                 continue
             match verdict(answer.status):
                 case Verdict.ACCEPTED | Verdict.REFUSED:
@@ -161,11 +159,9 @@ class Courier:
                 case Verdict.TRY_AGAIN:
                     retry_after_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
                     self._pause.extend(retry_after_s)
-                    self._wait_after(f"status {answer.status}", max(pause_s, retry_after_s), key)
-        raise AssertionError("pauses never end")
+                    self._wait_after(f"status {answer.status}", max(backoff.next_pause_s(), REQUEST.varied(retry_after_s)), key)
 
     def _wait_after(self, reason: str, pause_s: float, key: str) -> None:
-        pause_s *= random.uniform(1.0, 1.25)  # noqa: S311  spreads retries, protects nothing
         if not self._pause.halted.is_set():
             log.warning(
                 "a request was not accepted, trying again",
@@ -181,10 +177,3 @@ class Courier:
             f"{self._stationery.origin} answered with status {answer.status}, which is no receiver's",
             "redirects are not followed: set webhook-url to the address that receives",
         )
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = FIRST_PAUSE_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
