@@ -32,7 +32,7 @@ _FEW = 3
 
 _CODE_STYLES = ("default", "github-dark")
 
-_WIDTH = 100
+_WIDTH = 88
 """Columns of a help text, which fit a page beside its two menus."""
 
 _WIRES = {
