@@ -97,7 +97,9 @@ def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 class SinkContract:
-    """Needs a fixture ``destination``; ``sink`` is open."""
+    """Needs a fixture ``destination``; ``sink`` is open. ``kind`` is what the command line calls the sink."""
+
+    kind: str
 
     @pytest.fixture
     def sink(self, destination: Destination) -> Iterator[Sink]:

@@ -62,6 +62,8 @@ class StdoutDestination:
 
 
 class TestStdout(SinkContract):
+    kind = "stdout"
+
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str, tmp_path: Path) -> Iterator[StdoutDestination]:
         ensure_bucket(nats_server.settings(), group)
@@ -94,6 +96,8 @@ class PostgresDestination:
 
 
 class TestPostgres(SinkContract):
+    kind = "postgres"
+
     @pytest.fixture
     def destination(self, target_database: Database, nats_server: NatsServer, group: str) -> PostgresDestination:
         with target_database.connect() as connection:
@@ -125,6 +129,8 @@ class SqliteDestination:
 
 
 class TestSqlite(SinkContract):
+    kind = "tests.worker.sinks.sqlite_sink:SqliteSink"
+
     @pytest.fixture
     def destination(self, tmp_path: Path) -> SqliteDestination:
         return SqliteDestination(tmp_path / "changes.db")

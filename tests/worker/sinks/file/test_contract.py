@@ -33,6 +33,8 @@ class LineDestination:
 
 
 class TestLines(SinkContract):
+    kind = "file"
+
     @pytest.fixture(params=["none", "gzip", "zstd"])
     def destination(self, tmp_path: Path, request: pytest.FixtureRequest) -> LineDestination:
         return LineDestination(tmp_path / "out", request.param)
@@ -65,6 +67,8 @@ class ParquetDestination:
 
 
 class TestParquet(SinkContract):
+    kind = "file"
+
     @pytest.fixture
     def destination(self, tmp_path: Path) -> ParquetDestination:
         return ParquetDestination(tmp_path / "out")

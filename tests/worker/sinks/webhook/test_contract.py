@@ -37,6 +37,8 @@ class WebhookDestination:
 
 @pytest.mark.parametrize("form", ["array", "lines", "single"])
 class TestWebhook(SinkContract):
+    kind = "webhook"
+
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str, form: str) -> Iterator[WebhookDestination]:
         ensure_bucket(nats_server.settings(), group)
