@@ -17,9 +17,24 @@ again from the position that ``open`` returned. A sink without transactions repe
 Before the changes come the rows that a snapshot copied, in the same way with ``write_copied``. A batch holds the one or the
 other, never both.
 
-Errors, of ``commit`` and of a writer: TransientError makes the worker call again with the same batch, after a pause;
-TerminalError stops it. ``RejectedChanges`` names changes that can never be applied. ``WriteAgain``, of ``commit`` only, asks for
-another pass at once (``pgsluice.worker.dead_letters.rejection``).
+What may be raised, by any call but ``close``:
+
+- ``TransientError`` (``pgsluice.shared.errors``): what is wrong may pass. The worker calls again with the same batch, after a
+  pause.
+- ``TerminalError`` or ``UsageError``: a table, a permission or the destination as a whole is wrong. The worker stops; a person
+  is needed.
+- ``RejectedChanges`` (``pgsluice.worker.dead_letters.rejection``), by ``commit``, ``write`` and ``write_copied`` only: these
+  changes can never be applied, and the rest of the batch could. By then nothing of the batch may be durable that a second
+  attempt would double. The worker sets them aside as dead letters, with later changes of the same rows, and the batch comes
+  again without them, perhaps cut into other receipts. Name as many as can be found in one pass, and hold back later changes of
+  their rows meanwhile.
+- ``WriteAgain`` (beside it), by ``commit`` only: the batch comes again at once, without a pause.
+
+Anything else is a defect of the sink. It ends the worker, which says the error's kind and place, but not its text: that may
+quote a row.
+
+Abilities that a sink may have beside ``Sink``; it has one when it has the method: ``tick`` (``TickingSink``), ``renumber``
+(``RenumberedSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pytest
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import ConsumerGoneError, TerminalError, TransientError
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.receipt_bodies import RECEIPT_BYTES
+from pgsluice.worker.sinks.lines.line_output import RECEIPT_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import LineWriter, StdoutSink

@@ -10,9 +10,9 @@ from typing import Self
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.sinks.file.applied_position import FilePosition
-from pgsluice.worker.sinks.file.durable import sync_directory, write_all
-from pgsluice.worker.sinks.file.layout import FileFormat, Layout
+from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, sync_directory
 from pgsluice.worker.sinks.file.scratch import InlinePiece, Piece, StoredPiece
+from pgsluice.worker.sinks.lines.line_output import write_all
 
 
 class Appending:

@@ -1,12 +1,8 @@
-"""Compressing pieces of output: each becomes a whole gzip member or zstd frame, which readers take one behind the other.
+"""The formats of the file sink, and what a Spark task does for each.
 
-JSON lines in tasks: encoded and compressed, in pieces.
-
-Rows for Parquet in tasks: typed, in pieces that are Arrow streams (manual: "Serialization and Interprocess Communication").
-
-A piece holds whole streams one behind the other, one for each table. ``parquet`` makes the files of them.
-
-Which formats there are, and which one the settings ask for.
+JSON lines are encoded and compressed in pieces; each piece is a whole gzip member or zstd frame, which readers take one after the
+other. Rows for Parquet are typed, in pieces that are Arrow streams (manual: "Serialization and Interprocess Communication"): a
+piece holds whole streams, one for each table, of which ``parquet`` makes the files.
 """
 
 from __future__ import annotations
@@ -20,12 +16,11 @@ import pyarrow as pa
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.sinks.file import parquet
-from pgsluice.worker.sinks.file.layout import FileFormat, LineFormat
 from pgsluice.worker.sinks.file.options import FileSinkSettings
+from pgsluice.worker.sinks.file.output_directory import FileFormat, LineFormat
 from pgsluice.worker.sinks.file.rows import rows_of_copy, rows_of_message
 from pgsluice.worker.sinks.file.scratch import ScratchWriter
-from pgsluice.worker.sinks.lines.line_shape import LineShape
-from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies
+from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies
 from pgsluice.worker.sinks.sink import Partition, PartitionWriter
 
 GZIP_LEVEL = 1  # three times as fast as the default level, and lines that repeat their keys still shrink to a quarter
@@ -54,7 +49,7 @@ class Compression(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LineWriter:
-    """Receipt bodies are pieces (``piece``) of about a mebibyte of lines each, before compression."""
+    """Receipt bodies are pieces (``scratch``) of about a mebibyte of lines each, before compression."""
 
     scratch: ScratchWriter
     compression: Compression

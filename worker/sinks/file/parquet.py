@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgsluice.worker.sinks.file.durable import sync_directory
-from pgsluice.worker.sinks.file.layout import PART, READY, Layout
+from pgsluice.worker.sinks.file.output_directory import PART, READY, Layout, sync_directory
 from pgsluice.worker.sinks.file.rows import SCHEMA_NAME, TABLE_NAME, directory_name
 
 SUFFIX = ".parquet"

@@ -1,4 +1,19 @@
-"""Postgres text as Arrow columns.
+"""Changes as Arrow rows, one record batch for each table: what the Parquet files hold.
+
+Before the columns of the table come those of the change, which begin with an underscore:
+
+    _operation       INSERT, UPDATE, DELETE, TRUNCATE; READ for a copied row, RESTART when the table is copied again
+    _position        where the change stands, as in JSON lines; null for READ and RESTART, as are the next four
+    _commit_lsn, _ordinal     the same as two numbers that order all changes
+    _xid, _committed_at     of its transaction
+    _snapshot        of a copied row
+    _unchanged       the columns that are null because the server did not send them
+    _before          an UPDATE's old row, as much of it as was sent, as a JSON object
+    _as_text         values that are null because their column's type has no place for them, as a JSON object
+
+An INSERT or UPDATE has the new row, a DELETE as much of the old one as was sent. The rows of a table are in commit order.
+
+Postgres's text becomes these types:
 
     int2, int4, int8, oid       int16, int32, int64, int64
     float4, float8, bool        float, double, bool
@@ -10,21 +25,6 @@
 
 Some values have no place in their type: NaN in a decimal, infinite dates, years before 1 or after 9999. They are null in the
 column, and their text is given beside it.
-
-Changes as Arrow rows, one record batch for each table: what the Parquet files hold.
-
-Before the columns of the table come those of the change, which begin with an underscore:
-
-    _operation       INSERT, UPDATE, DELETE, TRUNCATE; READ for a copied row, RESTART when the table is copied anew
-    _position        where the change stands, as in JSON lines; null for READ and RESTART, as are the next four
-    _commit_lsn, _ordinal     the same as two numbers that order all changes
-    _xid, _committed_at     of its transaction
-    _snapshot        of a copied row
-    _unchanged       the columns that are null because the server did not send them
-    _before          an UPDATE's old row, as much of it as was sent, as a JSON object
-    _as_text         values that are null because their column's type has no place for them, as a JSON object
-
-An INSERT or UPDATE has the new row, a DELETE as much of the old one as was sent. The rows of a table are in commit order.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ import orjson
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, make_private_directory
-from pgsluice.worker.sinks.file.durable import file_error, file_errors, write_all
+from pgsluice.worker.sinks.file.output_directory import file_error, file_errors
+from pgsluice.worker.sinks.lines.line_output import write_all
 
 INLINE_BYTES = 64 * 1024  # below this a file of its own costs a batch more time than the bytes cost the driver's memory
 

@@ -16,10 +16,9 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
-from pgsluice.worker.sinks.file.durable import file_errors
 from pgsluice.worker.sinks.file.formats import formats_by_suffix, new_writer, suffix_of
-from pgsluice.worker.sinks.file.layout import FileFormat, Layout
 from pgsluice.worker.sinks.file.options import FileSinkSettings
+from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, file_errors
 from pgsluice.worker.sinks.file.scratch import ScratchDirectory, ScratchWriter, decode_piece
 from pgsluice.worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt
 

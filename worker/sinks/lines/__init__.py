@@ -1,1 +1,1 @@
-"""Changes as lines of JSON, in our shape and in pg_flo's. For sinks that write lines, and for the command line."""
+"""Changes as lines: JSON of our own shape or pg_flo's, for the sinks that write lines."""

@@ -1,6 +1,4 @@
-"""Copied rows as changes: what a sink that cannot take COPY text as it is makes of them.
-
-Changes as JSON lines: one line per change, in commit order across tables.
+"""Changes as JSON lines: one line per change, in commit order across tables.
 
     {"position": "16/B374D848:3", "operation": "UPDATE", "schema": "public", "table": "orders", "key": {"id": 7},
      "before": null, "after": {"id": 7, "total": 12.50}, "unchanged": ["note"],
@@ -15,7 +13,7 @@ A row that a snapshot copied has the operation READ, a null position and, in the
     {"position": null, "operation": "READ", "schema": "public", "table": "orders", "key": {"id": 7}, "before": null,
      "after": {"id": 7, "total": 12.50}, "snapshot": "000000160B374D80-5f0c2e11"}
 
-When a table is copied anew, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of that table
+When a table is copied again, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of that table
 before it no longer count.
 
 A TRUNCATE has one line for each of its tables, with ``key``, ``before`` and ``after`` null, and ``"cascade": true`` and

@@ -1,6 +1,5 @@
-"""Old and new rows as JSON objects, one by one: for changes that carry an old row, or lack a value.
-
-Lines of many rows at once, put together slot by slot: what is the same in each line, and what is in a column.
+"""Rows as JSON objects: many lines at once, put together slot by slot (what is the same in each line, and what is in a
+column), or one by one, for changes that carry an old row or lack a value.
 """
 
 from __future__ import annotations

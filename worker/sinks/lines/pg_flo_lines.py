@@ -1,11 +1,4 @@
-"""Postgres text as pg_flo's JSON, a column at a time (``json_values`` does the same for our own lines).
-
-As in pg_flo: numeric and oid are strings, bytea is base64, timestamps with and without a time zone and dates are RFC 3339 (those
-without a zone as if in UTC), and arrays of integers, floats, booleans and text are JSON arrays. What pg_flo breaks at, or gets
-wrong, is the server's text here: NaN and infinities, years that RFC 3339 does not have. Arrays are read as PostgreSQL writes
-them, with quotes, NULL and more than one dimension.
-
-Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit order.
+"""Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit order.
 
     {"Type": "UPDATE", "Schema": "public", "Table": "orders", "ReplicationKey": {"Type": "PRIMARY KEY", "Columns": ["id"]},
      "LSN": "16/B374D848", "EmittedAt": "2026-01-31T09:15:00.123456Z", "Position": "16/B374D848:3",
@@ -19,9 +12,13 @@ null.
 Two keys are not pg_flo's. ``Position`` tells changes of one transaction apart, and is null for a copied row. ``Unchanged``,
 present when it is not empty, names the columns that ``NewTuple`` leaves out because the server did not send them; pg_flo says
 null of them, which is a value. Two types are not pg_flo's, which drops such changes: TRUNCATE, a line for each of its tables,
-and RESTART, when a table is copied anew and what was copied of it before no longer counts. Both have no tuple.
+and RESTART, when a table is copied again and what was copied of it before no longer counts. Both have no tuple.
 
-Values: see ``pg_flo_values``.
+Values are those of ``json_values`` but for these, which are pg_flo's: numeric and oid are strings, bytea is base64,
+timestamps with and without a time zone and dates are RFC 3339 (those without a zone as if in UTC), and arrays of integers,
+floats, booleans and text are JSON arrays. What pg_flo breaks at, or gets wrong, is the server's text here: NaN and
+infinities, years that RFC 3339 does not have. Arrays are read as PostgreSQL writes them, with quotes, NULL and more than one
+dimension.
 """
 
 from __future__ import annotations
@@ -178,7 +175,7 @@ def _table_lines(changes: TableChanges, stamps: list[bytes]) -> Iterator[bytes]:
 
 
 def _row_slots(table: Table, columns: list[JsonColumn], stamps: Slot) -> Iterator[Slot]:
-    """A line behind its type, of rows without an old image."""
+    """A line after its type, of rows without an old image."""
     yield _identity(table)
     yield stamps
     yield b',"NewTuple":'
@@ -203,7 +200,7 @@ def _lone_line(kind: bytes, table: Table, stamp: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _identity(table: Table) -> bytes:
-    """Schema, table and key, as JSON behind the type."""
+    """Schema, table and key, as JSON after the type."""
     columns = [table.columns[index].name for index in table.key]
     said = {
         "Schema": table.schema,

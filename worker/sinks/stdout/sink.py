@@ -1,4 +1,4 @@
-"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``line_shape`` says what
+"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``LineShape`` says what
 is in it.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
@@ -9,7 +9,6 @@ its last line torn: a line is whole when its line feed is there.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,8 +16,7 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import ConsumerGoneError, TerminalError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.line_shape import LineShape
-from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies
+from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies, write_all
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 
@@ -73,7 +71,7 @@ class StdoutSink:
         applied = self._applied
         for receipt in receipts:
             if receipt.last_sequence > self._written.last_sequence(copied=receipt.copied):
-                write_all(self._descriptor, receipt.body)
+                _print(self._descriptor, receipt.body)
                 self._written = self._written.after(receipt, stream_created)
             applied = applied.after(receipt, stream_created)
         self._positions.store(applied)
@@ -87,21 +85,17 @@ class StdoutSink:
         self._positions.close()
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Returns when the operating system has taken all of ``data``, however long the reader takes."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # whoever made the pipe may have made it non-blocking
-            select.select([], [descriptor], [])
-        except BrokenPipeError:
-            raise ConsumerGoneError(
-                "the reader of standard output is gone",
-                "start reader and worker again; the worker goes on with the batch it could not hand over",
-            ) from None
-        except OSError as error:
-            raise TerminalError(
-                f"standard output cannot be written ({os.strerror(error.errno or 0)})",
-                "make room or give another destination; the worker goes on with the same batch when started again",
-            ) from None
+def _print(descriptor: int, lines: bytes) -> None:
+    """Raises ConsumerGoneError or TerminalError."""
+    try:
+        write_all(descriptor, lines)
+    except BrokenPipeError:
+        raise ConsumerGoneError(
+            "the reader of standard output is gone",
+            "start reader and worker again; the worker goes on with the batch it could not hand over",
+        ) from None
+    except OSError as error:
+        raise TerminalError(
+            f"standard output cannot be written ({os.strerror(error.errno or 0)})",
+            "make room or give another destination; the worker goes on with the same batch when started again",
+        ) from None

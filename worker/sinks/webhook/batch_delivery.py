@@ -1,16 +1,91 @@
-"""One pass over a batch: lines are cut into requests and handed to the lanes."""
+"""Delivering a batch: its lines are cut into requests and handed to lanes.
+
+A lane carries its requests in order, one after the other; all lanes work at the same time.
+"""
 
 from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.sink import Applied, Receipt
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
-from pgsluice.worker.sinks.webhook.lanes import Lanes
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine, decode_sections
 from pgsluice.worker.sinks.webhook.request import RequestCutter, is_barrier
+from pgsluice.worker.sinks.webhook.sender import Pause, RequestSender
+
+WAITING_REQUESTS = 2  # of each lane, behind the one under way: enough to keep it busy, and all that is held in memory
 
 
-class Shipment:
+class Lanes:
+    """For one thread. A lane that fails stops all of them; the call that notices it raises the error that was first."""
+
+    def __init__(self, senders: Sequence[RequestSender], pause: Pause) -> None:
+        self._senders = senders
+        self._pause = pause
+        self._threads = [ThreadPoolExecutor(1, f"webhook-{lane}") for lane in range(len(senders))]
+        self._requests: list[deque[Future[None]]] = [deque() for _ in senders]
+        self._lock = threading.Lock()
+        self._first_error: BaseException | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._senders)
+
+    def send(self, lane: int, lines: Sequence[PlacedLine]) -> None:
+        """Hands a request over; waits while its lane has enough of them."""
+        requests = self._requests[lane]
+        while len(requests) > WAITING_REQUESTS:
+            self._take_result(requests)
+        requests.append(self._threads[lane].submit(self._deliver, lane, lines))
+
+    def wait_until_idle(self) -> None:
+        for requests in self._requests:
+            while requests:
+                self._take_result(requests)
+
+    def give_up(self) -> None:
+        """Ends what is waiting, and what waits for a better moment; returns when nothing is under way any more."""
+        self._pause.halted.set()
+        for requests in self._requests:
+            while requests:
+                requests.popleft().exception()
+        self._first_error = None
+        self._pause.halted.clear()
+
+    def break_off(self) -> None:
+        """From any thread, and for good: requests under way fail now, and no other is sent."""
+        self._pause.halted.set()
+        for sender in self._senders:
+            sender.abort()
+
+    def close(self) -> None:
+        self.break_off()
+        for thread in self._threads:
+            thread.shutdown(wait=True)
+        for sender in self._senders:
+            sender.close()
+
+    def _take_result(self, requests: deque[Future[None]]) -> None:
+        error = requests.popleft().exception()
+        if error is not None:
+            raise self._first_error or error
+
+    def _deliver(self, lane: int, lines: Sequence[PlacedLine]) -> None:
+        try:
+            self._pause.wait()
+            self._senders[lane].deliver(lines)
+        except BaseException as error:
+            with self._lock:
+                self._first_error = self._first_error or error
+            self._pause.halted.set()
+            raise
+
+
+class BatchDelivery:
     """Takes the receipts of a batch in order, then ``finish``. RejectedChanges may come from either."""
 
     def __init__(
@@ -48,7 +123,7 @@ class Shipment:
                 self._lanes.send(lane, full)
 
     def _take_barrier(self, line: PlacedLine) -> None:
-        """A single lane keeps the order by itself; several come to rest before and behind it. It goes by the first."""
+        """A single lane keeps the order by itself; several come to rest before and after it. It goes by the first."""
         if self._lanes.count == 1 or self._deliveries.is_done(0, line):
             self._take_line(0, line)
             return

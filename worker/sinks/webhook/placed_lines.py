@@ -1,6 +1,4 @@
-"""What the driver has to know of a line that tasks encoded, in whichever shape.
-
-JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
+"""JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
 
 A place is where a line stands in the stream: the message's sequence, and a number that grows from line to line within the
 message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes were
@@ -8,6 +6,8 @@ left out. Rows of one copied message may go to several tables, one after the oth
 
 A receipt's body is a row of sections, one for each message (or track of one) that has lines: a header (sequence, track, number of
 lines), then the lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
+
+What else the driver has to know of a line it reads from its text (``read_line``), in either shape.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The headers that every request has, whatever is in it.
-
-The signature of a request, by the Standard Webhooks specification (https://www.standardwebhooks.com, version 1.0).
-
-Three headers: ``webhook-id``, ``webhook-timestamp`` (seconds since 1970, of this attempt) and ``webhook-signature``: one or more,
-with spaces between, of ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``. The receiver accepts any one of
-them, so two secrets allow changing them without a moment at which signatures fail.
-
-Which lines travel together, and what such a request looks like.
+"""Requests: which lines travel together, the body, the key, the headers and the signature.
 
 The key of a request names the worker, the first and the last of its changes, and a digest of its body: the same request has the
 same key whenever it is sent again, by this process or a successor, and two requests that differ in anything never share one.
+
+The signature follows the Standard Webhooks specification (https://www.standardwebhooks.com, version 1.0) in three headers:
+``webhook-id``, ``webhook-timestamp`` (seconds since 1970, of this attempt) and ``webhook-signature``: one or more, with spaces
+between, of ``v1,`` and the base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``. The receiver accepts any one of them, so two
+secrets allow changing them without a moment at which signatures fail.
 """
 
 from __future__ import annotations

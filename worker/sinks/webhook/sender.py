@@ -1,13 +1,11 @@
-"""What a receiver's answer means.
+"""Sends requests to the receiver, one at a time, until each is accepted or refused.
 
-| answer | verdict |
+| answer | outcome |
 |---|---|
 | 2xx | accepted |
 | 408, 425, 429, 5xx | try again later; not before ``Retry-After``, where given |
 | other 4xx | refused: the same request would be refused again |
 | anything else, redirects among them | misdirected: this is not the receiver; a person is needed |
-
-Brings requests to the receiver, one at a time, until each is accepted or refused.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.process.retrying import REQUEST, Backoff
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
-from pgsluice.worker.sinks.webhook.http_connection import Answer, ReceiverConnection
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine
+from pgsluice.worker.sinks.webhook.receiver import Answer, ReceiverConnection
 from pgsluice.worker.sinks.webhook.request import Format, Signer, request_key
 
 LONGEST_RETRY_AFTER_S = 3600.0  # a receiver's mistake must not silence the worker for a year; it is asked again then
@@ -33,19 +31,19 @@ LONGEST_RETRY_AFTER_S = 3600.0  # a receiver's mistake must not silence the work
 _TRY_AGAIN = frozenset({408, 425, 429})
 
 
-class Verdict(enum.Enum):
+class RequestOutcome(enum.Enum):
     ACCEPTED = "accepted"
     TRY_AGAIN = "try again"
     REFUSED = "refused"
     MISDIRECTED = "misdirected"
 
 
-def verdict(status: int) -> Verdict:
+def outcome_of(status: int) -> RequestOutcome:
     if 200 <= status < 300:
-        return Verdict.ACCEPTED
+        return RequestOutcome.ACCEPTED
     if status in _TRY_AGAIN or status >= 500:
-        return Verdict.TRY_AGAIN
-    return Verdict.REFUSED if 400 <= status < 500 else Verdict.MISDIRECTED
+        return RequestOutcome.TRY_AGAIN
+    return RequestOutcome.REFUSED if 400 <= status < 500 else RequestOutcome.MISDIRECTED
 
 
 def parse_retry_after(header: str, now: datetime) -> float:
@@ -65,7 +63,7 @@ log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Stationery:
+class RequestTemplate:
     """How requests of this worker look."""
 
     group: str
@@ -83,7 +81,7 @@ class Stationery:
 
 
 class Pause:
-    """Until when the receiver asked to be left alone, by all couriers; and whether to give up instead of waiting."""
+    """Until when the receiver asked to be left alone, by all senders; and whether to give up instead of waiting."""
 
     def __init__(self) -> None:
         self.halted = threading.Event()
@@ -101,15 +99,15 @@ class Pause:
             raise TransientError("a request was given up", "it is sent again with its batch")
 
 
-class Courier:
+class RequestSender:
     """For one thread, but for ``abort``."""
 
     def __init__(
-        self, lane: int, connection: ReceiverConnection, stationery: Stationery, pause: Pause, deliveries: Deliveries
+        self, lane: int, connection: ReceiverConnection, template: RequestTemplate, pause: Pause, deliveries: Deliveries
     ) -> None:
         self._lane = lane
         self._connection = connection
-        self._stationery = stationery
+        self._template = template
         self._pause = pause
         self._deliveries = deliveries
 
@@ -123,7 +121,7 @@ class Courier:
         if not lines:
             return
         status = self._send(lines)
-        if verdict(status) is Verdict.ACCEPTED:
+        if outcome_of(status) is RequestOutcome.ACCEPTED:
             self._deliveries.note_delivered(self._lane, lines)
         elif len(lines) == 1:
             self._deliveries.note_refused(self._lane, lines[0], status)
@@ -140,23 +138,23 @@ class Courier:
 
     def _send(self, lines: Sequence[PlacedLine]) -> int:
         """The status of an answer that accepts or refuses."""
-        stationery = self._stationery
-        body = stationery.format.body(lines)
-        key = request_key(stationery.group, stationery.worker, lines, body)
+        template = self._template
+        body = template.format.body(lines)
+        key = request_key(template.group, template.worker, lines, body)
         backoff = Backoff(REQUEST)
         while True:
             self._pause.wait()
             try:
-                answer = self._connection.post(stationery.headers_of(key, body), body)
+                answer = self._connection.post(template.headers_of(key, body), body)
             except TransientError as error:
                 self._wait_after(str(error), backoff.next_pause_s(), key)
                 continue
-            match verdict(answer.status):
-                case Verdict.ACCEPTED | Verdict.REFUSED:
+            match outcome_of(answer.status):
+                case RequestOutcome.ACCEPTED | RequestOutcome.REFUSED:
                     return answer.status
-                case Verdict.MISDIRECTED:
+                case RequestOutcome.MISDIRECTED:
                     raise self._misdirected(answer)
-                case Verdict.TRY_AGAIN:
+                case RequestOutcome.TRY_AGAIN:
                     retry_after_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
                     self._pause.extend(retry_after_s)
                     self._wait_after(f"status {answer.status}", max(backoff.next_pause_s(), REQUEST.varied(retry_after_s)), key)
@@ -165,7 +163,7 @@ class Courier:
         if not self._pause.halted.is_set():
             log.warning(
                 "a request was not accepted, trying again",
-                receiver=self._stationery.origin,
+                receiver=self._template.origin,
                 reason=reason,
                 pause_s=round(pause_s, 1),
                 key=key,
@@ -174,6 +172,6 @@ class Courier:
 
     def _misdirected(self, answer: Answer) -> TerminalError:
         return TerminalError(
-            f"{self._stationery.origin} answered with status {answer.status}, which is no receiver's",
+            f"{self._template.origin} answered with status {answer.status}, which is no receiver's",
             "redirects are not followed: set webhook-url to the address that receives",
         )

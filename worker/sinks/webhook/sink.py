@@ -1,8 +1,9 @@
-"""The webhook sink in the driver. ``request`` says what is sent, ``courier`` how it is tried again.
+"""The webhook sink in the driver. ``request`` says what is sent, ``sender`` how it is tried again.
 
-Tasks encode; the driver sends. A key's changes lie in several partitions, so whoever keeps their order must see all partitions in
-commit order, and that is the driver. Receipts are STREAMED to it, so a slow receiver makes the driver take them more slowly, and
-what is in memory is bounded: a few receipts, and for each lane the request under way, those that wait, and the one that fills.
+Tasks encode; the driver sends. A key's changes lie in several partitions, so only the driver, which sees all partitions in
+commit order, can keep their order. Receipts are STREAMED to it, so a slow receiver makes the driver take them more slowly,
+and what is in memory is bounded: a few receipts, and for each lane the request under way, those that wait, and the one that
+fills.
 
 At least once: the position moves in the state bucket when every request of the batch is answered. A successor that takes the
 batch up again sends the same requests with the same keys, although it may find more messages behind it: before the requests
@@ -17,16 +18,20 @@ from collections.abc import Iterable
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.line_shape import LineShape
+from pgsluice.worker.sinks.lines.line_output import LineShape
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
-from pgsluice.worker.sinks.webhook.batch_delivery import Shipment
+from pgsluice.worker.sinks.webhook.batch_delivery import BatchDelivery, Lanes
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
-from pgsluice.worker.sinks.webhook.http_connection import ReceiverConnection, trusted_certificates
-from pgsluice.worker.sinks.webhook.lanes import Lanes
 from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
-from pgsluice.worker.sinks.webhook.receiver import AllowedHosts, Receiver, allowed_addresses
+from pgsluice.worker.sinks.webhook.receiver import (
+    AllowedHosts,
+    Receiver,
+    ReceiverConnection,
+    allowed_addresses,
+    trusted_certificates,
+)
 from pgsluice.worker.sinks.webhook.request import Format, RequestCutter, RequestLimit, Signer, fixed_headers
-from pgsluice.worker.sinks.webhook.sender import Courier, Pause, Stationery
+from pgsluice.worker.sinks.webhook.sender import Pause, RequestSender, RequestTemplate
 from pgsluice.worker.sinks.webhook.writer import LaneWriter
 
 log = telemetry.logger(__name__)
@@ -45,7 +50,7 @@ class WebhookSink:
         form, signer = Format(webhook.format), Signer.parse(webhook.secret)
         headers = fixed_headers(webhook.headers, webhook.token)
         worker = settings.name.replace(".", "-")  # a replay's has a full stop, which separates what is signed
-        self._stationery = Stationery(settings.group, worker, self._receiver.origin, form, headers, signer)
+        self._template = RequestTemplate(settings.group, worker, self._receiver.origin, form, headers, signer)
         self._limit = RequestLimit(1 if form is Format.SINGLE else webhook.batch_size, webhook.batch_bytes)
         self._deliveries = Deliveries(webhook.connections)
         self._lanes: Lanes | None = None
@@ -72,15 +77,15 @@ class WebhookSink:
         comes without them."""
         assert self._lanes is not None, "open comes first"
         applied = self._applied
-        shipment: Shipment | None = None
+        delivery: BatchDelivery | None = None
         try:
             for receipt in receipts:
-                shipment = shipment or self._new_shipment(copied=receipt.copied)
+                delivery = delivery or self._new_delivery(copied=receipt.copied)
                 if receipt.last_sequence > self._applied.last_sequence(copied=receipt.copied):
-                    shipment.take(receipt)
+                    delivery.take(receipt)
                 applied = applied.after(receipt, stream_created)
-            assert shipment is not None, "a batch has at least one receipt"
-            shipment.finish(applied)
+            assert delivery is not None, "a batch has at least one receipt"
+            delivery.finish(applied)
         except BaseException:
             self._lanes.give_up()
             raise
@@ -103,22 +108,22 @@ class WebhookSink:
             lanes.close()
         self._positions.close()
 
-    def _new_shipment(self, *, copied: bool) -> Shipment:
+    def _new_delivery(self, *, copied: bool) -> BatchDelivery:
         assert self._lanes is not None
         cutter = RequestCutter(self._webhook.connections, self._limit)
-        return Shipment(self._lanes, self._deliveries, cutter, self._positions, copied=copied)
+        return BatchDelivery(self._lanes, self._deliveries, cutter, self._positions, copied=copied)
 
     def _new_lanes(self) -> Lanes:
         certificates = trusted_certificates(self._webhook.ca_file)
         pause = Pause()
-        couriers = [
-            Courier(
+        senders = [
+            RequestSender(
                 lane,
                 ReceiverConnection(self._receiver, self._allowed, certificates, self._webhook.timeout_s),
-                self._stationery,
+                self._template,
                 pause,
                 self._deliveries,
             )
             for lane in range(self._webhook.connections)
         ]
-        return Lanes(couriers, pause)
+        return Lanes(senders, pause)

@@ -1,9 +1,8 @@
-"""Which lane a change goes by: all changes of one key by the same, whatever partition or batch they are in.
+"""What a Spark task does for the webhook sink: it encodes lines and says by which lane each goes.
 
-A table without a key goes by one lane as a whole. What concerns more than one key, a TRUNCATE or an update that changes the key,
-is a barrier. Keys are compared as the server writes them: ``1.0`` and ``1.00`` are two.
-
-What a Spark task does for the webhook sink: encodes lines and says by which lane each goes.
+All changes of one key go by the same lane, whatever partition or batch they are in, and a table without a key goes by one
+lane as a whole. What concerns more than one key, a TRUNCATE or an update that changes the key, is a barrier. Keys are
+compared as the server writes them: ``1.0`` and ``1.00`` are two.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from zlib import crc32
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
-from pgsluice.worker.sinks.lines.line_shape import LineShape
-from pgsluice.worker.sinks.lines.receipt_bodies import receipt_bodies
+from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
 from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, CHANGES, PARTS, Section
 

@@ -1,4 +1,4 @@
-"""Webhook sinks on a test's receiver, and time that passes faster for their couriers."""
+"""Webhook sinks on a test's receiver, and time that passes faster for their senders."""
 
 from __future__ import annotations
 

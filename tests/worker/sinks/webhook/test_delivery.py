@@ -15,7 +15,7 @@ from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
-from pgsluice.worker.sinks.webhook.lanes import WAITING_REQUESTS
+from pgsluice.worker.sinks.webhook.batch_delivery import WAITING_REQUESTS
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.changes_builder import insert, message, table
 from tests.servers import NatsServer

@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.sinks.lines.line_shape import LineShape
+from pgsluice.worker.sinks.lines.line_output import LineShape
 from pgsluice.worker.sinks.webhook.placed_lines import LineFacts, read_line
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pgsluice.worker.sinks.webhook.sender import LONGEST_RETRY_AFTER_S, Verdict, parse_retry_after, verdict
+from pgsluice.worker.sinks.webhook.sender import LONGEST_RETRY_AFTER_S, RequestOutcome, outcome_of, parse_retry_after
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 
@@ -14,14 +14,14 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("statuses", "meaning"),
     [
-        ((200, 201, 202, 204, 299), Verdict.ACCEPTED),
-        ((408, 425, 429, 500, 502, 503, 504, 599), Verdict.TRY_AGAIN),
-        ((400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 451, 499), Verdict.REFUSED),
-        ((101, 300, 301, 302, 303, 304, 307, 308), Verdict.MISDIRECTED),
+        ((200, 201, 202, 204, 299), RequestOutcome.ACCEPTED),
+        ((408, 425, 429, 500, 502, 503, 504, 599), RequestOutcome.TRY_AGAIN),
+        ((400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 451, 499), RequestOutcome.REFUSED),
+        ((101, 300, 301, 302, 303, 304, 307, 308), RequestOutcome.MISDIRECTED),
     ],
 )
-def test_a_status_means(statuses: tuple[int, ...], meaning: Verdict) -> None:
-    assert {status: verdict(status) for status in statuses} == dict.fromkeys(statuses, meaning)
+def test_a_status_means(statuses: tuple[int, ...], meaning: RequestOutcome) -> None:
+    assert {status: outcome_of(status) for status in statuses} == dict.fromkeys(statuses, meaning)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,17 @@
-"""What is in the output directory, and what each format makes of a file that is finished.
+"""The output directory: what its files are called, what its errors mean, and how what is written there survives a crash.
 
     orders.file.0000000012.jsonl         finished: never touched again
     orders.file.0000000013.jsonl.part    in progress: what counts is in the position file, the rest may be taken back
     orders.file.position                 the position file
     .orders.file.lock, .orders.file.scratch-…       our own
 
-``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet. (The sink
-that replays a worker's dead letters is called ``file.replay``, and no number looks like that.)
+``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet. (The
+sink that replays a worker's dead letters is called ``file.replay``, and no number looks like that.)
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pgsluice.worker.sinks.file.durable import sync_directory
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 
 PART = ".part"
 READY = ".ready"
@@ -92,3 +93,44 @@ class LineFormat:
     def finish(self, layout: Layout, number: int) -> None:
         self.part(layout, number).rename(layout.directory / layout.name(number, self.suffix))
         sync_directory(layout.directory)
+
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""EFBIG: a process may be limited to files smaller than the disk has room for."""
+
+_MAY_PASS = frozenset(
+    {errno.EIO, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
+)
+
+
+@contextmanager
+def file_errors(directory: Path, doing: str) -> Iterator[None]:
+    """Raises what an OSError inside means. ``doing`` completes "… failed while"."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, directory, doing) from None
+
+
+def file_error(error: OSError, directory: Path, doing: str) -> PgsluiceError:
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    if error.errno in NO_SPACE:
+        return TransientError(
+            f"there is no room in {directory} ({reason}, while {doing})",
+            "make room there; the worker waits, and nothing of the batch stays half-written",
+        )
+    if error.errno in _MAY_PASS:
+        return TransientError(f"{directory} failed ({reason}, while {doing})", "the batch is written again")
+    return TerminalError(
+        f"{directory} cannot be used ({reason}, while {doing})",
+        "let the worker's user write there, or give another file-output-dir; the worker goes on where it was",
+    )
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes what was created, renamed and removed in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
