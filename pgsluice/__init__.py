@@ -4,6 +4,7 @@ What is documented here is the public API: it changes only with a new major vers
 ``pgsluice`` is promised: its packages and modules move and change with any release.
 
     pgsluice.__version__        the installed version
+    pgsluice.register(spark)    makes the format "pgsluice" known to a Spark session: spark.readStream.format("pgsluice")
 
 For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/how-to/own-sink.md):
 
@@ -39,6 +40,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pgsluice.shared.config.settings import WorkerSettings
     from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
     from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
@@ -117,6 +120,7 @@ __all__ = [
     "as_changes",
     "encode_copied",
     "encode_lines",
+    "register",
 ]
 
 _MODULES = {
@@ -140,6 +144,13 @@ _MODULES = {
 """Where the names above are, which a type checker reads and a program imports at their first use."""
 
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``spark.read.format("pgsluice")`` and ``spark.readStream.format("pgsluice")`` known to this session."""
+    from pgsluice.worker.data_source.data_source import ChangeFeed
+
+    spark.dataSource.register(ChangeFeed)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
     │   ├── HistoryError        source, stream and sink do not share one history
+    │   ├── MissingMessagesError  messages are gone that were to be read
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover
     │   └── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
@@ -55,6 +56,15 @@ class WireError(TerminalError):
 class HistoryError(TerminalError):
     """What source, stream and sink remember cannot be one history, as after a failover, a rollback or a broker that lost
     messages. Going on would lose rows in silence, now and later: it must not pass by itself."""
+
+
+class MissingMessagesError(TerminalError):
+    """Messages of a stream are gone that were to be read: nothing that was in them can be had. ``next_sequence`` is that of the
+    first message that is there."""
+
+    def __init__(self, fact: str, remedy: str = "", next_sequence: int = 0) -> None:
+        super().__init__(fact, remedy)
+        self.next_sequence = next_sequence
 
 
 class ConsumerGoneError(TerminalError):

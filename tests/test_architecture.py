@@ -67,6 +67,8 @@ ENTRANCES = {
         "replicator/snapshot/spark_job.py",
         "worker/batches/source.py",
         "worker/batches/query.py",
+        "worker/data_source/data_source.py",
+        "worker/data_source/typed_columns.py",
         "worker/spark_daemon.py",
         "console/spark_archive.py",
     ),

@@ -43,7 +43,7 @@ def test_a_type_checker_reads_the_same_names_from_the_same_modules() -> None:
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.module != "pyspark.sql"]
     typed = {alias.name: node.module for node in imports for alias in node.names}
     assert typed == pgsluice._MODULE_OF
-    assert {*typed, "__version__"} == {*pgsluice.__all__}
+    assert {*typed, "__version__", "register"} == {*pgsluice.__all__}
 
 
 def test_importing_the_package_loads_no_library_and_none_of_its_modules() -> None:

@@ -11,10 +11,10 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.halt import read_halt
 from pgsluice.shared.broker.published_tables import is_text_unchecked
-from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.batches.change_reader import publisher_prefix
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
 from pgsluice.worker.sinks.sink import Applied
@@ -87,8 +87,7 @@ class GroupStreams:
     def id_prefix(self) -> str:
         """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
         if self._id_prefix is None:
-            entry = self._loop.run(self._bucket.read(GROUP_KEY, GroupRecord))
-            self._id_prefix = f"{entry.value.system_id}/{self._names.slot}/" if entry else ""
+            self._id_prefix = self._loop.run(publisher_prefix(self._bucket, self._names))
         return self._id_prefix
 
     def is_text_unchecked(self) -> bool:

@@ -65,6 +65,16 @@ class FlagLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenLayer:
+    """Texts that somebody gave in a program of theirs."""
+
+    texts: Mapping[str, str] = field(repr=False)
+
+    def look(self, option: Option) -> Found | None:
+        return _found(Source.FLAG, "given", self.texts.get(option.name, ""))
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentLayer:
     environment: Mapping[str, str] = field(repr=False)
 
@@ -122,8 +132,18 @@ def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], kno
     """
     file = _config_file(flags, environment)
     layers = (FlagLayer(flags), EnvironmentLayer(environment), FileLayer(file, environment), DefaultLayer())
+    return _merged(layers, [*file.problems, *_unknown_keys(file, known)], file.path, settings)
+
+
+def load_given(given: Mapping[str, str], *settings: type[Any]) -> Values:
+    """The same out of texts by option name alone, for what is no command. Raises UsageError for other names too."""
+    names = [option.name for option in options_of(*settings) if option is not CONFIG]
+    problems = [UsageError(f"there is no option '{name}'", _nearest(name, names)) for name in given if name not in names]
+    return _merged((GivenLayer(given), DefaultLayer()), problems, None, settings)
+
+
+def _merged(layers: Sequence[Layer], problems: list[UsageError], file: str | None, settings: Sequence[type[Any]]) -> Values:
     options = {option.name: option for option in options_of(*settings)}
-    problems = [*file.problems, *_unknown_keys(file, known)]
     values: dict[str, Value] = {}
     places: dict[str, str] = {}
     for option in options.values():
@@ -134,15 +154,20 @@ def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], kno
             if resolved is not None:
                 values[option.name], places[option.name] = resolved
             elif option.required:
-                raise missing_option(option, file.path)
+                raise missing_option(option, file)
         except UsageError as problem:
             problems.append(problem)
-    merged = Values(values, places, options, file.path)
+    merged = Values(values, places, options, file)
     for declared in settings:
         problems += problems_of(declared, merged)
     if problems:
         raise _all_in_one(problems)
     return merged
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names)}"
 
 
 def _config_file(flags: Flags, environment: Mapping[str, str]) -> ConfigFile:

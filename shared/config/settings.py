@@ -37,6 +37,16 @@ PUBLICATION = Option(
     "Publication that an administrator made, taken as it is (default: one that pgsluice makes)",
     "shop_changes",
 )
+BATCH_SIZE = Option(
+    "batch-size",
+    Kind.NUMBER,
+    "Most stream messages in one micro-batch (a message holds up to 256 KiB of changes)",
+    "8192",
+    "8192",
+    minimum=1,
+    maximum=1_000_000,
+)
+BATCH_BYTES = Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1)
 
 
 @settings
@@ -323,20 +333,8 @@ class WorkerSettings:
             convert=check_worker_name,
         )
     )
-    batch_messages: int = read(
-        Option(
-            "batch-size",
-            Kind.NUMBER,
-            "Most stream messages in one micro-batch (a message holds up to 256 KiB of changes)",
-            "8192",
-            "8192",
-            minimum=1,
-            maximum=1_000_000,
-        )
-    )
-    batch_bytes: int = read(
-        Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1)
-    )
+    batch_messages: int = read(BATCH_SIZE)
+    batch_bytes: int = read(BATCH_BYTES)
     rules_file: str = read(
         Option("rules-config", Kind.FILE, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml")
     )

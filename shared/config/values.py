@@ -26,13 +26,14 @@ class Values:
     """Values by option name. An option that was not given and has no default is absent. Never shown: secrets are among them.
 
     ``places`` says where each came from, in words for people. ``options`` are those that the command reads, ``file`` is the
-    path of the configuration file, "" without one. Every name that the methods take is one behind ``prefix``.
+    path of the configuration file, "" without one, None where there is no command. Every name that the methods take is one
+    behind ``prefix``.
     """
 
     values: Mapping[str, Value] = field(repr=False)
     places: Mapping[str, str]
     options: Mapping[str, Option] = field(repr=False)
-    file: str
+    file: str | None
     prefix: str = ""
 
     def under(self, prefix: str) -> Values:
@@ -82,7 +83,9 @@ class Values:
         return missing_option(self.options[self.prefix + name], self.file)
 
 
-def missing_option(option: Option, file: str) -> UsageError:
+def missing_option(option: Option, file: str | None) -> UsageError:
+    if file is None:
+        return UsageError(f"{option.name} is not set", f"give the option '{option.name}', for example {option.example}")
     where = f"'{option.name}:' in {file}" if file else f"'{option.name}:' in a file given with --config (none was given)"
     example = f"for example {option.flag} {option.example}"
     return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}; {example}")

@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 from nats.aio.client import Client
 
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, Stream, StreamState
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import MissingMessagesError, TerminalError, TransientError
 from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Anchor
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 
@@ -35,12 +38,21 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself."""
+    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself.
+    ``begins``: its first change is the first of a transaction. ``anchor`` is that of its last change."""
 
     sequence: int
     settled: int
     bytes_before: int
     bytes_through: int
+    begins: bool = True
+    anchor: Anchor | None = None
+
+
+async def publisher_prefix(bucket: StateBucket, names: GroupNames) -> str:
+    """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
+    entry = await bucket.read(GROUP_KEY, GroupRecord)
+    return f"{entry.value.system_id}/{names.slot}/" if entry else ""
 
 
 class ChangeReader:
@@ -110,7 +122,7 @@ def consecutive_messages(
 ) -> Iterator[StoredMessage]:
     """Every message of a stream from ``first_sequence`` on; asks again when an answer is short (a follower that lags).
 
-    Raises TerminalError at a gap, TransientError when the next message does not come within SHORT_ANSWER_DEADLINE_S.
+    Raises MissingMessagesError at a gap, TransientError when the next message does not come within SHORT_ANSWER_DEADLINE_S.
     """
     expected = first_sequence
     deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
@@ -120,9 +132,10 @@ def consecutive_messages(
             if message.sequence != expected:
                 if connection.ask(lambda client, at: stream_of(client).message(at), expected) is not None:
                     break  # the replica that answered is not what the stream is
-                raise TerminalError(
+                raise MissingMessagesError(
                     f"messages {expected} to {message.sequence - 1} of {_about(connection)} are gone and were not applied",
                     "they were removed by hand or the stream was recreated; drop the group and copy the tables again",
+                    message.sequence,
                 )
             expected += 1
             yield message
@@ -142,4 +155,6 @@ def _mark(message: StoredMessage | None) -> Mark | None:
     if message is None:
         return None
     headers = MessageHeaders.decode(message.headers)
-    return Mark(message.sequence, headers.settled, headers.total_bytes - len(message.data), headers.total_bytes)
+    begins = headers.first.ordinal == 1 and headers.chunk.index == 1
+    before = headers.total_bytes - len(message.data)
+    return Mark(message.sequence, headers.settled, before, headers.total_bytes, begins, headers.anchor)

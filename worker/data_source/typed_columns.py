@@ -1,0 +1,111 @@
+"""Postgres's columns as Spark's: which type a column gets, and its text as Arrow arrays of that type.
+
+boolean → boolean              smallint, integer, bigint, oid → smallint, int, bigint, bigint
+real, double precision → float, double
+numeric(p, s) → decimal(p, s); numeric without precision, or above 38 digits → string, every digit of it
+timestamp with time zone → timestamp; timestamp without → timestamp_ntz; date → date
+bytea → binary                 arrays of all these → array, of one dimension
+everything else → string, the server's text
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from pgsluice.rules.value_text import array_elements
+from pgsluice.shared.wire.table import Column, Table
+
+_SCALARS: dict[int, spark.DataType] = {
+    16: spark.BooleanType(),
+    17: spark.BinaryType(),
+    20: spark.LongType(),
+    21: spark.ShortType(),
+    23: spark.IntegerType(),
+    26: spark.LongType(),  # oid: unsigned
+    700: spark.FloatType(),
+    701: spark.DoubleType(),
+    1082: spark.DateType(),
+    1114: spark.TimestampNTZType(),
+    1184: spark.TimestampType(),
+}
+_ELEMENTS = {
+    1000: 16,
+    1001: 17,
+    1005: 21,
+    1007: 23,
+    1016: 20,
+    1021: 700,
+    1022: 701,
+    1028: 26,
+    1115: 1114,
+    1182: 1082,
+    1185: 1184,
+    1231: 1700,
+}
+"""By the type OID of the array (pg_type.dat); elements of other arrays are texts."""
+_NUMERIC = 1700
+_BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
+_MOST_DIGITS = 38
+_BOOLEANS = {b"t": True, b"f": False, None: None}
+
+
+def row_type(table: Table) -> spark.StructType:
+    """The table's columns in order; each may be NULL, for what was not sent is."""
+    return spark.StructType([spark.StructField(column.name, spark_type(column)) for column in table.columns])
+
+
+def spark_type(column: Column) -> spark.DataType:
+    if column.type_name.endswith("[]") and column.type_oid != _BOX_ARRAY:
+        return spark.ArrayType(_scalar_type(_ELEMENTS.get(column.type_oid, 0), column.typmod))
+    return _scalar_type(column.type_oid, column.typmod)
+
+
+def _scalar_type(oid: int, typmod: int) -> spark.DataType:
+    if oid == _NUMERIC and typmod >= 4:  # numeric.c: precision and scale, the latter signed with 11 bits, above an offset of 4
+        precision, scale = (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 1024) - 1024
+        if precision <= _MOST_DIGITS and 0 <= scale <= precision:
+            return spark.DecimalType(precision, scale)
+    return _SCALARS.get(oid, spark.StringType())
+
+
+def arrow_column(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Of texts as the server writes them, in UTC. Raises ValueError for one that the type does not have: NaN in a decimal,
+    infinity and the years before 1 and after 9999 in a time, an array of several dimensions."""
+    if pa.types.is_boolean(kind):
+        return pa.array([_boolean(value) for value in values], kind)
+    if pa.types.is_binary(kind):
+        return pa.array([None if value is None else _bytes(value) for value in values], kind)
+    if pa.types.is_list(kind):
+        return _list_column(values, kind)
+    texts = pa.array(values, pa.binary()).cast(pa.string())
+    return texts if pa.types.is_string(kind) else texts.cast(kind)
+
+
+def _boolean(text: bytes | None) -> bool | None:
+    try:
+        return _BOOLEANS[text]
+    except KeyError:
+        raise ValueError("is not a boolean") from None
+
+
+def _bytes(text: bytes) -> bytes:
+    if not text.startswith(b"\\x"):
+        raise ValueError("is not a bytea")
+    return unhexlify(text[2:])
+
+
+def _list_column(values: Sequence[bytes | None], kind: pa.ListType) -> pa.Array:
+    elements: list[bytes | None] = []
+    offsets: list[int | None] = []
+    for text in values:
+        offsets.append(None if text is None else len(elements))
+        if text is not None:
+            if b"{{" in text[: text.find(b"{") + 2]:
+                raise ValueError("has more than one dimension")
+            elements += array_elements(text)
+    offsets.append(len(elements))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), arrow_column(elements, kind.value_type), type=kind)
