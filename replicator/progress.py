@@ -57,10 +57,6 @@ class Progress:
     def acknowledged_sequence(self) -> int:
         return self._acknowledged_sequence
 
-    @property
-    def is_all_acknowledged(self) -> bool:
-        return self._acknowledged_sequence >= self._published_sequence
-
     def published(self, sequence: int, flushed: LSN) -> None:
         """A message was handed to the publisher; ``sequence`` is that of its last chunk, ``flushed`` its header."""
         self._published_sequence = sequence

@@ -34,19 +34,26 @@ from nats.aio.msg import Msg
 
 from pgsluice.replicator.assembler import Message
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing, is_passing_answer
+from pgsluice.shared.broker.stream_error import (
+    CLIENT_ERRORS,
+    FULL_STREAM_REMINDER_S,
+    STREAM_FULL,
+    WRONG_LAST_SEQUENCE,
+    is_passing,
+    is_passing_answer,
+    publish_error,
+)
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import CHANGES, Backoff
 from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders, cut
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload; ours are below 1 KiB
 ACK_TIMEOUT_S = 5.0
-FULL_STREAM_REMINDER_S = 10.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
 _CHECK_INTERVAL_S = 0.25
@@ -146,11 +153,8 @@ class Publisher:
 
     def _pieces(self, message: Message) -> Iterator[tuple[MessageHeaders, bytes]]:
         """The message's headers and data, chunk by chunk."""
-        body, size = message.body, self._chunk_bytes
-        count = max(1, -(-len(body) // size))
-        for index in range(1, count + 1):
-            is_last, end = index == count, self._end
-            data = body if count == 1 else body[(index - 1) * size : index * size]
+        for chunk, data in cut(message.body, self._chunk_bytes):
+            is_last, end = chunk.is_last, self._end
             yield (
                 MessageHeaders(
                     first=message.first,
@@ -158,7 +162,7 @@ class Publisher:
                     flushed=message.flushed if is_last else end.flushed,
                     settled=end.sequence + 1 if is_last and message.settled else end.settled,
                     total_bytes=end.total_bytes + len(data),
-                    chunk=Chunk(index, count),
+                    chunk=chunk,
                     anchor=message.anchor,
                     after=end.anchor,
                 ),
@@ -300,10 +304,7 @@ class Publisher:
         elif is_passing_answer(error):
             self._fail(f"JetStream refused a message: {text} (error {code})")
         else:
-            self._fatal = TerminalError(
-                f"JetStream refuses messages for stream {self._stream.name}: {text} (error {code})",
-                "check the stream's limits; nothing is lost, the source keeps its WAL",
-            )
+            self._fatal = publish_error(self._stream.name, error, "nothing is lost, the source keeps its WAL")
             self._work.set()
 
     def _log_full_stream(self, text: str) -> None:

@@ -23,16 +23,23 @@ import orjson
 from nats.aio.client import Client
 
 from pgsluice.replicator.tasks import cancel
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL, WRONG_LAST_SEQUENCE, is_passing_answer, payload_error
+from pgsluice.shared.broker.stream_error import (
+    CLIENT_ERRORS,
+    FULL_STREAM_REMINDER_S,
+    STREAM_FULL,
+    WRONG_LAST_SEQUENCE,
+    is_passing_answer,
+    payload_error,
+    publish_error,
+)
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import TransientError
 from pgsluice.shared.process.retrying import COPIED_ROWS, Backoff
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
 WINDOW_MESSAGES = 4
 ACK_TIMEOUT_S = 5.0
-FULL_STREAM_REMINDER_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -129,11 +136,7 @@ class RangePublisher:
                 self._log_waiting(error)
                 await asyncio.sleep(backoff.next_pause_s())
             else:
-                raise TerminalError(
-                    f"JetStream refuses messages for stream {self._stream.name}: {error.get('description')} "
-                    f"(error {error.get('err_code')})",
-                    "check the stream's limits; the copy goes on from there at the next start",
-                )
+                raise publish_error(self._stream.name, error, "the copy goes on from there at the next start")
 
     async def _request(self, prepared: _Prepared) -> dict[str, Any] | None:
         """JetStream's answer; None when there was none, and the message may be stored or not."""

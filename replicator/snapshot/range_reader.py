@@ -15,7 +15,7 @@ from psycopg import pq
 
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.source.connection import Connection
-from pgsluice.shared.wire.message import Chunk
+from pgsluice.shared.wire.message import cut
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 
 ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
@@ -143,10 +143,7 @@ class RangeMessages:
 
     def next(self, block: RowBlock) -> Iterator[tuple[SnapshotHeaders, bytes]]:
         """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk."""
-        body, size = self._request.head + block.data, self._parameters.chunk_bytes
-        count = max(1, -(-len(body) // size))
-        for index in range(1, count + 1):
-            chunk = Chunk(index, count)
+        for chunk, data in cut(self._request.head + block.data, self._parameters.chunk_bytes):
             if chunk.is_last:
                 self.rows += block.rows
                 self.bytes += len(block.data)
@@ -164,4 +161,4 @@ class RangeMessages:
                 chunk=chunk,
                 ledger_revision=self._request.ledger_revision,
             )
-            yield headers, body if count == 1 else body[(index - 1) * size : index * size]
+            yield headers, data

@@ -26,6 +26,7 @@ from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 
 XLOG_DATA = ord("w")
 XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock
@@ -36,7 +37,7 @@ _STATUS = Struct(">cQQQqB")
 _RECEIVE_BUFFER_BYTES = 64 * 1024
 _NEAR_S = 0.001
 """A server that answers within it can refill the receive buffer fast enough: 64 KiB each millisecond are 64 MB/s."""
-_POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01 UTC
+_EPOCH_S = POSTGRES_EPOCH.timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class WalSender:
 
         Never blocks: what the socket does not take is sent by a later call or by ``consume``.
         """
-        now = int((time.time() - _POSTGRES_EPOCH_S) * 1e6)
+        now = int((time.time() - _EPOCH_S) * 1e6)
         try:
             self._pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, reply))
             self._pgconn.flush()

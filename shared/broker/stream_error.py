@@ -29,6 +29,9 @@ _NOT_HERE = frozenset({10076, 10039, 10035})  # JetStream is off: for the server
 
 _UNAVAILABLE_STATUS = frozenset({500, 503})
 
+FULL_STREAM_REMINDER_S = 10.0
+"""So often a publisher says that it waits for room in its stream."""
+
 CLIENT_ERRORS = (nats.errors.Error, OSError)
 """Everything that a call of nats-py raises on its own: without an answer, or for an answer that is an error."""
 
@@ -71,6 +74,12 @@ def payload_error(what: str) -> PgsluiceError:
     return TerminalError(
         f"{what} is larger than the NATS server's max_payload", "raise max_payload in its configuration; its default is 1MB"
     )
+
+
+def publish_error(stream: str, error: Mapping[str, Any], remedy: str) -> PgsluiceError:
+    """What the operator reads when JetStream will never take a message for ``stream``."""
+    fact = f"JetStream refuses messages for stream {stream}: {error.get('description', '')} (error {error.get('err_code')})"
+    return TerminalError(fact, f"check the stream's limits; {remedy}")
 
 
 def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:

@@ -30,7 +30,7 @@ import orjson
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, FORMAT_PGOUTPUT, ID_HEADER, Chunk
+from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, FORMAT_PGOUTPUT, ID_HEADER, WHOLE, Chunk, cut
 from pgsluice.shared.wire.position import Position
 
 POSITION_HEADER = "Pgsluice-Position"
@@ -75,19 +75,15 @@ class DeadLetter:
     def messages(self, max_payload: int, place: str = "") -> list[tuple[dict[str, str], bytes]]:
         """Headers and data of the NATS messages that hold it, in order. ``place`` tells the ids of a letter in one place of
         the stream from those of the same letter in another."""
-        count = max(1, -(-len(self.body) // max_payload))
         headers = {
             ID_HEADER: f"{self.worker}/{self.position}/{self.attempts}{place}",
             FORMAT_HEADER: FORMAT_PGOUTPUT,
             POSITION_HEADER: str(self.position),
             LETTER_HEADER: json.dumps(self._facts()),
         }
-        if count == 1:
-            return [(headers, self.body)]
-        chunks = [self.body[start : start + max_payload] for start in range(0, len(self.body), max_payload)]
         return [
-            (headers | {ID_HEADER: f"{headers[ID_HEADER]}/{i}", CHUNK_HEADER: str(Chunk(i, count))}, chunk)
-            for i, chunk in enumerate(chunks, 1)
+            (headers if chunk == WHOLE else headers | _of_chunk(headers[ID_HEADER], chunk), data)
+            for chunk, data in cut(self.body, max_payload)
         ]
 
     @classmethod
@@ -124,6 +120,10 @@ class DeadLetter:
             "snapshot": self.snapshot,
             "attempts": self.attempts,
         }
+
+
+def _of_chunk(message_id: str, chunk: Chunk) -> dict[str, str]:
+    return {ID_HEADER: f"{message_id}/{chunk.index}", CHUNK_HEADER: str(chunk)}
 
 
 def chunk_of(headers: Mapping[str, str]) -> Chunk:

@@ -25,7 +25,7 @@ there, whatever became of sequences and LSNs. Streams of earlier versions have n
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,16 @@ class Chunk:
 
 
 WHOLE = Chunk(1, 1)
+
+
+def cut(body: bytes, most_bytes: int) -> Iterator[tuple[Chunk, bytes]]:
+    """``body`` in chunks of ``most_bytes``, the last one shorter; itself, when it fits or is empty."""
+    count = max(1, -(-len(body) // most_bytes))
+    if count == 1:
+        yield WHOLE, body
+        return
+    for index in range(1, count + 1):
+        yield Chunk(index, count), body[(index - 1) * most_bytes : index * most_bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ position that means one transaction for good: its transaction id and commit time
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
@@ -50,6 +51,9 @@ class Anchor(NamedTuple):
         position, xid, committed_at = text.split(" ")
         return cls(Position.parse(position), int(xid), int(committed_at))
 
+
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""PostgreSQL counts the microseconds of its timestamps from there; so do commit times."""
 
 NO_ANCHOR = Anchor(Position(LSN(0), 0), 0, 0)
 """Before the first change of a stream."""

@@ -20,13 +20,13 @@ from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
 from pgsluice.worker.sinks.sink import Applied, MissedChanges
 
 REPORT_INTERVAL_S = 1.0
 BATCH_LOG_INTERVAL_S = 10.0
-POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 log = telemetry.logger(__name__)
 

@@ -23,6 +23,7 @@ from pgsluice.shared.wire.message import (
     Chunk,
     Descriptor,
     MessageHeaders,
+    cut,
     encode_body,
     frame_length,
     split_body,
@@ -133,3 +134,12 @@ def test_every_truncated_prefix_of_a_descriptor_raises() -> None:
     for size in range(len(encoded)):
         with pytest.raises(WireError, match="descriptor is malformed"):
             Descriptor.decode(encoded[:size])
+
+
+@given(st.binary(max_size=40), st.integers(min_value=1, max_value=12))
+def test_a_body_is_the_concatenation_of_its_chunks_and_itself_when_it_fits(body: bytes, most_bytes: int) -> None:
+    pieces = list(cut(body, most_bytes))
+    assert b"".join(data for _, data in pieces) == body
+    assert [chunk for chunk, _ in pieces] == [Chunk(i + 1, len(pieces)) for i in range(len(pieces))]
+    assert all(0 < len(data) <= most_bytes for _, data in pieces if body)
+    assert len(pieces) == 1 or len(body) > most_bytes

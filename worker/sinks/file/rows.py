@@ -43,6 +43,7 @@ from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges
 from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Unchanged, Value
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from pgsluice.worker.sinks.lines.json_rows import old_rows
@@ -131,7 +132,7 @@ def directory_name(schema: str, table: str) -> str:
     )
 
 
-POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+_EPOCH_US = int(POSTGRES_EPOCH.timestamp()) * 1_000_000  # since 1970
 
 SCHEMA_NAME = b"pgsluice.schema"
 TABLE_NAME = b"pgsluice.table"
@@ -195,7 +196,7 @@ class _Stamps:
         self._of_changes: list[tuple[str, int, int, int, int]] = []
         for transaction in message.transactions:
             lsn, xid, commit_lsn = format_lsn(transaction.commit_lsn), transaction.xid, transaction.commit_lsn
-            committed_at, first = transaction.committed_at + POSTGRES_EPOCH_US, transaction.first_ordinal
+            committed_at, first = transaction.committed_at + _EPOCH_US, transaction.first_ordinal
             self._of_changes += [
                 (f"{lsn}:{ordinal}", commit_lsn, ordinal, xid, committed_at)
                 for ordinal in range(first, first + transaction.end_change - transaction.first_change)

@@ -28,7 +28,7 @@ null and an SQL NULL look alike). Everything else is the server's text, bytea in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 
 import orjson
@@ -36,6 +36,7 @@ import orjson
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.sinks.lines.json_rows import Row, Slot, lines_of_slots, new_rows, old_rows, row_slots, whole_columns
 from pgsluice.worker.sinks.lines.json_values import JsonColumn
 
@@ -48,7 +49,7 @@ def as_changes(copied: CopiedRows) -> TableChanges:
     return TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
 
 
-_POSTGRES_EPOCH = datetime(2000, 1, 1)  # UTC; without a zone, so that isoformat adds none
+_EPOCH = POSTGRES_EPOCH.replace(tzinfo=None)  # so that isoformat adds no zone
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
 
@@ -128,7 +129,7 @@ def format_timestamp(microseconds: int) -> str:
 
 @lru_cache(maxsize=64)
 def _format_second(seconds: int) -> str:
-    return (_POSTGRES_EPOCH + timedelta(seconds=seconds)).isoformat()
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
 def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes]) -> None:

@@ -20,17 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from psycopg import sql
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.sink import Applied, Receipt
 
-_POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _APPLIED = own_table("applied")
@@ -68,7 +68,7 @@ class AppliedRow:
 
     def ensure(self, connection: Connection) -> bool:
         """Whether the row had to be made: the worker begins."""
-        return connection.execute(self._insert, [*self._key, _POSTGRES_EPOCH]).rowcount == 1
+        return connection.execute(self._insert, [*self._key, POSTGRES_EPOCH]).rowcount == 1
 
     def lock(self, connection: Connection) -> Applied | None:
         """The position, locked until the transaction ends; waits for a transaction that is moving it. None without a row."""
@@ -76,7 +76,7 @@ class AppliedRow:
         if row is None:
             return None
         sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules = row
-        since_epoch = (committed_at - _POSTGRES_EPOCH) // _MICROSECOND
+        since_epoch = (committed_at - POSTGRES_EPOCH) // _MICROSECOND
         return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence, rules)
 
     def lock_at(self, connection: Connection, applied: Applied) -> None:
@@ -97,7 +97,7 @@ class AppliedRow:
         )
 
     def move(self, connection: Connection, applied: Applied, *, changes: int = 0, copied_rows: int = 0) -> None:
-        committed_at = _POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
+        committed_at = POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
         position = [applied.sequence, format_lsn(applied.commit_lsn), committed_at, applied.stream_created]
         connection.execute(self._update, [*position, applied.snapshot_sequence, applied.rules, changes, copied_rows, *self._key])
 
