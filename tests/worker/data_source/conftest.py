@@ -100,3 +100,8 @@ def images(rows: list[Row]) -> list[tuple[str, Any, Any]]:
 def instant(moment: datetime) -> datetime:
     """Of a time that Spark gave, which is in the zone of the machine."""
     return moment.astimezone(UTC)
+
+
+def ids(rows: list[Row]) -> list[int]:
+    """The column ``id`` of the new rows."""
+    return [json.loads(row.after)["id"] for row in rows]

@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 
 from pgsluice.shared.broker.streams import ChangeStream
 from tests.end_to_end.once import apply, succeed
-from tests.worker.data_source.conftest import Feed, images, instant, run
+from tests.worker.data_source.conftest import Feed, ids, images, instant, run
 
 LARGE = "INSERT INTO large SELECT i, repeat('x', 400) FROM generate_series({}, {}) AS i"
 """Of 2,000 rows: four messages."""
@@ -106,10 +106,6 @@ def test_reading_begins_and_ends_at_sequences_between_transactions(spark: SparkS
     for options in ({"from_": last + 2}, {"until": last + 1}):
         with pytest.raises(PySparkException, match=f"there is no message {last + (2 if 'from_' in options else 1)} yet"):
             feed.rows(spark, **options)
-
-
-def ids(rows: list[Row]) -> list[int]:
-    return [json.loads(row.after)["id"] for row in rows]
 
 
 def test_reading_begins_with_what_committed_at_a_time_or_later(spark: SparkSession, feed: Feed) -> None:
