@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import assert_never
 
 from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform, column_index
 from pgsluice.rules.rule_run import RuleRun
@@ -133,8 +134,16 @@ def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
 
 def _bound(entry: TableRules, rule: Rule, table: Table) -> Step | None:
     """None for a transform that has no column in this table. Raises ValueError with a sentence."""
-    if isinstance(rule, Filter):
-        return partial(RuleRun.filter, rule=rule, test=rule.condition.bind(table))
+    match rule:
+        case Filter():
+            return partial(RuleRun.filter, rule=rule, test=rule.condition.bind(table))
+        case Transform():
+            return _bound_transform(entry, rule, table)
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _bound_transform(entry: TableRules, rule: Transform, table: Table) -> Step | None:
     if entry.pattern.is_name and rule.columns.is_name:
         column_index(table, rule.columns.name)
     indexes = [index for index, column in enumerate(table.columns) if rule.columns.matches(column.name)]
@@ -183,15 +192,20 @@ def _identity_warnings(entry: TableRules, table: Table) -> Iterator[str]:
     sent = {column.name for column in table.columns if column.identity_key}
     for rule in entry.rules:
         identity = f"{rule.place}: table '{table.qualified_name}' has REPLICA IDENTITY {table.replica_identity.name}"
-        if isinstance(rule, Filter):
-            unknown = ", ".join(sorted(rule.condition.column_names - sent))
-            if unknown and not full:
-                yield (
-                    f"{identity}, so an old row's {unknown} is not known: deletes of rows that do not pass go on, and an update"
-                    " of a row that does not pass is sent as a delete, whether the row passed before or not"
-                )
-        elif full and rule.operations != ALL_OPERATIONS and any(rule.columns.matches(column.name) for column in table.columns):
-            yield (
-                f"{identity}, and the rule leaves out some operations: rows of these, the old ones too, keep"
-                f" '{rule.columns.text}' as it is"
-            )
+        match rule:
+            case Filter():
+                unknown = ", ".join(sorted(rule.condition.column_names - sent))
+                if unknown and not full:
+                    yield (
+                        f"{identity}, so an old row's {unknown} is not known: deletes of rows that do not pass go on, and an"
+                        " update of a row that does not pass is sent as a delete, whether the row passed before or not"
+                    )
+            case Transform():
+                is_partial = full and rule.operations != ALL_OPERATIONS
+                if is_partial and any(rule.columns.matches(column.name) for column in table.columns):
+                    yield (
+                        f"{identity}, and the rule leaves out some operations: rows of these, the old ones too, keep"
+                        f" '{rule.columns.text}' as it is"
+                    )
+            case unreachable:
+                assert_never(unreachable)

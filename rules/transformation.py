@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
-from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
 from pgsluice.shared.wire.table import Table
 from pgsluice.shared.wire.table_pattern import TableName
@@ -43,15 +44,17 @@ class Transformation:
         Raises TerminalError when a table no longer has what a rule or route names.
         """
         rejected: list[RejectedRow] = []
-        parts: list[TableChanges | Truncation] = []
+        parts: list[Part] = []
         for part in message.parts:
-            if isinstance(part, Truncation):
-                truncation = self.routing.truncate(part, self.names)
-                parts += [] if truncation is None else [truncation]
-                continue
-            kept = self._apply_rules(part, rejected)
-            if kept is not None:
-                parts += self.routing.apply(kept, self.names.get(kept.table.oid))
+            match part:
+                case TableChanges():
+                    kept = self._apply_rules(part, rejected)
+                    parts += [] if kept is None else self.routing.apply(kept, self.names.get(kept.table.oid))
+                case Truncation():
+                    truncation = self.routing.truncate(part, self.names)
+                    parts += [] if truncation is None else [truncation]
+                case unreachable:
+                    assert_never(unreachable)
         return replace(message, parts=parts), rejected
 
     def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    CopiedRows,
+    MessageChanges,
+    Part,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, Value
 
 TYPE_OIDS = {
@@ -150,7 +160,7 @@ def message(sequence: int, *changes: Change | Truncate) -> MessageChanges:
 
 def message_of(sequence: int, *transactions: TransactionPart) -> MessageChanges:
     """A message that holds ``transactions``; rows of one table between two truncations are one part, as the decoder makes it."""
-    parts: list[TableChanges | Truncation] = []
+    parts: list[Part] = []
     open_parts: dict[Table, TableChanges] = {}
     transactions_in_message: list[Transaction] = []
     index = 0
@@ -198,9 +208,7 @@ def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transa
     )
 
 
-def _place(
-    change: Change | Truncate, index: int, parts: list[TableChanges | Truncation], open_parts: dict[Table, TableChanges]
-) -> None:
+def _place(change: Change | Truncate, index: int, parts: list[Part], open_parts: dict[Table, TableChanges]) -> None:
     if isinstance(change, Truncate):
         open_parts.clear()
         parts.append(Truncation(change.tables, index, change.cascade, change.restart_identity))

@@ -236,3 +236,80 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     )
     assert named
     assert not {path for path in named if not (REPOSITORY / path).exists()}
+
+
+OPEN_BRANCHES = {
+    "console/rules.py": "a filter that leaves a row as it is has nothing else to tell",
+    "rules/ruleset.py": "looks for the filters, or the transforms, among the rules; the other kinds are no concern of it",
+    "worker/dead_letters/letter.py": "of the messages, which are all decoded here, only the truncation names several tables",
+    "worker/sinks/postgres/fold/keyed_fold.py": "asks of each row whether it is a tuple first, which most are",
+    "worker/sinks/postgres/fold/piece.py": "lists the pieces of one kind",
+    "worker/sinks/postgres/merge/refused_rows.py": "empties the stages of all pieces but staged ones, whose tables are their own",
+    "worker/sinks/postgres/sessions.py": "prepares stages for all pieces but those that have their own",
+}
+"""Files that ask by ``isinstance`` for one member of a closed union, each with the reason why it need not know the others."""
+
+
+def union_members(node: ast.expr) -> list[str]:
+    """The names in ``A | B | None``; none when the expression is anything else."""
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return union_members(left)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Name(id=name)):
+            return [*union_members(left), name]
+        case ast.Name(id=name):
+            return [name]
+        case _:
+            return []
+
+
+def our_classes() -> list[ast.ClassDef]:
+    return [node for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+
+
+@cache
+def our_enums() -> frozenset[str]:
+    return frozenset(each.name for each in our_classes() if any(ast.unparse(base).endswith("Enum") for base in each.bases))
+
+
+@cache
+def members_of_unions() -> frozenset[str]:
+    """Our classes that are members of a union with a name (``Part = TableChanges | Truncation``) or of a field's."""
+    nodes = [node for path in sources(*PRODUCT) for node in ast.walk(tree(path))]
+    named = [node.value for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp)]
+    fields = [node.annotation for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    ours = {each.name for each in our_classes()} - our_enums()
+    unions = [union_members(expression) for expression in (*named, *fields)]
+    return frozenset(name for union in unions if len(union) > 1 for name in union if name in ours)
+
+
+def named_types(pattern: ast.pattern) -> set[str]:
+    """The classes and enums that a pattern names."""
+    named = {ast.unparse(node.cls) for node in ast.walk(pattern) if isinstance(node, ast.MatchClass)}
+    values = [node.value for node in ast.walk(pattern) if isinstance(node, ast.MatchValue)]
+    return named | {ast.unparse(value.value) for value in values if isinstance(value, ast.Attribute)}
+
+
+def ends_in_assert_never(statement: ast.Match) -> bool:
+    return ast.unparse(statement.cases[-1].body[-1]).startswith("assert_never(")
+
+
+def test_every_match_over_a_closed_type_ends_in_assert_never() -> None:
+    matches = [(path, node) for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.Match)]
+    closed = our_enums() | members_of_unions()
+    over_closed = [(path, node) for path, node in matches if any(named_types(case.pattern) & closed for case in node.cases)]
+    assert over_closed
+    assert not [f"{relative(path)}:{node.lineno}" for path, node in over_closed if not ends_in_assert_never(node)]
+
+
+def test_no_branch_takes_what_is_left_of_a_closed_union_for_granted() -> None:
+    """``isinstance`` with one member does not tell the type checker what to do with a new one. Assertions are no branches."""
+    asking: set[str] = set()
+    for path in sources(*PRODUCT):
+        asserted = {id(call) for node in ast.walk(tree(path)) if isinstance(node, ast.Assert) for call in ast.walk(node)}
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]) if id(node) not in asserted:
+                    names = {name.id for name in ast.walk(kind) if isinstance(name, ast.Name)}
+                    asking |= {relative(path)} if names & members_of_unions() else set()
+    assert asking == set(OPEN_BRANCHES)

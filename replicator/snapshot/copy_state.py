@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.broker.ledger import CopyMode, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
@@ -76,8 +77,12 @@ def _resumed(record: TableRecord, wishes: CopyWishes) -> TableRecord:
             again = wishes.retry_errored or record.oid in wishes.recopied
         case Phase.FINISHED_COPY:
             again = record.oid in wishes.recopied or not is_followed
-        case _:
-            again = record.phase is Phase.LEFT
+        case Phase.LEFT:
+            again = True
+        case Phase.INIT | Phase.DATA_SYNC | Phase.CATCHUP | Phase.READY:
+            again = False
+        case unreachable:
+            assert_never(unreachable)
     if not again:
         return record
     return _without_copy(record).enter(Phase.INIT, error="", remedy="")

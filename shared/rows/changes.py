@@ -66,6 +66,11 @@ class Truncation:
     restart_identity: bool
 
 
+Part = TableChanges | Truncation
+"""What a message consists of. Whoever looks at parts uses ``match``, so that the type checker finds all of them when there is a
+third kind."""
+
+
 class Transaction(NamedTuple):
     """The part of one source transaction that lies in a message.
 
@@ -94,7 +99,7 @@ class MessageChanges:
     first_sequence: int
     sequence: int
     transactions: list[Transaction]
-    parts: list[TableChanges | Truncation]
+    parts: list[Part]
     change_count: int
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.decoder import NEW_ROW
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW, Relation, RelationColumn, Truncate
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.plain_rows import PlainRows, rows_of_frames
 from pgsluice.shared.rows.row_images import PADDING, read_run
 from pgsluice.shared.wire.table import Table, Value
@@ -155,7 +155,7 @@ class Parts:
     def __init__(self, tables: Iterable[Table]) -> None:
         self._described = {table.oid: table for table in tables}
         self._related: dict[int, Table] = {}
-        self._ended: list[TableChanges | Truncation] = []
+        self._ended: list[Part] = []
         self._rows: dict[int, TableRows] = {}
         self.shapes: dict[bytes, RowShape] = {}
         self.deferrals: dict[bytes, Deferral] = {}
@@ -190,7 +190,7 @@ class Parts:
         tables = tuple([self._table(oid) for oid in truncate.relation_oids])
         self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
 
-    def end(self) -> list[TableChanges | Truncation]:
+    def end(self) -> list[Part]:
         self._end_rows()
         return self._ended
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase
-from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.lsn import parse_lsn
 from pgsluice.shared.wire.table import Table
 
@@ -77,11 +78,18 @@ class Ownership:
         parts = [self._remainder(part, message.transactions) for part in message.parts]
         return replace(message, parts=[part for part in parts if part is not None])
 
-    def _remainder(self, part: TableChanges | Truncation, transactions: list[Transaction]) -> TableChanges | Truncation | None:
-        if isinstance(part, Truncation):
-            lsn = _commit_lsn(transactions, part.change_index)
-            tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
-            return replace(part, tables=tables) if tables else None
+    def _remainder(self, part: Part, transactions: list[Transaction]) -> Part | None:
+        match part:
+            case TableChanges():
+                return self._remaining_rows(part, transactions)
+            case Truncation():
+                lsn = _commit_lsn(transactions, part.change_index)
+                tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
+                return replace(part, tables=tables) if tables else None
+            case unreachable:
+                assert_never(unreachable)
+
+    def _remaining_rows(self, part: TableChanges, transactions: list[Transaction]) -> TableChanges | None:
         border = self.copied_before(part.table)
         held = {i for i, transaction in enumerate(transactions) if transaction.commit_lsn < border}
         if not held:

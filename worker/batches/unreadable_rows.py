@@ -7,9 +7,10 @@ are looked at before rules and sinks see them; those of others are not, for thei
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from pgsluice.rules.rule import RejectedRow
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import split_fields, split_lines
 from pgsluice.shared.wire.table import Table, Value
 
@@ -20,10 +21,15 @@ def unreadable_changes(message: MessageChanges) -> list[RejectedRow]:
     """The changes whose old or new row holds a value that is not UTF-8."""
     found: dict[int, str] = {}
     for part in message.parts:
-        if isinstance(part, TableChanges):
-            for image in (part.new, part.old or ()):
-                for row, column in _unreadable(part.table, image):
-                    found.setdefault(part.change_indexes[row], column)
+        match part:
+            case TableChanges():
+                for image in (part.new, part.old or ()):
+                    for row, column in _unreadable(part.table, image):
+                        found.setdefault(part.change_indexes[row], column)
+            case Truncation():
+                pass  # holds no value
+            case unreachable:
+                assert_never(unreachable)
     return [RejectedRow(index, _CHECK, _reason(column)) for index, column in sorted(found.items())]
 
 

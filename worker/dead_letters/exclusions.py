@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
+from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 
@@ -74,8 +74,13 @@ def _both(changes: TableChanges, new: Sequence[RowKey], old: Sequence[RowKey]) -
 def touched_rows(message: MessageChanges) -> Iterator[Row]:
     """All rows that the message's changes touch; some more than once."""
     for part in message.parts:
-        if isinstance(part, TableChanges):
-            table = table_key(part.table)
-            for before, after in row_keys(part):
-                yield table, before
-                yield table, after
+        match part:
+            case TableChanges():
+                table = table_key(part.table)
+                for before, after in row_keys(part):
+                    yield table, before
+                    yield table, after
+            case Truncation():
+                pass  # touches tables, not rows
+            case unreachable:
+                assert_never(unreachable)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
@@ -57,14 +58,16 @@ class DeadLetterFilter:
         if not self._reasons and not self._blocked:
             return message
         search = _MessageSearch(message, body, self._reasons)
-        parts: list[TableChanges | Truncation] = []
+        parts: list[Part] = []
         for part in message.parts:
-            if isinstance(part, Truncation):
-                parts += self._truncation(part, search)
-            elif search.reasons or any(table.oid == part.table.oid for table in self._blocked):
-                parts += self._rows(part, table_key(part.table), search)
-            else:
-                parts.append(part)
+            match part:
+                case TableChanges():
+                    is_concerned = search.reasons or any(table.oid == part.table.oid for table in self._blocked)
+                    parts += self._rows(part, table_key(part.table), search) if is_concerned else [part]
+                case Truncation():
+                    parts += self._truncation(part, search)
+                case unreachable:
+                    assert_never(unreachable)
         return replace(message, parts=parts)
 
     def copied_remainder(self, copied: CopiedRows) -> CopiedRows:

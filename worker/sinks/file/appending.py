@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.sinks.file.applied_position import FilePosition
@@ -55,10 +55,13 @@ class Appending:
             self._output = self._open_output()
         if not self.size:
             self.began_at = self._clock()
-        if isinstance(piece, InlinePiece):
-            write_all(self._output, piece.data)
-        else:
-            self._copy(piece, self._output)
+        match piece:
+            case InlinePiece():
+                write_all(self._output, piece.data)
+            case StoredPiece():
+                self._copy(piece, self._output)
+            case unreachable:
+                assert_never(unreachable)
         self.size += piece.size
         if self.size >= self._rotate_bytes:
             self.end_file()

@@ -11,6 +11,7 @@ import enum
 import gzip
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -39,12 +40,18 @@ class Compression(enum.Enum):
 
     def compress(self, data: bytes) -> bytes:
         """Nothing stays nothing."""
-        if not data or self is Compression.NONE:
+        if not data:
             return data
-        if self is Compression.GZIP:
-            return gzip.compress(data, GZIP_LEVEL, mtime=0)
-        compressed: bytes = pa.Codec("zstd", compression_level=ZSTD_LEVEL).compress(data, asbytes=True)
-        return compressed
+        match self:
+            case Compression.NONE:
+                return data
+            case Compression.GZIP:
+                return gzip.compress(data, GZIP_LEVEL, mtime=0)
+            case Compression.ZSTD:
+                compressed: bytes = pa.Codec("zstd", compression_level=ZSTD_LEVEL).compress(data, asbytes=True)
+                return compressed
+            case unreachable:
+                assert_never(unreachable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ import re
 from binascii import unhexlify
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 import pyarrow as pa
@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Unchanged, Value
@@ -174,12 +174,15 @@ def rows_of_message(message: MessageChanges) -> Iterator[pa.RecordBatch]:
     """For each table its rows in commit order. Raises WireError for a value that is not what its type says."""
     stamps = _Stamps(message)
     for part in message.parts:
-        if isinstance(part, TableChanges):
-            operations = [_OPERATIONS[operation] for operation in part.operations]
-            yield _rows(part, operations, stamps.columns(part.change_indexes), None)
-        else:
-            for table in part.tables:
-                yield _lone_row(table, "TRUNCATE", stamps.columns([part.change_index]), None)
+        match part:
+            case TableChanges():
+                operations = [_OPERATIONS[operation] for operation in part.operations]
+                yield _rows(part, operations, stamps.columns(part.change_indexes), None)
+            case Truncation():
+                for table in part.tables:
+                    yield _lone_row(table, "TRUNCATE", stamps.columns([part.change_index]), None)
+            case unreachable:
+                assert_never(unreachable)
 
 
 def rows_of_copy(copied: CopiedRows) -> pa.RecordBatch:

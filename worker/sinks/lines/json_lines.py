@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from typing import assert_never
 
 import orjson
 
@@ -63,10 +64,13 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
     stamps = _Stamps(message)
     lines = [b""] * message.change_count
     for part in message.parts:
-        if isinstance(part, Truncation):
-            lines[part.change_index] += b"".join(_truncation_lines(part, stamps))
-        else:
-            _put_table_lines(part, stamps, lines)
+        match part:
+            case TableChanges():
+                _put_table_lines(part, stamps, lines)
+            case Truncation():
+                lines[part.change_index] += b"".join(_truncation_lines(part, stamps))
+            case unreachable:
+                assert_never(unreachable)
     if transactions:
         lines = list(_with_borders(message.transactions, lines))
     return [line for line in lines if line]

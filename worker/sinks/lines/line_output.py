@@ -6,6 +6,7 @@ import enum
 import os
 import select
 from collections.abc import Iterable, Iterator
+from typing import assert_never
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.sinks.lines import json_lines, pg_flo_lines
@@ -19,13 +20,23 @@ class LineShape(enum.Enum):
 
     def encode(self, message: MessageChanges, *, transactions: bool) -> list[bytes]:
         """As ``json_lines.encode_lines``. pg_flo's shape has no lines for transactions."""
-        if self is LineShape.PG_FLO:
-            return pg_flo_lines.encode_lines(message)
-        return json_lines.encode_lines(message, transactions=transactions)
+        match self:
+            case LineShape.JSON:
+                return json_lines.encode_lines(message, transactions=transactions)
+            case LineShape.PG_FLO:
+                return pg_flo_lines.encode_lines(message)
+            case unreachable:
+                assert_never(unreachable)
 
     def encode_copied(self, copied: CopiedRows) -> list[bytes]:
         """As ``json_lines.encode_copied``."""
-        return pg_flo_lines.encode_copied(copied) if self is LineShape.PG_FLO else json_lines.encode_copied(copied)
+        match self:
+            case LineShape.JSON:
+                return json_lines.encode_copied(copied)
+            case LineShape.PG_FLO:
+                return pg_flo_lines.encode_copied(copied)
+            case unreachable:
+                assert_never(unreachable)
 
 
 RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappear, small enough to hold several in memory

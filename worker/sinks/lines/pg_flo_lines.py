@@ -28,6 +28,7 @@ from base64 import b64encode
 from binascii import unhexlify
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import assert_never
 
 import orjson
 
@@ -126,12 +127,15 @@ def encode_lines(message: MessageChanges) -> list[bytes]:
     stamps = _stamps(message)
     lines = [b""] * message.change_count
     for part in message.parts:
-        if isinstance(part, Truncation):
-            stamp = stamps[part.change_index]
-            lines[part.change_index] += b"".join(_lone_line(b"TRUNCATE", table, stamp) for table in part.tables)
-        else:
-            for index, line in zip(part.change_indexes, _table_lines(part, stamps), strict=True):
-                lines[index] += line
+        match part:
+            case TableChanges():
+                for index, line in zip(part.change_indexes, _table_lines(part, stamps), strict=True):
+                    lines[index] += line
+            case Truncation():
+                stamp = stamps[part.change_index]
+                lines[part.change_index] += b"".join(_lone_line(b"TRUNCATE", table, stamp) for table in part.tables)
+            case unreachable:
+                assert_never(unreachable)
     return [line for line in lines if line]
 
 

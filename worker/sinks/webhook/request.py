@@ -19,6 +19,7 @@ import hmac
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, PARTS, PlacedLine, read_line
@@ -115,6 +116,8 @@ class Format(enum.StrEnum):
             case Format.SINGLE:
                 (text,) = texts
                 return text
+            case unreachable:
+                assert_never(unreachable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import assert_never
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError, TransientError
@@ -158,6 +159,8 @@ class RequestSender:
                     retry_after_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
                     self._pause.extend(retry_after_s)
                     self._wait_after(f"status {answer.status}", max(backoff.next_pause_s(), REQUEST.varied(retry_after_s)), key)
+                case unreachable:
+                    assert_never(unreachable)
 
     def _wait_after(self, reason: str, pause_s: float, key: str) -> None:
         if not self._pause.halted.is_set():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 from zlib import crc32
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
@@ -27,12 +28,15 @@ class ChosenLanes:
         self.first: list[int | None] = [None] * message.change_count
         self.others: dict[int, list[int]] = {}
         for part in message.parts:
-            if isinstance(part, Truncation):
-                for _ in part.tables:
-                    self._add(part.change_index, BARRIER)
-            else:
-                for index, lane in zip(part.change_indexes, _lanes_of_rows(part, lanes), strict=True):
-                    self._add(index, lane)
+            match part:
+                case TableChanges():
+                    for index, lane in zip(part.change_indexes, _lanes_of_rows(part, lanes), strict=True):
+                        self._add(index, lane)
+                case Truncation():
+                    for _ in part.tables:
+                        self._add(part.change_index, BARRIER)
+                case unreachable:
+                    assert_never(unreachable)
 
     def _add(self, index: int, lane: int) -> None:
         if self.first[index] is None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges
+from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import encode_columns, join_fields, join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
@@ -30,8 +31,13 @@ class BlamedPositions:
     def add(self, message: MessageChanges) -> None:
         positions = [t.position(index) for t in message.transactions for index in range(t.first_change, t.end_change)]
         for part in message.parts:
-            if isinstance(part, TableChanges):
-                self._add_part(part, positions)
+            match part:
+                case TableChanges():
+                    self._add_part(part, positions)
+                case Truncation():
+                    pass  # no row can be blamed on it
+                case unreachable:
+                    assert_never(unreachable)
 
     def label(self, folded: FoldedPartition) -> FoldedPartition:
         """``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""

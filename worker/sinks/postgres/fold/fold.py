@@ -12,11 +12,11 @@ round is closed for all tables, so that rounds are cuts in commit order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import encode_columns, encode_rows
 from pgsluice.shared.rows.plain_rows import PlainRows
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
@@ -61,6 +61,8 @@ class PartitionFold:
                     self._add_changes(part)
                 case Truncation():
                     self._truncate(part)
+                case unreachable:
+                    assert_never(unreachable)
 
     def finish(self) -> FoldedPartition:
         """May be called once, after the last message."""
@@ -132,15 +134,17 @@ def _differs(one: Table, other: Table) -> bool:
     return one.oid != other.oid or one.replica_identity is not other.replica_identity or one.columns != other.columns
 
 
-def _each_change(message: MessageChanges) -> Sequence[TableChanges | Truncation]:
+def _each_change(message: MessageChanges) -> Sequence[Part]:
     """The message's changes one by one, in commit order."""
-    changes: list[tuple[int, TableChanges | Truncation]] = []
+    changes: list[tuple[int, Part]] = []
     for part in message.parts:
         match part:
             case TableChanges():
                 changes += zip(part.change_indexes, _rows_of(part), strict=True)
             case Truncation():
                 changes.append((part.change_index, part))
+            case unreachable:
+                assert_never(unreachable)
     return [change for _, change in sorted(changes, key=lambda indexed: indexed[0])]
 
 

@@ -11,7 +11,7 @@ import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -81,8 +81,10 @@ class Piece:
                 return 0
             case ParkedText(size=size):
                 return size
-            case text:
+            case bytes() as text:
                 return len(text)
+            case unreachable:
+                assert_never(unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,11 @@ class FoldedPartition:
                     content = name
                 case ParkedText(table=table, name=name, size=size):
                     content = [table, name, size]
-                case text:
+                case bytes() as text:
                     content = len(text)
                     texts.append(text)
+                case unreachable:
+                    assert_never(unreachable)
             pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
         header = orjson.dumps(
             {"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces, "refused": self.is_refused}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from typing import assert_never
 
 import psycopg
 from psycopg import sql
@@ -167,8 +168,10 @@ class Merge:
                 self._merge(piece, Stage(own_table(name), self.targets[piece.table]))
             case ParkedText() as parked:
                 self._apply_text(piece, fetch(self.connection, parked))
-            case text:
+            case bytes() as text:
                 self._apply_text(piece, text)
+            case unreachable:
+                assert_never(unreachable)
 
     def _apply_text(self, piece: Piece, text: bytes) -> None:
         target = self.targets[piece.table]
@@ -222,3 +225,5 @@ class Merge:
                 return int(found[0]) if found else 0
             case PieceKind.INSERT | PieceKind.UPSERT:
                 return 0
+            case unreachable:
+                assert_never(unreachable)

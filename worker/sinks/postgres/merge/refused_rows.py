@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import assert_never
 
 import psycopg
 from psycopg import sql
@@ -144,9 +145,15 @@ class RowMerge:
 
     def _source(self, piece: Piece) -> _Source:
         target = self.targets[piece.table]
-        if isinstance(piece.content, StagedRows):
-            return _Source(piece, target, own_table(piece.content.name))
-        text = fetch(self.connection, piece.content) if isinstance(piece.content, ParkedText) else piece.content
+        match piece.content:
+            case StagedRows(name=name):
+                return _Source(piece, target, own_table(name))
+            case ParkedText() as parked:
+                text = fetch(self.connection, parked)
+            case bytes():
+                text = piece.content
+            case unreachable:
+                assert_never(unreachable)
         identifier = self.stages[target, piece.kind].identifier
         assert isinstance(identifier, sql.Identifier)
         try:

@@ -7,6 +7,7 @@ columns, so that no name of a user's column can clash with ours and every value 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import assert_never
 
 from psycopg import sql
 
@@ -37,6 +38,8 @@ def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
         case PieceKind.IN_ORDER:
             old = _typed("o", range(len(target.table.columns)), target)
             columns = [sql.SQL('NULL::bigint AS ord, NULL::"char" AS op'), *rows, *old]
+        case unreachable:
+            assert_never(unreachable)
     return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
 
 
@@ -70,6 +73,8 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
             return [_delete(target, stage, _on_key(target, "k"))]
         case PieceKind.IN_ORDER:
             return [_in_order(target, stage)]
+        case unreachable:
+            assert_never(unreachable)
 
 
 def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> Statement | None:
@@ -90,6 +95,8 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
                 (sql.SQL("target.{}").format(_name(target, i)), _sent(target, kind, i)) for i in target.fixed.difference(key)
             ]
             source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.identifier, _on_key(target, "c"))
+        case unreachable:
+            assert_never(unreachable)
     if not pairs:
         return None
     changed = sql.SQL(" OR ").join(sql.SQL("{} IS DISTINCT FROM {}").format(*pair) for pair in pairs)
