@@ -91,7 +91,7 @@ class Applied:
     """A worker's durable position: every message up to ``sequence`` is applied. ``sequence`` is 0 before the first.
 
     ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group that only
-    copied has no such stream): a recreated stream counts anew and must not be mistaken for the old one.
+    copied has no such stream): a recreated stream counts from 1 again and must not be mistaken for the old one.
     ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes. ``rules`` is that of
     the newest batch's receipts.
     """
@@ -150,7 +150,7 @@ class PartitionWriter(Protocol):
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """The same for rows of a snapshot, of several tables in any order. Batches of copied rows come before those of changes,
-        and again when a table is copied anew."""
+        and again when a table is copied again."""
         ...
 
 
@@ -173,7 +173,7 @@ class Sink(Protocol):
         ...
 
     def finish_copy(self) -> None:
-        """Called when all rows of a finished copy are applied: no more are expected, unless a table is copied anew. A batch of
+        """Called when all rows of a finished copy are applied: no more are expected, unless a table is copied again. A batch of
         changes says the same, so this comes never, once or more often."""
         ...
 
@@ -208,7 +208,7 @@ class CountingSink(Sink, Protocol):
     """A sink that knows which changes met no row."""
 
     def missed(self) -> Sequence[MissedChanges]:
-        """All that were committed since the position began, or the table was filled anew; as durable as the position. The same
+        """All that were committed since the position began, or the table was filled again; as durable as the position. The same
         object until it changes."""
         ...
 
