@@ -48,7 +48,7 @@ ENTRANCES = {
         "replicator/snapshot/copy_task.py",
         "replicator/snapshot/preparation.py",
         "replicator/snapshot/range_publisher.py",
-        "replicator/snapshot/round.py",
+        "replicator/snapshot/snapshot.py",
         "replicator/snapshot/snapshot.py",
         "worker/group_streams.py",
         "worker/worker.py",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from pgsluice.replicator.source.partition_tree import Partition
 from pgsluice.replicator.source.publication import Publication, PublishedTable
+from pgsluice.replicator.source.source import Partition
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, malformed, of_fields, pack, unpack

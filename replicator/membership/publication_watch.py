@@ -9,9 +9,8 @@ from typing import LiteralString
 
 from pgsluice.replicator.membership.joining import Wishes, check_breaks
 from pgsluice.replicator.membership.membership import Break, Member, Membership, find_breaks, load_membership, store_membership
-from pgsluice.replicator.source.partition_tree import partition_changes, read_partitions
 from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
-from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.source import Source, partition_changes, read_partitions
 from pgsluice.replicator.source.tables import tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgsluice.rules.routing import Routing
-from pgsluice.rules.routing_file import load_routing
+from pgsluice.rules.transformation_files import load_routing
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pgsluice.replicator.source.tables import parse_pattern
-from pgsluice.rules.routing_file import load_routing
 from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.transformation_files import load_routing
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.replicator.snapshot import display
+from pgsluice.replicator.snapshot import table_progress as display
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeStatus
-from pgsluice.replicator.snapshot.display import Figures, measure
-from pgsluice.replicator.snapshot.table_progress import TableProgress
+from pgsluice.replicator.snapshot.table_progress import Figures, TableProgress, measure
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from tests.replicator.copier import page_range
 
