@@ -1,7 +1,7 @@
 """The copy of a group's tables, from what the ledger says is left to the end: this module names the steps, others know how.
 
-A copy goes in rounds: one snapshot, and every table that waits for one. Tables that are left after
-one, because its snapshot died or they were rewritten meanwhile, wait for the next. What was published under an earlier snapshot no longer counts, by the ledger.
+A copy goes in rounds: one snapshot, and every table that waits for one. Tables that are left after one, because its snapshot died
+or they were rewritten meanwhile, wait for the next. What was published under an earlier snapshot no longer counts, by the ledger.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 CUT_BYTES = 256 * 1024
 HEADER_BYTES = 8 * 1024  # room for headers within NATS's max_payload; ours are below 1 KiB
 
-log = telemetry.logger(__name__)
-
-
 CANCEL_INTERVAL_S = 0.2
 WAIT_LOG_INTERVAL_S = 10.0
 MOST_ROUNDS = 5  # for one table, which is rewritten in each of them
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

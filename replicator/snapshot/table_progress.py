@@ -23,12 +23,11 @@ from pgsluice.shared.errors import PgsluiceError
 
 WRITE_INTERVAL_S = 1.0
 
-log = telemetry.logger(__name__)
-
-
 LOG_INTERVAL_S = 10.0
 REFRESH_INTERVAL_S = 0.25
 MOST_BARS = 8  # for tables; with hundreds of them a terminal has no room for all
+
+log = telemetry.logger(__name__)
 
 
 class TableProgress:

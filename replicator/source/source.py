@@ -21,7 +21,6 @@ from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LockTimeoutError, TerminalError
 from pgsluice.shared.wire.lsn import LSN, parse_lsn
 
-
 # A table's system columns are written when it is made and never again; its row in pg_class changes often.
 _TREES: LiteralString = """
     SELECT r.oid::bigint AS root, c.oid::bigint, n.nspname || '.' || c.relname AS name, i.xmin::text AS attached,
