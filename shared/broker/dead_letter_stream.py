@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import nats.js.errors
 from nats.aio.client import Client
 
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.broker.streams import StoredMessage, Stream, StreamState
 from pgsluice.shared.config.settings import StreamSettings
@@ -46,7 +45,6 @@ class DeadLetterStream(Stream):
     def __init__(self, client: Client, names: GroupNames) -> None:
         super().__init__(client, names.dead_stream, names.dead_subjects)
         self._names = names
-        self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
 
     async def ensure_like(self, name: str) -> StreamState:
         """Creates the stream when there is none, with replicas and placement of the stream ``name``, and no larger than that."""
@@ -54,8 +52,9 @@ class DeadLetterStream(Stream):
         if state is not None:
             return state
         model = await self.configuration_of(name)
-        tags = tuple((model.get("placement") or {}).get("tags") or ())
-        return await self.ensure(StreamSettings(model["num_replicas"], tags, min(model["max_bytes"], MAX_BYTES), retention_s=0))
+        tags = tuple(model.placement.tags or ()) if model.placement else ()
+        size = min(model.max_bytes or MAX_BYTES, MAX_BYTES)
+        return await self.ensure(StreamSettings(model.num_replicas or 1, tags, size, retention_s=0))
 
     async def publish(self, letter: DeadLetter, *, queue: bool = False) -> StoredLetter:
         """Stored when it returns. ``queue``: the worker is asked to apply it."""

@@ -49,8 +49,13 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
         return error.err_code not in _NOT_HERE
     if isinstance(error, nats.js.errors.APIError):
-        return is_passing_answer({"code": error.code, "err_code": error.err_code, "description": error.description})
+        return is_passing_answer(answer_of(error))
     return isinstance(error, CLIENT_ERRORS) and not isinstance(error, _MISTAKES)
+
+
+def answer_of(error: nats.js.errors.APIError) -> Mapping[str, Any]:
+    """The error object of the answer that nats-py made ``error`` of."""
+    return {"code": error.code, "err_code": error.err_code, "description": error.description or ""}
 
 
 def is_passing_answer(error: Mapping[str, Any]) -> bool:

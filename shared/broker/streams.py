@@ -1,10 +1,4 @@
-"""How large a stream is made whose size nobody chose.
-
-JetStream reserves a stream's ``max_bytes`` when it is made. It tells an account what it has reserved, but not what its servers
-have left; only that a stream is too large. So a new stream is tried in falling sizes. What is accepted was free, and the stream
-keeps a share of it: streams that are made later find room too, however small the broker is.
-
-JetStream, as far as the program uses it: the two streams of one group.
+"""JetStream, as far as the program uses it: the streams of a group, for changes, for copied rows and for dead letters.
 
 The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
 server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
@@ -12,49 +6,63 @@ server 2.11, ADR-31), so a reader holds no state in the server and two readers n
 A direct get is answered by any replica of the stream, however far behind its leader it is, and by nobody while there is no
 leader. What it shows is right, for a message never changes; that it shows nothing, or what it calls the last message, proves
 nothing. So ``peek…`` asks whoever is near, for callers who ask again, and everything else asks the leader where it matters.
+
+Streams are made and changed through nats-py. Three requests are our own: batched direct get, which it does not have; a stream's
+state, for it cuts the server's times to microseconds, and the time of creation is the identity of an older stream; and a message
+from the leader, since it reads headers as those of a mail.
+
+JetStream reserves a stream's ``max_bytes`` when it is made. It tells an account what it has reserved, but not what its servers
+have left; only that a stream is too large. So a new stream whose size nobody chose is tried in falling sizes. What is accepted
+was free, and the stream keeps a share of it: streams that are made later find room too, however small the broker is.
 """
 
 from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import nats
 import nats.errors
 import nats.js.errors
 import orjson
 from nats.aio.client import Client
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
+from nats.js.api import DiscardPolicy, Placement, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker import streams as stream_size
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
-from pgsluice.shared.broker.stream_error import MESSAGE_NOT_FOUND, NO_MESSAGE_FOUND, STREAM_NOT_FOUND, is_too_large, stream_error
+from pgsluice.shared.broker.stream_error import (
+    MESSAGE_NOT_FOUND,
+    NO_MESSAGE_FOUND,
+    STREAM_NOT_FOUND,
+    answer_of,
+    is_too_large,
+    stream_error,
+)
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames
 
-MOST = 10 * 1024**3
-LEAST = 256 * 1024**2
-SHARE = 8
+MOST_BYTES = 10 * 1024**3
+LEAST_BYTES = 256 * 1024**2
+SHARES = 8
 
 
 def trial_sizes() -> Iterator[int]:
     """The sizes to try, the largest first."""
-    size = SHARE * MOST
-    while size > LEAST:
+    size = SHARES * MOST_BYTES
+    while size > LEAST_BYTES:
         yield size
         size //= 2
-    yield LEAST
+    yield LEAST_BYTES
 
 
 def share_of(accepted: int) -> int:
     """What a stream keeps that JetStream took with ``accepted`` bytes."""
-    return max(LEAST, min(MOST, accepted // SHARE))
+    return max(LEAST_BYTES, min(MOST_BYTES, accepted // SHARES))
 
 
 DUPLICATE_WINDOW_S = 120.0
@@ -70,6 +78,8 @@ _MAKER = uuid.uuid4().hex[:8]
 
 
 log = telemetry.logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,42 +118,49 @@ class Stream:
 
     def __init__(self, client: Client, name: str, subjects: str) -> None:
         self._client = client
+        self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
         self.name = name
         self._subjects = subjects
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages.
-        Where ``settings`` leave the size open, a new stream gets one that fits (``stream_size``), an existing one keeps its own.
+        Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own.
         """
-        answer = await self._request(f"INFO.{self.name}", {})
-        if answer.get("error", {}).get("err_code") == STREAM_NOT_FOUND:
-            answer = await self._create(settings)
-        if "error" in answer:
-            raise stream_error(self.name, answer["error"])
-        metadata = _own_metadata(answer)
+        try:
+            found = (await self._manage(self._jetstream.stream_info(self.name))).config
+        except nats.js.errors.APIError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise stream_error(self.name, answer_of(error)) from None
+            found = await self._create(settings)
+        metadata = _own_metadata(found.metadata)
         is_trial = bool(metadata.pop(_TRIAL_METADATA, ""))
-        own_size: int = answer["config"]["max_bytes"]
-        size = settings.max_bytes or (stream_size.share_of(own_size) if is_trial else own_size)
-        configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
-        if is_trial or not configuration.items() <= answer["config"].items():
-            answer = await self._request(f"UPDATE.{self.name}", configuration | {"metadata": metadata})
-        if "error" in answer:
-            raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
+        own_size = found.max_bytes or 0
+        size = settings.max_bytes or (share_of(own_size) if is_trial else own_size)
+        chosen = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+        if is_trial or any(getattr(found, name) != value for name, value in chosen.items()):
+            update = self._jetstream.update_stream(StreamConfig(**chosen, metadata=metadata))
+            await self._manage(update, f"{self.name} of {size / 1024**2:.0f} MiB")
         if is_trial:
             log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
-        return _stream_state(answer)
+        state = await self.state()
+        if state is None:
+            raise TransientError(f"stream {self.name} was removed while it was made", "it is tried again")
+        return state
 
-    async def _create(self, settings: StreamSettings) -> dict[str, Any]:
-        """JetStream's answer. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
+    async def _create(self, settings: StreamSettings) -> StreamConfig:
+        """As it was made. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
         metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
         if not settings.max_bytes:
             metadata[_TRIAL_METADATA] = "true"
-        for size in [settings.max_bytes] if settings.max_bytes else stream_size.trial_sizes():
-            configuration = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
-            answer = await self._request(f"CREATE.{self.name}", configuration | {"metadata": metadata})
-            if not is_too_large(answer.get("error", {})):
-                return answer
-        raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer["error"])
+        sizes = [settings.max_bytes] if settings.max_bytes else list(trial_sizes())
+        for size in sizes:
+            chosen = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+            try:
+                return (await self._manage(self._jetstream.add_stream(StreamConfig(**chosen, metadata=metadata)))).config
+            except nats.js.errors.APIError as error:
+                if size == sizes[-1] or not is_too_large(answer_of(error)):
+                    raise stream_error(f"{self.name} of {size / 1024**2:.0f} MiB", answer_of(error)) from None
+        raise AssertionError("a last size was tried")
 
     async def state(self) -> StreamState | None:
         """None when there is no such stream."""
@@ -199,29 +216,38 @@ class Stream:
 
     async def purge_up_to(self, sequence: int) -> None:
         """Removes every message up to and including ``sequence``."""
-        answer = await self._request(f"PURGE.{self.name}", {"seq": sequence + 1})
-        if "error" in answer:
-            raise stream_error(self.name, answer["error"])
+        await self._manage(self._jetstream.purge_stream(self.name, seq=sequence + 1), self.name)
 
     async def delete_message(self, sequence: int) -> None:
         """Removes one message; nothing happens when it is gone."""
-        answer = await self._request(f"MSG.DELETE.{self.name}", {"seq": sequence})
-        if "error" in answer and answer["error"].get("err_code") != MESSAGE_NOT_FOUND:
-            raise stream_error(self.name, answer["error"])
+        await self._remove(self._jetstream.delete_msg(self.name, sequence), MESSAGE_NOT_FOUND)
 
-    async def configuration_of(self, name: str) -> dict[str, Any]:
+    async def configuration_of(self, name: str) -> StreamConfig:
         """JetStream's configuration of the stream ``name``."""
-        answer = await self._request(f"INFO.{name}", {})
-        if "error" in answer:
-            raise stream_error(name, answer["error"])
-        configuration: dict[str, Any] = answer["config"]
-        return configuration
+        return (await self._manage(self._jetstream.stream_info(name), name)).config
 
     async def delete(self) -> None:
         """Removes the stream and all its messages; nothing happens when there is none."""
-        answer = await self._request(f"DELETE.{self.name}", {})
-        if "error" in answer and answer["error"].get("err_code") != STREAM_NOT_FOUND:
-            raise stream_error(self.name, answer["error"])
+        await self._remove(self._jetstream.delete_stream(self.name), STREAM_NOT_FOUND)
+
+    async def _remove(self, call: Awaitable[object], gone: int) -> None:
+        """``gone`` is the error code that says that it is gone already."""
+        try:
+            await self._manage(call)
+        except nats.js.errors.APIError as error:
+            if error.err_code != gone:
+                raise stream_error(self.name, answer_of(error)) from None
+
+    async def _manage(self, call: Awaitable[T], stream: str = "") -> T:
+        """JetStream's answer. One that is an error raises APIError or, for a ``stream`` that is named, the sentence about it."""
+        try:
+            return await call
+        except (nats.errors.Error, TimeoutError) as error:
+            if not isinstance(error, nats.js.errors.APIError) or error.err_code is None:  # without a code nobody answered
+                raise self._unavailable(type(error).__name__) from None
+            if stream:
+                raise stream_error(stream, answer_of(error)) from None
+            raise
 
     async def _direct_get(self, request: dict[str, Any]) -> StoredMessage | None:
         try:
@@ -287,30 +313,31 @@ class SnapshotStream(Stream):
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
-    """File storage, S2, direct get, nothing discarded and nothing expired; a full stream refuses new messages."""
-    configuration: dict[str, Any] = {
+    """What we choose of a ``StreamConfig``: file storage, S2, direct get, nothing discarded and nothing expired; a full stream
+    refuses new messages."""
+    chosen: dict[str, Any] = {
         "name": name,
         "subjects": subjects,
-        "retention": RetentionPolicy.LIMITS.value,
-        "storage": StorageType.FILE.value,
-        "discard": DiscardPolicy.NEW.value,
-        "compression": "s2",
+        "retention": RetentionPolicy.LIMITS,
+        "storage": StorageType.FILE,
+        "discard": DiscardPolicy.NEW,
+        "compression": StoreCompression.S2,
         "allow_direct": True,
         "max_bytes": settings.max_bytes,
         "max_msgs": -1,
         "max_age": 0,
         "num_replicas": settings.replicas,
-        "duplicate_window": int(DUPLICATE_WINDOW_S * 1e9),
+        "duplicate_window": DUPLICATE_WINDOW_S,
     }
     if settings.placement_tags:
-        configuration["placement"] = {"tags": list(settings.placement_tags)}
-    return configuration
+        chosen["placement"] = Placement(tags=list(settings.placement_tags))
+    return chosen
 
 
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:
     state = answer["state"]
     return StreamState(
-        created=_own_metadata(answer).get(_CREATED_METADATA, answer["created"]),
+        created=_own_metadata(answer["config"].get("metadata")).get(_CREATED_METADATA, answer["created"]),
         first_sequence=state["first_seq"] if state["messages"] else state["last_seq"] + 1,
         last_sequence=state["last_seq"],
         messages=state["messages"],
@@ -319,10 +346,9 @@ def _stream_state(answer: Mapping[str, Any]) -> StreamState:
     )
 
 
-def _own_metadata(answer: Mapping[str, Any]) -> dict[str, str]:
+def _own_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """The stream's metadata without what the server adds to it."""
-    metadata = answer["config"].get("metadata") or {}
-    return {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
+    return {name: value for name, value in (metadata or {}).items() if not name.startswith("_nats.")}
 
 
 def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from nats.aio.client import Client
+from nats.js.api import StreamConfig
 
 from pgsluice.replicator.assembler import Message
 from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
@@ -51,8 +52,7 @@ class Broker:
 
     async def configure(self, **changed: Any) -> None:
         configuration = stream_configuration(self.stream.name, [self.stream.subject], SETTINGS) | changed
-        answer = await self.client.request(f"$JS.API.STREAM.UPDATE.{self.stream.name}", orjson.dumps(configuration))
-        assert "error" not in orjson.loads(answer.data), answer.data
+        await self.client.jetstream().update_stream(StreamConfig(**configuration))
 
     async def write_as(self, message_id: str, **headers: str) -> dict[str, Any]:
         """JetStream's answer to somebody's message."""
@@ -156,7 +156,7 @@ async def test_a_message_of_somebody_else_stops_publishing(open_broker: OpenBrok
 async def test_what_was_stored_without_our_knowing_is_acknowledged_and_not_stored_again(open_broker: OpenBroker) -> None:
     """The acknowledgement was lost, and JetStream has forgotten the id by the time of the second attempt."""
     async with open_broker() as broker:
-        await broker.configure(duplicate_window=int(0.1e9))
+        await broker.configure(duplicate_window=0.1)
         first = message(1)
         await broker.write_as(f"{PREFIX}{first.first}-{first.last}")
         await asyncio.sleep(0.3)

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
-from pgsluice.shared.broker.streams import LEAST, MOST, ChangeStream, share_of, trial_sizes
+from pgsluice.shared.broker.streams import LEAST_BYTES, MOST_BYTES, ChangeStream, share_of, trial_sizes
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
@@ -36,14 +36,14 @@ async def small(small_server: NatsServer) -> AsyncIterator[Client]:
 
 def test_sizes_are_tried_from_the_largest_down_to_the_least() -> None:
     sizes = list(trial_sizes())
-    assert (sizes[0], sizes[-1]) == (8 * MOST, LEAST)
+    assert (sizes[0], sizes[-1]) == (8 * MOST_BYTES, LEAST_BYTES)
     assert sizes == sorted(sizes, reverse=True)
-    assert [share_of(size) for size in (8 * MOST, 4 << 30, LEAST)] == [MOST, 512 << 20, LEAST]
+    assert [share_of(size) for size in (8 * MOST_BYTES, 4 << 30, LEAST_BYTES)] == [MOST_BYTES, 512 << 20, LEAST_BYTES]
 
 
 async def test_a_large_broker_gives_each_stream_the_most(nats_server: NatsServer, group: str) -> None:
     client = await connect(nats_server.settings(), "test")
-    assert (await ChangeStream(client, GroupNames(group)).ensure(OPEN)).max_bytes == MOST
+    assert (await ChangeStream(client, GroupNames(group)).ensure(OPEN)).max_bytes == MOST_BYTES
     await client.close()
 
 
@@ -60,8 +60,8 @@ async def test_a_stream_that_was_left_at_a_trial_size_is_cut_at_the_next_start(n
     client = await connect(nats_server.settings(), "test")
     stream = ChangeStream(client, GroupNames(group))
     await stream._create(OPEN)
-    assert (await stream.ensure(OPEN)).max_bytes == MOST
-    assert (await stream.ensure(OPEN)).max_bytes == MOST, "it is cut once"
+    assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES
+    assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES, "it is cut once"
     await client.close()
 
 
@@ -70,7 +70,7 @@ async def test_seven_streams_fit_where_ten_gigabytes_do_not_and_then_the_refusal
     with pytest.raises(TerminalError, match=r"stream pgsluice_small-\d_changes of 256 MiB: .*check stream-max-bytes"):  # noqa: PT012
         while made < 100:
             state = await ChangeStream(small, GroupNames(f"small-{made}")).ensure(OPEN)
-            assert LEAST <= state.max_bytes < MOST
+            assert LEAST_BYTES <= state.max_bytes < MOST_BYTES
             made += 1
     assert made >= 7
 
