@@ -27,7 +27,7 @@ from benchmarks.native import Subscription
 from benchmarks.processes import REPLICATOR, WORKER, ProcessWatch, is_over, suspended
 from benchmarks.servers import Servers, start_servers
 from benchmarks.workload import Workload
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from tests.servers import Database, PgsluiceProcess
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ import psycopg
 
 from benchmarks.demo.comparison import compare
 from benchmarks.workload import execute_in_parts
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 from tests.servers import Database, PgsluiceProcess
 from tests.waiting import wait_until
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from benchmarks.servers import Servers
-from pgsluice.shared.wire.lsn import LSN, format_lsn
+from pgsluice.shared.wire.position import LSN, format_lsn
 from tests.end_to_end.group_under_test import configuration
 from tests.servers import Database, PgsluiceProcess
 

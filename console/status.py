@@ -36,9 +36,9 @@ from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamS
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, MissedReport, WorkerReport, lease_key, read_reports
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import PgsluiceError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)

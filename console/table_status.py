@@ -11,7 +11,7 @@ from pgsluice.replicator.membership.membership import Break, Membership
 from pgsluice.shared.broker.ledger import CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from pgsluice.console.flags import load_values, takes
 from pgsluice.shared import config
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.sink_class import default_name, is_sink_class, load_sink
-from pgsluice.worker.sinks.sink_registry import SINKS, CustomSinkSettings, find_sink
+from pgsluice.worker.sinks.sink_registry import SINKS, CustomSinkSettings, default_name, find_sink, is_sink_class, load_sink
 
 
 class SinkGroup(click.Group):

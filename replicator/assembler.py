@@ -25,9 +25,8 @@ from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, Wir
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
 from pgsluice.shared.pgoutput.messages import Truncate
-from pgsluice.shared.wire.lsn import LSN, format_lsn
 from pgsluice.shared.wire.message import Descriptor, encode_body, frame_length
-from pgsluice.shared.wire.position import Anchor, Position
+from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn
 from pgsluice.shared.wire.table import Table
 
 COMMIT_CUT_BYTES = 192 * 1024

@@ -35,8 +35,8 @@ from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY,
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import PostgresSettings, ReplicatorSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
-from pgsluice.shared.wire.lsn import LSN, format_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, format_lsn
 
 log = telemetry.logger(__name__)
 

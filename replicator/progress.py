@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pgsluice.replicator.tasks import repeat
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
-from pgsluice.shared.wire.lsn import LSN, format_lsn
+from pgsluice.shared.wire.position import LSN, format_lsn
 
 RECORD_INTERVAL_S = 1.0
 

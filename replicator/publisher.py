@@ -46,9 +46,8 @@ from pgsluice.shared.broker.stream_error import (
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import CHANGES, Backoff
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders, cut
-from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024

@@ -27,7 +27,7 @@ from pgsluice.shared.errors import TransientError
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn
 from pgsluice.shared.pgoutput.messages import Relation
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 
 CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time

@@ -8,8 +8,8 @@ from pgsluice.replicator.assembler import Published
 from pgsluice.replicator.publisher import StreamEnd
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
 from pgsluice.shared.errors import START_AGAIN, TerminalError, TransientError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
+from pgsluice.shared.wire.position import LSN
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from pgsluice.shared.broker.ledger import CopyState, Ledger
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 INTERVAL_S = 60.0
 COPY_INTERVAL_S = 1.0

@@ -31,7 +31,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
 
 STOP_DEADLINE_S = 20.0
 

@@ -20,8 +20,8 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, UsageError
-from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
 
 ORIGINS_SINCE = 16
 

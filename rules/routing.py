@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
-from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
-from pgsluice.shared.wire.table_pattern import TableName, TablePattern, table_names
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, TableName, TablePattern, table_names
 
 NO_NAMES: Mapping[int, TableName] = {}
 

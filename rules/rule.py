@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from typing import NamedTuple, Protocol
 
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
-from pgsluice.shared.wire.table import Column, Table, Value
-from pgsluice.shared.wire.table_pattern import NamePattern
+from pgsluice.shared.wire.table import Column, NamePattern, Table, Value
 
 OPERATIONS = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 ALL_OPERATIONS = frozenset(OPERATIONS.values())

@@ -37,7 +37,7 @@ from pgsluice.rules.regex_replace import TIME_LIMIT_MS, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
-from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
+from pgsluice.shared.wire.table import NamePattern, TablePattern
 
 _TYPES = ("transform", "filter")
 _COMPOSITIONS = ("all", "any", "not")

@@ -17,8 +17,7 @@ from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Trans
 from pgsluice.rules.rule_run import RuleRun
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import TableChanges
-from pgsluice.shared.wire.table import ReplicaIdentity, Table
-from pgsluice.shared.wire.table_pattern import TableName, TablePattern, table_names
+from pgsluice.shared.wire.table import ReplicaIdentity, Table, TableName, TablePattern, table_names
 
 _REMEDY = "correct the rules file and start again"
 

@@ -12,8 +12,7 @@ from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
 from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
-from pgsluice.shared.wire.table import Table
-from pgsluice.shared.wire.table_pattern import TableName
+from pgsluice.shared.wire.table import Table, TableName
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The rules file is read by ``rules.rules_file``. The routing file is in pg_flo's format, and more:
 
-    users:                            # a table as ``shared.wire.table_pattern`` spells it
+    users:                            # a table as ``shared.wire.table`` spells it
       destination_schema: crm         # default: the source's
       destination_table: customers    # default: the source's; or schema and table as crm.customers
       column_mappings:                # columns that are not listed keep their names
@@ -31,8 +31,7 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.names import TARGET_SCHEMA
-from pgsluice.shared.wire.table import Table
-from pgsluice.shared.wire.table_pattern import TablePattern
+from pgsluice.shared.wire.table import Table, TablePattern
 
 _OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated

@@ -25,10 +25,9 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import ID_HEADER, Descriptor, MessageHeaders, split_body
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import Position, format_lsn
 
 FETCH_MESSAGES = 200
 FETCH_BYTES = 16 * 1024 * 1024

@@ -17,8 +17,8 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, parse_lsn
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import DeadlineError, wait_until
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 from tests.servers import Database
 
 RATE_WINDOW_S = 3.0

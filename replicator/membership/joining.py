@@ -15,7 +15,7 @@ from pgsluice.replicator.source.tables import SourceTable, parse_pattern, parse_
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, UsageError
-from pgsluice.shared.wire.table_pattern import TablePattern
+from pgsluice.shared.wire.table import TablePattern
 
 _START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
 

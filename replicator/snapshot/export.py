@@ -21,7 +21,7 @@ from pgsluice.replicator.source.slot import SlotPatience, wait_for_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import SnapshotGoneError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 CHECK_INTERVAL_S = 1.0
 

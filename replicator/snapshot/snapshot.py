@@ -37,7 +37,7 @@ from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.process.retrying import SESSION, Backoff
 from pgsluice.shared.spark.session import Spark
-from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 
 CUT_BYTES = 256 * 1024

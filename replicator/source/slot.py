@@ -19,8 +19,8 @@ from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import START_AGAIN, SlotTimeoutError, TerminalError, TransientError, UsageError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 PLUGIN = "pgoutput"
 FAILOVER_SINCE = 17

@@ -19,7 +19,7 @@ from psycopg.rows import class_row
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LockTimeoutError, TerminalError
-from pgsluice.shared.wire.lsn import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 # A table's system columns are written when it is made and never again; its row in pg_class changes often.
 _TREES: LiteralString = """

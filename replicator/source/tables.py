@@ -10,7 +10,7 @@ from typing import LiteralString
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import TARGET_SCHEMA
-from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
+from pgsluice.shared.wire.table import NamePattern, TablePattern
 
 SHOWN = 20  # statements of those that the role lacks
 

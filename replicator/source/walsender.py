@@ -25,8 +25,7 @@ from pgsluice.replicator.source.connection import TOO_LARGE, Connection, connect
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
-from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
-from pgsluice.shared.wire.position import POSTGRES_EPOCH
+from pgsluice.shared.wire.position import LSN, POSTGRES_EPOCH, format_lsn, parse_lsn
 
 XLOG_DATA = ord("w")
 XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock

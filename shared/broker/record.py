@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar, Union, get_args,
 import orjson
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.position import parse_lsn
 
 LsnText = Annotated[str, parse_lsn]
 """An LSN as PostgreSQL writes it; "" where there is none yet."""

@@ -5,8 +5,7 @@ folder. ``load`` merges and checks everything before anything starts, and ``make
 """
 
 from pgsluice.shared.config.declaration import make, options_of
-from pgsluice.shared.config.load import load
-from pgsluice.shared.config.notices import notices
+from pgsluice.shared.config.load import load, notices
 from pgsluice.shared.config.values import Notice, Values
 
 __all__ = ["Notice", "Values", "load", "make", "notices", "options_of"]

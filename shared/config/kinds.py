@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
+from pgsluice.shared.wire.position import format_lsn, parse_lsn
 
 Raw = str | tuple[str, ...] | Mapping[str, str]
 """What a source holds for a key: one text, a list of texts, or named texts."""

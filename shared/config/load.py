@@ -1,7 +1,8 @@
 """Merges the four places where an option is looked for into the values of one command, and reports all mistakes at once.
 
 Each place is a layer, in the order of their precedence. A layer finds an option's raw value or None. An empty value is None too,
-wherever it stands, so that an empty variable of a compose file or a ``${VAR:-}`` falls through to the next layer.
+wherever it stands, so that an empty variable of a compose file or a ``${VAR:-}`` falls through to the next layer. ``notices``
+tells of settings that are no mistakes, but have no effect, or have another name now.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from typing import Any, Protocol
 from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
 from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, read_config_file
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
-from pgsluice.shared.config.option import Option
-from pgsluice.shared.config.values import Values, missing_option
+from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
+from pgsluice.shared.config.values import Notice, Values, missing_option
 from pgsluice.shared.errors import UsageError
 
 Flags = Mapping[str, str | tuple[str, ...]]
 """Flags by option name, as typed; a tuple for a flag that may be repeated. A flag that was not given is absent."""
 
 _REFERENCE_REMEDY = "set the variable, give a default as in ${NAME:-text}, or write $${ for a plain ${"
+
+
+HOME_FILE = "~/.pgsluice.yaml"
+_TYPING_ERROR = 0.85
+"""Similarity (difflib's ratio) from which an unknown variable is taken for a misspelt one."""
 
 
 class Source(enum.IntEnum):
@@ -119,9 +125,6 @@ def malformed(option: Option, place: str, reason: str, raw: Raw | None = None) -
     shown = f" {raw!r}" if isinstance(raw, str) and not option.secret and option.kind is not Kind.PAIRS else ""
     remedy = "check the path" if option.kind is Kind.FILE and isinstance(raw, str) else f"write it like {option.example}"
     return UsageError(f"{option.name}{shown} ({place}) {reason}", remedy)
-
-
-HOME_FILE = "~/.pgsluice.yaml"
 
 
 def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], known: Collection[Option]) -> Values:
@@ -273,3 +276,39 @@ def _all_in_one(problems: Sequence[UsageError]) -> UsageError:
         return problems[0]
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return UsageError(f"the configuration has {len(problems)} mistakes", f"correct each of these{lines}")
+
+
+def notices(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
+    """Names and places only, never a value. ``known`` are the options of all commands."""
+    for name, place in values.places.items():
+        if values.options[name].no_effect:
+            yield Notice(name, place, values.options[name].no_effect)
+    yield from _misspelt(environment, known)
+    yield from _of_pg_flo(values, environment, known)
+
+
+def _misspelt(environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
+    variables = {option.variable for option in known}
+    for name in sorted(environment):
+        ours = PREFIX + name.removeprefix(PG_FLO_PREFIX) if name.startswith(PG_FLO_PREFIX) else name
+        if ours.startswith(PREFIX) and ours not in variables and environment[name].strip():
+            nearest = difflib.get_close_matches(ours, variables, n=1, cutoff=_TYPING_ERROR)
+            if nearest:
+                yield Notice(name, "environment", f"no such variable; did you mean {nearest[0]}?")
+
+
+def _of_pg_flo(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
+    """Those that lost to a variable of ours that says something else, and one notice for all that are read."""
+    used = {place for places in values.places.values() for place in places.split(", ")}
+    renamed = {}
+    for option in sorted(known, key=lambda option: option.name):
+        theirs = environment.get(option.pg_flo_variable, "").strip()
+        if option.pg_flo_variable in used:
+            renamed[option.pg_flo_variable] = option.variable
+        elif theirs and option.variable in used and theirs != environment[option.variable].strip():
+            reason = f"{option.variable} says something else, and wins: remove one of them"
+            yield Notice(option.pg_flo_variable, "environment", reason)
+    if renamed:
+        new_names = ", ".join(renamed[name] for name in sorted(renamed))
+        message = "variables of pg_flo are read: rename them"
+        yield Notice(", ".join(sorted(renamed)), "environment", f"they are called {new_names} here", message)

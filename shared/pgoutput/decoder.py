@@ -29,7 +29,7 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Unchanged, Value
 
 NEW_ROW = ord("N")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import ReplicaIdentity, Value
 
 

@@ -30,8 +30,7 @@ from pgsluice.shared.pgoutput.messages import (
     Update,
 )
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.shared.rows.parts import Parts, RowShape, Transactions
-from pgsluice.shared.rows.row_images import FRAME, PADDING, measure_run, read_run, read_updates
+from pgsluice.shared.rows.parts import FRAME, PADDING, Parts, RowShape, Transactions, measure_run, read_run, read_updates
 from pgsluice.shared.wire.message import Descriptor
 
 _LENGTH = struct.Struct(">I")

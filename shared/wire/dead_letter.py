@@ -29,9 +29,8 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, FORMAT_PGOUTPUT, ID_HEADER, WHOLE, Chunk, cut
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 
 POSITION_HEADER = "Pgsluice-Position"
 LETTER_HEADER = "Pgsluice-Dead-Letter"

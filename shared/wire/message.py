@@ -32,8 +32,7 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
-from pgsluice.shared.wire.position import Anchor, Position
+from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn, parse_lsn
 from pgsluice.shared.wire.table import Table
 
 FORMAT_PGOUTPUT = "pgoutput/1"

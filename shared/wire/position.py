@@ -1,4 +1,7 @@
-"""The place of one change in commit order.
+"""A place in the write-ahead log, and the place of one change in commit order.
+
+PostgreSQL writes an LSN as two hexadecimal halves of an unsigned 64-bit number (``16/B374D848``, manual: "pg_lsn Type"). Here
+it is an ``int``, so that it compares and subtracts as the server's own type does.
 
 A position is the pair (commit LSN, ordinal): the commit LSN comes from the transaction's Begin message, the ordinal counts
 the transaction's changes (insert, update, delete, truncate) from 1. Positions order everything; the LSN of a single record
@@ -10,10 +13,31 @@ position that means one transaction for good: its transaction id and commit time
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
-from pgsluice.shared.wire.lsn import LSN, format_lsn, parse_lsn
+LSN = NewType("LSN", int)
+
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""PostgreSQL counts the microseconds of its timestamps from there; so do commit times."""
+
+
+def parse_lsn(text: str) -> LSN:
+    """The LSN that ``text`` names; raises ValueError for anything but two hexadecimal halves."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal numbers, like 16/B374D848)")
+    high, low = match.groups()
+    return LSN((int(high, 16) << 32) | int(low, 16))
+
+
+def format_lsn(lsn: int) -> str:
+    """The server's spelling: upper-case hexadecimal without leading zeros."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 class Position(NamedTuple):
@@ -51,9 +75,6 @@ class Anchor(NamedTuple):
         position, xid, committed_at = text.split(" ")
         return cls(Position.parse(position), int(xid), int(committed_at))
 
-
-POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""PostgreSQL counts the microseconds of its timestamps from there; so do commit times."""
 
 NO_ANCHOR = Anchor(Position(LSN(0), 0), 0, 0)
 """Before the first change of a stream."""

@@ -8,8 +8,7 @@ from pgsluice.console.dead import Selection, with_earlier
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import Change, insert, table, transaction, update
 from tests.worker.encoded_changes import body_of
 

@@ -23,9 +23,8 @@ from pgsluice.shared.broker.worker_records import PositionRecord, WorkerReport, 
 from pgsluice.shared.config.settings import GroupSettings, LogSettings, StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.positions.lease import Lease
 from tests.servers import NatsServer
 

@@ -10,7 +10,7 @@ from pgsluice.console.table_status import format_tables, table_statuses
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.position import parse_lsn
 
 SNAPSHOT = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY_AND_STREAM, "then", "later", 40, "7", "shop", "earlier")
 COPIED = TableRecord(

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgsluice.shared.wire.lsn import parse_lsn
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import Position, parse_lsn
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, succeed
 from tests.end_to_end.random_load import RandomLoad

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, Assembler, Message, Published
 from pgsluice.shared.errors import TerminalError, WireError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, split_body
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from tests.replicator import frames
 
 NOTHING = Published(None, LSN(0), settled=True)

@@ -13,7 +13,7 @@ from pgsluice.shared.broker.bucket import Entry, StateBucket
 from pgsluice.shared.broker.halt import HALT_KEY, lift_halt, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import HistoryError
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.position import parse_lsn
 from tests.replicated_group import Group
 from tests.replicator.test_group_start import COPY, objects
 from tests.servers import Database, NatsServer, PostgresServer

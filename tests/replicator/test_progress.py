@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.replicator.progress import Progress
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 
 
 def test_flushed_lsn_stays_behind_an_unacknowledged_commit() -> None:

@@ -19,10 +19,9 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
 

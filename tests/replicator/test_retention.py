@@ -18,9 +18,9 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotR
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.settings import StreamSettings
-from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import format_lsn
 from tests.replicated_group import Group
 from tests.servers import NatsServer
 

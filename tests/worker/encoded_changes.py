@@ -9,8 +9,8 @@ from pgsluice.shared.pgoutput import messages as pgoutput
 from pgsluice.shared.pgoutput.messages import OLD_KEY
 from pgsluice.shared.rows.changes import DELETE, INSERT, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import Table
 from tests.changes_builder import Change, TransactionPart, Truncate
 

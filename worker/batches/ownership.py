@@ -13,7 +13,7 @@ from typing import assert_never
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase
 from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges, Transaction, Truncation
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.position import parse_lsn
 from pgsluice.shared.wire.table import Table
 
 EVERYTHING = 1 << 64  # above any LSN

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from pgsluice.shared import errors
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
-from pgsluice.shared.wire.lsn import format_lsn
-from pgsluice.shared.wire.position import Anchor
+from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.sinks.sink import Applied, Receipt
 

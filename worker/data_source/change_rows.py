@@ -24,7 +24,7 @@ import pyarrow as pa
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
-from pgsluice.shared.wire.lsn import format_lsn
+from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.data_source.typed_columns import arrow_column
 from pgsluice.worker.sinks.lines.json_rows import lines_of_slots, new_rows, object_slots, old_rows, whole_columns

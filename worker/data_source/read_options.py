@@ -18,7 +18,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import BATCH_BYTES, BATCH_SIZE
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.wire.table_pattern import TablePattern
+from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.batches.planning import BatchLimit
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from pgsluice.shared.pgoutput.messages import Begin, Commit, Delete, Insert, Rel
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body, split_body
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import Table, Value
 
 

@@ -19,8 +19,8 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.worker_records import PositionRecord, position_key
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import format_lsn, parse_lsn
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 

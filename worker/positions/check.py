@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.shared.wire.lsn import format_lsn
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Anchor
+from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.batches.change_reader import Body
 from pgsluice.worker.sinks.sink import Applied
 

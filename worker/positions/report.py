@@ -19,8 +19,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.spark.session import Spark
-from pgsluice.shared.wire.lsn import format_lsn
-from pgsluice.shared.wire.position import POSTGRES_EPOCH
+from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
 from pgsluice.worker.sinks.sink import Applied, MissedChanges

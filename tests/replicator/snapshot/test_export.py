@@ -11,7 +11,7 @@ import pytest
 from pgsluice.replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
 from pgsluice.replicator.source.connection import connect
 from pgsluice.shared.errors import SnapshotGoneError
-from pgsluice.shared.wire.lsn import parse_lsn
+from pgsluice.shared.wire.position import parse_lsn
 from tests.servers import Database, PostgresServer
 
 TIMEOUT_S = 60.0

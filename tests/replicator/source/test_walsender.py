@@ -6,7 +6,7 @@ import asyncio
 
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.errors import PgsluiceError
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from tests.servers import Database
 
 MARKER = "M4RKER"

@@ -20,10 +20,9 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, Stream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from tests.servers import NatsCluster, NatsServer
 from tests.waiting import wait_until_async

@@ -36,10 +36,9 @@ from pgsluice.shared.broker.worker_records import (
 )
 from pgsluice.shared.config.settings import GroupSettings, LogSettings, StatusSettings, StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.positions.lease import Lease

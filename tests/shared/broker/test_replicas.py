@@ -20,9 +20,8 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, Sn
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from tests.servers import NatsCluster, NatsServer

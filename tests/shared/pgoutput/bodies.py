@@ -20,9 +20,8 @@ from pgsluice.shared.pgoutput.messages import (
     Update,
 )
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Column, Table
 
 CHANGE_TYPES = (Insert, Update, Delete, Truncate)

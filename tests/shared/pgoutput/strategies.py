@@ -22,7 +22,7 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 
 u32 = st.integers(0, 2**32 - 1)

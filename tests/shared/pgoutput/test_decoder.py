@@ -28,7 +28,7 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.shared.pgoutput.corpus import Recording, recordings
 from tests.shared.pgoutput.strategies import messages

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.rows.changes import TableChanges
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import delete, insert, message_of, table, transaction, truncate, update
 
 ORDERS = table("orders", "id bigint", "note text")

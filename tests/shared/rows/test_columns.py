@@ -31,9 +31,8 @@ from pgsluice.shared.pgoutput.messages import (
 )
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Descriptor, encode_body
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.shared.pgoutput.bodies import Body, body_of, changes_of_columns, changes_of_messages, cut_bodies, table_of
 from tests.shared.pgoutput.corpus import Recording, recordings

@@ -19,7 +19,7 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns, encode_rows
 from pgsluice.shared.rows.parts import FEWEST_PLAIN_ROWS
 from pgsluice.shared.rows.plain_rows import PlainRows, rows_of_frames, selected, with_columns
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 from tests.shared.pgoutput.bodies import body_of
 

@@ -8,7 +8,7 @@ from pgsluice.replicator.assembler import Assembler, Message, Published
 from pgsluice.shared.pgoutput import PgoutputMessage, decode_message
 from pgsluice.shared.pgoutput.messages import LogicalMessage, Relation
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.shared.wire.lsn import LSN
+from pgsluice.shared.wire.position import LSN
 from tests.shared.pgoutput.bodies import changes_of_columns, changes_of_messages, table_of
 from tests.shared.pgoutput.corpus import Recording, recordings
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
+from pgsluice.shared.wire.position import format_lsn, parse_lsn
 
 
 @pytest.mark.parametrize(

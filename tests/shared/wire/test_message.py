@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import (
     BYTES_HEADER,
     CHUNK_HEADER,
@@ -28,7 +27,7 @@ from pgsluice.shared.wire.message import (
     frame_length,
     split_body,
 )
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import table
 
 HEADERS = MessageHeaders(Position(LSN(0x10), 1), Position(LSN(0x20), 7), LSN(0x28), settled=12, total_bytes=3_000)

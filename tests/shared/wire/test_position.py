@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 
 POSITIONS = st.builds(Position, st.integers(0, 2**64 - 1).map(LSN), st.integers(0, 2**40))
 

@@ -11,7 +11,7 @@ from pgsluice.replicator.source.tables import parse_pattern
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.rules.transformation_files import load_routing
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.wire.table_pattern import NamePattern, TablePattern
+from pgsluice.shared.wire.table import NamePattern, TablePattern
 
 
 @pytest.mark.parametrize(

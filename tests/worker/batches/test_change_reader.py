@@ -11,10 +11,9 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from tests.servers import NatsServer

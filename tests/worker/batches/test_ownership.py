@@ -14,8 +14,8 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Truncation
-from pgsluice.shared.wire.lsn import LSN, format_lsn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.batches.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership, OwnershipLedger
 from tests.changes_builder import TransactionPart, delete, insert, message_of, table, transaction, truncate, update

@@ -14,10 +14,9 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import NO_ANCHOR, Anchor, Position
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask

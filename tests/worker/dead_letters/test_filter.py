@@ -9,8 +9,7 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from pgsluice.worker.dead_letters.exclusions import NOTHING_EXCLUDED, Exclusions, TableKey
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter

@@ -13,9 +13,8 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.dead_letter import DeadLetter
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.dead_letters.exclusions import table_key

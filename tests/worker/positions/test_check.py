@@ -11,10 +11,9 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, StreamBehindError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import NO_ANCHOR, Anchor, Position
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
 from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 from tests.changes_builder import insert, table, transaction

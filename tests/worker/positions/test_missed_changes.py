@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.rules.routing import EVERY_OPERATION, Route, Routing
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
-from pgsluice.shared.wire.table_pattern import TablePattern
+from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.positions.missed_changes import LOG_INTERVAL_S, MissedChangesLog
 from pgsluice.worker.sinks.sink import MissedChanges

@@ -15,10 +15,9 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotR
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.wire.lsn import LSN
 from pgsluice.shared.wire.message import WHOLE, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.positions.target import DrainTarget, check_until, find_drain_target
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer

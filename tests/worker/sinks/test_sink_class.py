@@ -12,7 +12,7 @@ import pytest
 
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
-from pgsluice.worker.sinks.sink_class import default_name, is_sink_class, load_sink
+from pgsluice.worker.sinks.sink_registry import default_name, is_sink_class, load_sink
 from tests.changes_builder import insert, message, table
 from tests.worker.sinks.batch import apply
 from tests.worker.sinks.settings import worker_settings

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
+from pgsluice.shared.wire.position import format_lsn, parse_lsn
 from pgsluice.worker.sinks.file.output_directory import sync_directory
 from pgsluice.worker.sinks.lines.line_output import write_all
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied

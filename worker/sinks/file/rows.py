@@ -42,8 +42,7 @@ import pyarrow.compute as pc
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
-from pgsluice.shared.wire.lsn import format_lsn
-from pgsluice.shared.wire.position import POSTGRES_EPOCH
+from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Unchanged, Value
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from pgsluice.worker.sinks.lines.json_rows import old_rows

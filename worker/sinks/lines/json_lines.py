@@ -36,10 +36,17 @@ import orjson
 
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows
-from pgsluice.shared.wire.lsn import format_lsn
-from pgsluice.shared.wire.position import POSTGRES_EPOCH
-from pgsluice.worker.sinks.lines.json_rows import Row, Slot, lines_of_slots, new_rows, old_rows, row_slots, whole_columns
-from pgsluice.worker.sinks.lines.json_values import JsonColumn
+from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
+from pgsluice.worker.sinks.lines.json_rows import (
+    JsonColumn,
+    Row,
+    Slot,
+    lines_of_slots,
+    new_rows,
+    old_rows,
+    row_slots,
+    whole_columns,
+)
 
 
 def as_changes(copied: CopiedRows) -> TableChanges:

@@ -33,11 +33,26 @@ from typing import assert_never
 import orjson
 
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
-from pgsluice.shared.wire.lsn import LSN, format_lsn
+from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
 from pgsluice.worker.sinks.lines.json_lines import as_changes, format_timestamp
-from pgsluice.worker.sinks.lines.json_rows import Row, Slot, lines_of_slots, new_rows, object_slots, old_rows, whole_columns
-from pgsluice.worker.sinks.lines.json_values import KINDS, NULL, JsonColumn, Kinds, booleans, integers, numbers, strings
+from pgsluice.worker.sinks.lines.json_rows import (
+    KINDS,
+    NULL,
+    JsonColumn,
+    Kinds,
+    Row,
+    Slot,
+    booleans,
+    integers,
+    lines_of_slots,
+    new_rows,
+    numbers,
+    object_slots,
+    old_rows,
+    strings,
+    whole_columns,
+)
 
 _DASH = ord("-")
 _LAST_DIGIT = ord("9")

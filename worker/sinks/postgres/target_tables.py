@@ -18,9 +18,15 @@ from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.creation import create_table, keys_of
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences, owned_sequences
-from pgsluice.worker.sinks.postgres.target.table import TargetTable, has_unique_key, key_error, target_table
+from pgsluice.worker.sinks.postgres.target.table import (
+    TargetTable,
+    create_table,
+    has_unique_key,
+    key_error,
+    keys_of,
+    target_table,
+)
 
 _log = telemetry.logger(__name__)
 

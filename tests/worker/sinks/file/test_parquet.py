@@ -18,7 +18,7 @@ import pytest
 from pgsluice.shared.errors import TerminalError, TransientError, WireError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
-from pgsluice.worker.sinks.file.parquet import ROW_GROUP_BYTES
+from pgsluice.worker.sinks.file.formats import ROW_GROUP_BYTES
 from pgsluice.worker.sinks.file.rows import arrow_type, directory_name
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.worker.sinks.batch import apply, apply_copied

@@ -25,8 +25,7 @@ from datetime import timedelta
 from psycopg import sql
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
-from pgsluice.shared.wire.lsn import format_lsn, parse_lsn
-from pgsluice.shared.wire.position import POSTGRES_EPOCH
+from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn, parse_lsn
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.sink import Applied, Receipt

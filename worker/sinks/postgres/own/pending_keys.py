@@ -18,8 +18,8 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.catalog import unique_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.creation import Key, keys_of
 from pgsluice.worker.sinks.postgres.target.failure import target_error
+from pgsluice.worker.sinks.postgres.target.table import Key, keys_of
 
 BUILD_MEMORY = "256MB"
 """Sorts about ten million small keys in memory; the server's own setting counts where it is larger."""

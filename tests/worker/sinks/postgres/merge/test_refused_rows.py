@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, refused_rows

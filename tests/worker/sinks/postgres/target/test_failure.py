@@ -8,8 +8,7 @@ import psycopg
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.wire.lsn import LSN
-from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.target.failure import target_error
 from tests.changes_builder import insert, table, update
