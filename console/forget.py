@@ -12,10 +12,9 @@ import socket
 from nats.aio.client import Client
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.group_list import describe_groups, list_groups
 from pgsluice.shared.broker.halt import lift_halt
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key, position_key, worker_key, worker_of
 from pgsluice.shared.config.settings import GroupSettings

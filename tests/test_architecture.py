@@ -39,7 +39,6 @@ ENTRANCES = {
         "shared/broker/connection.py",
         "shared/broker/dead_letter_stream.py",
         "shared/broker/bucket.py",
-        "shared/broker/group_list.py",
         "console/forget.py",
         "replicator/group_start.py",
         "replicator/replicator.py",

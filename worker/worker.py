@@ -17,9 +17,8 @@ from nats.aio.client import Client
 from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import check_tables, load_transformation
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.group_list import describe_groups, list_groups
 from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError

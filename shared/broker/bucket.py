@@ -40,6 +40,8 @@ _MEANINGFUL = (
     nats.js.errors.KeyWrongLastSequenceError,
 )
 
+_LISTING_DEADLINE_S = 2.0
+
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -187,3 +189,19 @@ class StateBucket:
             f"JetStream refuses the state bucket {self.name}: {description}{about}",
             "check the account's JetStream limits and permissions",
         )
+
+
+async def list_groups(client: Client) -> list[str]:
+    """Their names, by the state buckets that are there; [] when NATS does not say, for one because this user may not ask."""
+    prefix = GroupNames("x").bucket.removesuffix("x")
+    request = orjson.dumps({"subject": "$KV.>"})
+    try:
+        answer = orjson.loads((await client.request("$JS.API.STREAM.NAMES", request, timeout=_LISTING_DEADLINE_S)).data)
+    except (nats.errors.Error, TimeoutError):
+        return []
+    buckets = [name.removeprefix("KV_") for name in answer.get("streams") or [] if name.startswith("KV_")]
+    return sorted(name.removeprefix(prefix) for name in buckets if name.startswith(prefix))
+
+
+def describe_groups(groups: list[str]) -> str:
+    return f"groups on this NATS: {', '.join(groups)}" if groups else "no group was started on this NATS"
