@@ -107,12 +107,17 @@ class PlaceFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+def _name(record: logging.LogRecord) -> str:
+    """The logger's, ours without the name of the package."""
+    return record.name.removeprefix("pgsluice.")
+
+
 class TextFormatter(PlaceFormatter):
     """One line a record: time in UTC, level, logger, message, then ``name=value`` for each field."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={_text(value)}" for name, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name}  {record.getMessage()}"
+        line = f"{_time(record)} {record.levelname:<7} {_name(record)}  {record.getMessage()}"
         parts = [f"{line}  {fields}" if fields else line]
         if record.exc_info:
             parts.append(self.formatException(record.exc_info))
@@ -126,7 +131,7 @@ class JsonFormatter(PlaceFormatter):
         line: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname,
-            "logger": record.name,
+            "logger": _name(record),
             "message": record.getMessage(),
         }
         for name, value in _fields(record).items():

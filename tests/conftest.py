@@ -6,6 +6,7 @@ and a test that takes one of the fixtures below, has the marker ``servers``; the
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -149,3 +150,14 @@ def replication(group: str, source_database: Database, nats_server: NatsServer) 
     """A group whose source has one table, public.t (id, v)."""
     source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     return Group(group, source_database, nats_server.settings())
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """Of what a program sets up that runs in the tests' own process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)

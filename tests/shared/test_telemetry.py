@@ -5,25 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import LogSettings
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-
-
-log = telemetry.logger("pgsluice.replicator.source.slot")
+log = telemetry.logger("pgsluice.replicator.session")
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -37,7 +27,7 @@ def test_an_event_is_one_line_of_text_with_its_fields(capsys: pytest.CaptureFixt
     log.info("slot is ready", slot="pgsluice_orders", lag_bytes=17, rate=0.123456, note="two words", empty="", none=None)
     [line] = lines_of(capsys)
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    replicator\.slot  slot is ready"
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    replicator\.session  slot is ready"
         r'  slot=pgsluice_orders lag_bytes=17 rate=0\.123 note="two words" empty="" none=None',
         line,
     )
@@ -51,7 +41,7 @@ def test_an_event_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixtu
     assert event.pop("time").endswith("Z")
     assert event == {
         "level": "WARNING",
-        "logger": "pgsluice.replicator.source.slot",
+        "logger": "replicator.session",
         "message": "slot is slow",
         "slot": "pgsluice_orders",
         "lag_bytes": 17,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pgsluice.shared.config.settings import NatsSettings, WorkerSettings
@@ -9,6 +10,8 @@ from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers.http_server import HttpServer
 from tests.worker.sinks.settings import worker_settings
+
+NewSink = Callable[..., WebhookSink]
 
 SECRET = "whsec_" + "c2VjcmV0" * 6
 

@@ -4,62 +4,29 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trustme
 
-from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
 from pgsluice.worker.sinks.webhook.batch_delivery import WAITING_REQUESTS
-from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.changes_builder import insert, message, table
-from tests.servers import NatsServer
 from tests.servers.http_server import Answer, Failure, HttpServer
-from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
 from tests.worker.sinks.contract import batch, events, position
-from tests.worker.sinks.webhook.sinks import SECRET, new_sink
+from tests.worker.sinks.webhook.sinks import SECRET, NewSink
 from tests.worker.sinks.webhook.test_signature import expected_signature
 
 pytestmark = pytest.mark.timeout(60)
 
 DEADLINE_S = 30.0
 ROWS = table("public.rows", "id bigint", "note text")
-
-NewSink = Callable[..., WebhookSink]
-
-
-@pytest.fixture
-def nats(nats_server: NatsServer, group: str) -> NatsSettings:
-    ensure_bucket(nats_server.settings(), group)
-    return nats_server.settings()
-
-
-@pytest.fixture
-def receiver() -> Iterator[HttpServer]:
-    with HttpServer() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def open_sink(nats: NatsSettings, group: str, receiver: HttpServer) -> Iterator[NewSink]:
-    """Makes sinks that post to ``receiver``, or to the URL given, and are open."""
-    sinks = []
-
-    def open_one(to: HttpServer | str = receiver, **changed: object) -> WebhookSink:
-        sinks.append(new_sink(nats, group, to, **changed))
-        sinks[-1].open()
-        return sinks[-1]
-
-    yield open_one
-    for sink in sinks:
-        sink.close()
 
 
 def rows(count: int, sequence: int = 1, note: bytes = b"n") -> Batch:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -19,7 +18,6 @@ from pgsluice.shared.wire.table import Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
 from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
-from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.changes_builder import (
     Change,
     Truncate,
@@ -33,44 +31,14 @@ from tests.changes_builder import (
     truncate,
     update,
 )
-from tests.servers import NatsServer
 from tests.servers.http_server import Answer, HttpServer, Received
-from tests.state_bucket import ensure_bucket
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
-from tests.worker.sinks.webhook.sinks import new_sink
+from tests.worker.sinks.webhook.sinks import NewSink
 
 pytestmark = pytest.mark.timeout(60)
 
 ROWS = table("public.rows", "id bigint", "note text")
 OTHERS = table("public.others", "id bigint", "note text")
-
-NewSink = Callable[..., WebhookSink]
-
-
-@pytest.fixture
-def nats(nats_server: NatsServer, group: str) -> NatsSettings:
-    ensure_bucket(nats_server.settings(), group)
-    return nats_server.settings()
-
-
-@pytest.fixture
-def receiver() -> Iterator[HttpServer]:
-    with HttpServer() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def open_sink(nats: NatsSettings, group: str, receiver: HttpServer) -> Iterator[NewSink]:
-    sinks = []
-
-    def open_one(**changed: object) -> WebhookSink:
-        sinks.append(new_sink(nats, group, receiver, **changed))
-        sinks[-1].open()
-        return sinks[-1]
-
-    yield open_one
-    for sink in sinks:
-        sink.close()
 
 
 def messages(first: int, last: int, keys: int = 7) -> list[MessageChanges]:
