@@ -1,0 +1,227 @@
+"""What becomes of batches that fail: with real Spark, a real stream and a small sink that fails as it is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pgsluice.rules.transformation import UNTRANSFORMED
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.spark.session import Spark
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.batches.ownership import OwnershipLedger
+from pgsluice.worker.batches.query import start_query
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.positions.missed_changes import MissedChangesLog
+from pgsluice.worker.positions.report import BatchLog, ProgressReport
+from pgsluice.worker.positions.target import CopyEnd, find_drain_target
+from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.sinks.sink import Applied, Partition, Receipt
+from tests.logged import fields_of
+from tests.servers import NatsServer
+from tests.servers.program import REPOSITORY
+from tests.waiting import wait_until
+from tests.worker.published_stream import ids_in, position_of, publish_inserts, settings_for
+from tests.worker.sinks.sqlite_sink import LineWriter, SqliteSink
+
+LONGEST_S = 120.0
+
+
+@dataclass(frozen=True)
+class FailingWriter(LineWriter):
+    """Does what ``failure`` says, in a Spark task: each time, or only while there is no file ``once``."""
+
+    failure: str
+    once: Path | None = None
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        for body in super().write(partition, messages):
+            if self.once is None or not self.once.exists():
+                if self.once is not None:
+                    self.once.touch()
+                self._fail()
+            yield body
+
+    def _fail(self) -> None:
+        match self.failure:
+            case "usage":
+                raise UsageError("an option is wrong", "mend it")
+            case "defect":
+                raise ValueError("which quotes a row")
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailingSink(SqliteSink):
+    """``failures`` are raised by ``commit``, one at each call, before it applies anything."""
+
+    def __init__(self, settings: object, path: Path, *failures: Exception, task: LineWriter | None = None) -> None:
+        super().__init__(settings, {"path": str(path)})  # type: ignore[arg-type]
+        self.failures = list(failures)
+        self.task = task or LineWriter()
+        self.commits = 0
+
+    def writer(self) -> LineWriter:
+        return self.task
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        self.commits += 1
+        if self.failures:
+            list(receipts)
+            raise self.failures.pop(0)
+        return super().commit(receipts, stream_created)
+
+
+class Harness:
+    """A worker of one test, without the steps of its start."""
+
+    def __init__(self, spark: Spark, nats: NatsServer, group: str, path: Path) -> None:
+        self.spark, self.path, self.names = spark, path, GroupNames(group)
+        self.loop = EventLoopThread("test-worker")
+        self.settings = settings_for(nats.settings(), group)
+        self.client = self.loop.run(connect(self.settings.nats, "test"))
+        self.registry = DeadLetterRegistry(self.loop, self.client, self.names, "w", 10)
+        self.loop.run(publish_inserts(self.client, group, 3))
+
+    def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
+        return FailingSink(self.settings, self.path, *failures, task=task)
+
+    def apply(self, sink: FailingSink) -> Applied:
+        """Applies what the stream holds; returns what the query has applied by then."""
+        worker = self._running(sink)
+        query = start_query(worker)
+        try:
+            wait_until(lambda: query.ended(0.1), deadline_s=LONGEST_S, what="the end of the query")
+            return query.applied
+        finally:
+            query.stop()
+            sink.close()
+
+    def _running(self, sink: FailingSink) -> RunningWorker:
+        bucket = StateBucket(self.client, self.names)
+        streams = GroupStreams(self.loop, self.client, self.names)
+        start = streams.find_start(sink.open())
+        return RunningWorker(
+            settings=self.settings,
+            loop=self.loop,
+            spark=self.spark,
+            sink=sink,
+            streams=streams,
+            start=start,
+            target=self.loop.run(find_drain_target(self.client, self.names, "current")),
+            transformation=UNTRANSFORMED,
+            ownership=OwnershipLedger(bucket),
+            registry=self.registry,
+            replay=Replay(self.registry, UNTRANSFORMED, lambda: sink),
+            copy_end=CopyEnd(bucket),
+            report=ProgressReport(bucket, "w", start.applied),
+            missed_log=MissedChangesLog(sink, UNTRANSFORMED),
+            batch_log=BatchLog(),
+        )
+
+    def close(self) -> None:
+        self.loop.run(disconnect(self.client))
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_environment: None) -> Iterator[Spark]:
+    os.environ["PYTHONPATH"] = str(REPOSITORY)  # what tasks unpickle is here
+    process = Spark("test", {"master": "local[2]", "memory": "512m"}, "pgsluice.worker.spark_daemon")
+    process.start_session()
+    yield process
+    process.expect_end()
+    process.close()
+
+
+@pytest.fixture
+def harness(spark: Spark, nats_server: NatsServer, group: str, tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(spark, nats_server, group, tmp_path / "changes.db")
+    yield made
+    made.close()
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_batch_that_fails_for_now_is_applied_once_at_the_next_attempt(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = harness.sink(TransientError("the target is away", "wait"), TransientError("it still is", "wait"))
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    retries = [fields_of(each) for each in caplog.records if each.getMessage() == "a batch could not be applied, trying again"]
+    assert [fields["reason"] for fields in retries] == ["the target is away: wait", "it still is: wait"]
+    assert retries[0]["pause_s"] < retries[1]["pause_s"]
+
+
+def test_a_sink_that_wants_to_look_closer_gets_another_pass_at_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    sink = harness.sink(WriteAgain(), WriteAgain())
+    assert harness.apply(sink).sequence == 3
+    assert sink.commits == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    assert events(caplog) == []
+    assert harness.registry.letters == []
+
+
+def test_a_change_that_the_sink_refuses_becomes_a_dead_letter_and_the_rest_is_applied(harness: Harness) -> None:
+    sink = harness.sink(WriteAgain(), RejectedChanges([Rejection(position_of(2), "too long")]))
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 3]
+    harness.registry.load()
+    (letter,) = [stored.letter for stored in harness.registry.letters]
+    assert (letter.position, letter.reason, letter.sequence) == (position_of(2), "too long", 2)
+
+
+def test_a_rejection_of_a_change_that_is_not_in_the_batch_is_a_defect_of_the_sink(harness: Harness) -> None:
+    sink = harness.sink(RejectedChanges([Rejection(position_of(77), "too long")]))
+    with pytest.raises(TerminalError, match="a defect of the sink"):
+        harness.apply(sink)
+    assert ids_in(harness.path) == []
+
+
+@pytest.mark.parametrize(("failure", "error_class"), [("usage", UsageError), ("defect", TerminalError)])
+def test_what_ends_a_task_ends_the_worker_as_it_would_in_the_driver(
+    harness: Harness, failure: str, error_class: type[PgsluiceError]
+) -> None:
+    with pytest.raises(error_class) as raised:
+        harness.apply(harness.sink(task=FailingWriter(failure)))
+    assert raised.value.exit_code == error_class.exit_code
+    assert "quotes" not in str(raised.value)
+    assert failure == "usage" or "an unexpected error ended a task (ValueError at " in raised.value.fact
+    assert ids_in(harness.path) == []
+
+
+def test_a_defect_in_a_commit_ends_the_worker_at_once(harness: Harness) -> None:
+    sink = harness.sink(ValueError("which quotes a row"))
+    with pytest.raises(TerminalError, match="an unexpected error ended a batch") as raised:
+        harness.apply(sink)
+    assert "quotes" not in str(raised.value)
+    assert sink.commits == 1
+
+
+def test_a_batch_whose_python_process_was_killed_is_tried_again(harness: Harness, tmp_path: Path) -> None:
+    assert harness.apply(harness.sink(task=FailingWriter("killed", tmp_path / "killed"))).sequence == 3
+    assert (tmp_path / "killed").exists()
+    assert ids_in(harness.path) == [1, 2, 3]
+
+
+def test_a_batch_whose_python_processes_are_killed_each_time_is_left_to_a_later_start(harness: Harness) -> None:
+    with pytest.raises(TransientError, match="Spark gave up on a job") as raised:
+        harness.apply(harness.sink(task=FailingWriter("killed")))
+    assert raised.value.exit_code == 75
+    assert ids_in(harness.path) == []
