@@ -1,6 +1,6 @@
 """One group's publication, brought to the configuration when a process begins; ``publication_watch`` goes on from there.
 
-The tables that a group would publish, as the source's catalog describes them now.
+Rules are tried on the tables that a group would publish: those are asked for here as well (``load_source_tables``).
 """
 
 from __future__ import annotations

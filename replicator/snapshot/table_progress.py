@@ -1,5 +1,6 @@
-"""How far the tables of a copy are, and the ledger as it follows them; and how people
-see it: bars on a terminal, a log line now and then otherwise.
+"""How far the tables of a copy are, the ledger as it follows them, and how people see it.
+
+People see bars on a terminal, and otherwise a log line now and then.
 """
 
 from __future__ import annotations

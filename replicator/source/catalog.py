@@ -1,5 +1,8 @@
-"""What the source's catalog says of tables: of those that are published, of the one that a Relation message names, and of those
-to be copied, as of the snapshot that will copy them."""
+"""What the source's catalog says of tables, for three questions.
+
+Which are published, what a Relation message does not say of its table, and which are to be copied, as of the snapshot that will
+copy them.
+"""
 
 from __future__ import annotations
 

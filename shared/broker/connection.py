@@ -1,9 +1,8 @@
-"""Who answers at an address where no NATS server greeted us.
+"""A connection to NATS: made with patience, refused with a sentence, and kept by itself from then on.
 
-A NATS server speaks first (``INFO {…}``). PostgreSQL and web servers wait for their clients, so a URL that names one of them by
-mistake looks like a server that hangs; asked in their own language they tell who they are.
-
-A connection to NATS: made with patience, refused with a sentence, and kept by itself from then on.
+The sentence says who answers at an address where no NATS server greeted us. A NATS server speaks first (``INFO {…}``).
+PostgreSQL and web servers wait for their clients, so a URL that names one of them by mistake looks like a server that hangs;
+asked in their own language they tell who they are.
 """
 
 from __future__ import annotations

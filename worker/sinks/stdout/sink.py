@@ -1,5 +1,6 @@
-"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once. ``LineShape`` says what
-is in it.
+"""The stdout sink: one JSON line for each copied row and each change on standard output, at least once.
+
+``LineShape`` says what is in a line.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
 at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
