@@ -7,20 +7,18 @@ changes matters, they are those of a table with one.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
-from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, RenumberedSink, Sink
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
 from tests.worker.sinks.batch import (
     STREAM_CREATED,
-    Batch,
     apply,
     apply_copied,
     write,
@@ -28,10 +26,16 @@ from tests.worker.sinks.batch import (
     write_copied_partition,
     write_partition,
 )
-
-EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
-ACCOUNTS = table("public.accounts", "id bigint", "note text")
-LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
+from tests.worker.sinks.tried_batches import (
+    ACCOUNTS,
+    EVENTS,
+    LARGE_NOTE,
+    batch,
+    copied_batch,
+    copied_position,
+    events,
+    position,
+)
 
 
 class Destination(Protocol):
@@ -52,48 +56,6 @@ class Destination(Protocol):
     def accounts(self) -> dict[int, str]:
         """The notes of the accounts by their ids, as who follows the destination knows them (``followed_accounts``)."""
         ...
-
-
-def batch(*partitions: Iterable[int], note: bytes = b"n") -> Batch:
-    """Partitions of messages with the given sequences; each message is one transaction of two events."""
-    return [
-        [message(n, insert(EVENTS, b"%d" % (2 * n), note), insert(EVENTS, b"%d" % (2 * n + 1), note)) for n in sequences]
-        for sequences in partitions
-    ]
-
-
-def events(last_sequence: int) -> list[int]:
-    """The ids of all events in the messages 1 to ``last_sequence``, in commit order."""
-    return list(range(2, 2 * last_sequence + 2))
-
-
-def position(sequence: int) -> Applied:
-    """Where the worker is after that message of ``batch``."""
-    return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
-
-
-def copied_batch(*partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first") -> list[list[CopiedRows]]:
-    """The same events as those of ``batch``, in messages of the snapshot stream."""
-    return [
-        [copied(n, EVENTS, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
-        for sequences in partitions
-    ]
-
-
-def copied_position(snapshot_sequence: int) -> Applied:
-    return Applied(0, 0, 0, STREAM_CREATED, snapshot_sequence)
-
-
-def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """What the objects of ``worker.sinks.lines.json_lines`` come to, in the order in which they were delivered."""
-    notes: dict[int, str] = {}
-    for line in lines:
-        if line["table"] != ACCOUNTS.name:
-            continue
-        notes.pop((line["before"] or line["key"])["id"], None)
-        if line["after"] is not None:
-            notes[line["after"]["id"]] = line["after"]["note"]
-    return notes
 
 
 class SinkContract:

@@ -26,8 +26,8 @@ from tests.servers.program import REPOSITORY
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write, write_partition
-from tests.worker.sinks.contract import EVENTS, LARGE_NOTE, batch, events, position
 from tests.worker.sinks.settings import worker_settings
+from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, events, position
 
 READER_DEADLINE_S = 30.0
 

@@ -22,10 +22,10 @@ from pgsluice.worker.sinks.file.formats import ROW_GROUP_BYTES
 from pgsluice.worker.sinks.file.rows import arrow_type, directory_name
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.worker.sinks.batch import apply, apply_copied
-from tests.worker.sinks.contract import batch, events
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, new_sink, parquet_rows
 from tests.worker.sinks.file.small_disk import small_disk
+from tests.worker.sinks.tried_batches import batch, events
 
 COLUMNS = {
     "boolean": (16, -1),

@@ -19,10 +19,10 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.sinks.file.sink import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write
-from tests.worker.sinks.contract import LARGE_NOTE, batch, events, position
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, WORKER, file_settings, finished_files, lines, new_sink, position_of
 from tests.worker.sinks.file.small_disk import small_disk
+from tests.worker.sinks.tried_batches import LARGE_NOTE, batch, events, position
 
 STORED_NOTE = b"x" * 50_000
 """Two of them are more than a receipt holds itself, so tasks leave them in the scratch directory."""

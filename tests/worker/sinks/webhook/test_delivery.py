@@ -19,7 +19,7 @@ from tests.changes_builder import insert, message, table
 from tests.servers.http_server import Answer, Failure, HttpServer
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
-from tests.worker.sinks.contract import batch, events, position
+from tests.worker.sinks.tried_batches import batch, events, position
 from tests.worker.sinks.webhook.sinks import SECRET, NewSink
 from tests.worker.sinks.webhook.test_signature import expected_signature
 
