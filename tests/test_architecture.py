@@ -201,7 +201,7 @@ def test_the_drawn_exception_tree_is_the_real_one() -> None:
 
 
 def test_imports_go_one_way() -> None:
-    """The contract of pyproject.toml: worker -> rules -> shared <- replicator."""
+    """The contracts of pyproject.toml: worker -> rules -> shared <- replicator, and the rooms within them."""
     checked = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True
     )
@@ -230,11 +230,27 @@ def test_the_product_does_not_import_its_tests() -> None:
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
-    named = set(
-        re.findall(r"`((?:shared|replicator|rules|worker|console|tests|benchmarks|docker)/[\w./-]+)`", ARCHITECTURE.read_text())
-    )
+    folders = "|".join((*EVERYTHING, "docker", "docs", "pgsluice"))
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]+)`", ARCHITECTURE.read_text()))
     assert named
     assert not {path for path in named if not (REPOSITORY / path).exists()}
+
+
+def test_the_architecture_names_no_file_without_its_folder() -> None:
+    """But for the roles of a sink, which each sink's folder has. A bare name stays behind unnoticed when its file goes."""
+    bare = set(re.findall(r"`(\w+)\.py`", ARCHITECTURE.read_text()))
+    assert not bare - ROLES_OF_A_SINK
+
+
+def modules_on_the_map() -> list[str]:
+    """The modules in the lists of ARCHITECTURE.md that begin with a room: "- `worker/batches/`: `task` a partition; …"."""
+    rooms = re.findall(r"^- `([\w/]+/)`:(.*?)(?=^- |^$)", ARCHITECTURE.read_text(), re.MULTILINE | re.DOTALL)
+    return [f"{room}{name}.py" for room, modules in rooms for name in re.findall(r"`(\w+)`", modules)]
+
+
+def test_the_map_of_the_architecture_shows_every_module_once() -> None:
+    modules = [relative(path) for path in sources(*PRODUCT) if path.name != "__init__.py"]
+    assert sorted(modules_on_the_map()) == sorted(modules)
 
 
 OPEN_BRANCHES = {
