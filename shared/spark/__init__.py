@@ -1,1 +1,1 @@
-"""Spark as replicator and worker start it. Nobody imports it who does not need a JVM."""
+"""Spark as replicator and worker start it. Only ``session`` loads it; who needs no JVM does not import that module."""

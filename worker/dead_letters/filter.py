@@ -4,7 +4,7 @@ A change is taken out when it is rejected itself, or when it touches a row of wh
 that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
 all of its changes are taken out. While nothing is excluded, a message passes at the cost of one look.
 
-Looking through a batch without writing it: tasks take out what is rejected, and the rest goes nowhere.
+With ``DiscardingWriter`` tasks look through a batch without writing it: what is rejected is taken out, the rest goes nowhere.
 """
 
 from __future__ import annotations
