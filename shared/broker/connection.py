@@ -20,6 +20,7 @@ import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.stream_error import is_passing
@@ -72,6 +73,31 @@ REQUEST_TIMEOUT_S = 5.0
 log = telemetry.logger(__name__)
 
 
+class _Transport(TcpTransport):
+    """Does with a connection that is lost what asyncio's own loop does: nothing when it is written to, and ConnectionResetError
+    when it is drained, upon which nats-py makes a new one. uvloop raises RuntimeError when it is written to; that ends nats-py's
+    flusher for good, and then whoever publishes gets it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def write(self, payload: bytes) -> None:
+        self.writelines([payload])
+
+    def writelines(self, payload: Sequence[bytes]) -> None:
+        if self._io_writer is not None and not self._io_writer.is_closing():
+            self._io_writer.writelines(payload)
+
+    async def drain(self) -> None:
+        if self._io_writer is None or self._io_writer.is_closing():
+            raise ConnectionResetError("the connection to NATS is lost")
+        await self._io_writer.drain()
+
+    def __bool__(self) -> bool:
+        """Always true, or nats-py would put its own in this one's place before it connects."""
+        return True
+
+
 async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
     """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
 
@@ -80,6 +106,8 @@ async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT
     cannot be read, or when it is another kind of server.
     """
     client = Client()
+    if not settings.url.lstrip().startswith("ws"):
+        client._transport = _Transport()
     failures: list[Exception] = []
     refused = asyncio.Event()
 

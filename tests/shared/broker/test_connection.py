@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nats.errors
 import pytest
+import uvloop
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_server import HttpServer
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 FIRST_LINE_S = 2.0
 """After the start of ``connect``: what comes before it is the machine's and Python's."""
@@ -111,3 +118,39 @@ def test_a_database_that_is_not_there_is_named_and_not_its_user(source_database:
     with PgsluiceProcess("replicator", config=keys | {"dbname": "absent"}) as process:
         assert process.wait() == 2
         assert re.search(r"refuses user .* for database 'absent' .*does not exist\): check dbname", process.log())
+
+
+async def publish_after_a_lost_connection(settings: NatsSettings, group: str) -> list[int]:
+    """The sequences of messages that were published at once after the connection was reset."""
+    client = await connect(settings, "test")
+    try:
+        stream = client.jetstream()
+        await stream.add_stream(name=group, subjects=[f"{group}.>"])
+        lost = client._transport
+        assert isinstance(lost, TcpTransport)
+        assert lost._io_writer is not None
+        lost._io_writer.transport.abort()
+        for _ in range(3):  # nobody has told the client yet, so it writes
+            await client.publish(f"{group}.lost", b"x")
+            await asyncio.sleep(0)
+        await wait_until_async(lambda: is_answered(client), what="a new connection")
+        return [(await stream.publish(f"{group}.kept", b"x")).seq for _ in range(2)]
+    finally:
+        await disconnect(client)
+
+
+async def is_answered(client: Client) -> bool:
+    try:
+        await client.flush(timeout=1)
+    except (nats.errors.Error, OSError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_whoever_publishes_does_not_see_that_the_connection_was_lost(
+    nats_server: NatsServer, group: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        first, second = runner.run(publish_after_a_lost_connection(nats_server.settings(), group))
+    assert second == first + 1
