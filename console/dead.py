@@ -16,7 +16,7 @@ import orjson
 
 from pgsluice.console.columns import format_columns
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TransientError, UsageError
@@ -156,12 +156,9 @@ def _state(stored: StoredLetter) -> str:
 
 
 def _at_stream(settings: GroupSettings, work: Callable[[DeadLetterStream], Awaitable[T]]) -> T:
-    async def connected() -> T:
+    async def answer() -> T:
         names = GroupNames(settings.group)
-        client = await connect(settings.nats, f"pgsluice dead {names.group}")
-        try:
+        async with connected(settings.nats, f"pgsluice dead {names.group}") as client:
             return await work(DeadLetterStream(client, names))
-        finally:
-            await disconnect(client)
 
-    return asyncio.run(connected())
+    return asyncio.run(answer())

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import lift_halt
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key, position_key, worker_key, worker_of
@@ -36,20 +36,16 @@ def forget_halt(settings: GroupSettings) -> None:
 
 async def _forget_halt(settings: GroupSettings) -> None:
     names = GroupNames(settings.group)
-    client = await connect(settings.nats, f"pgsluice forget {names.group}")
-    try:
+    async with connected(settings.nats, f"pgsluice forget {names.group}") as client:
         bucket = StateBucket(client, names)
         if not await bucket.exists() or not await lift_halt(bucket):
             raise UsageError(f"nothing keeps the replicator of group {names.group!r} from starting", "check group and nats-url")
         log.info("the replicator may start again; it compares source and stream anew", group=names.group)
-    finally:
-        await disconnect(client)
 
 
 async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
     names = GroupNames(settings.group)
-    client = await connect(settings.nats, f"pgsluice forget {names.group}/{worker}")
-    try:
+    async with connected(settings.nats, f"pgsluice forget {names.group}/{worker}") as client:
         bucket = StateBucket(client, names)
         await _check_known(client, bucket, names, worker)
         await _take_lease(bucket, worker)
@@ -60,8 +56,6 @@ async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -
         log.info("worker is forgotten; messages wait for it no more", worker=worker, removed=", ".join(removed) or "its lease")
         await _settle_letters(DeadLetterStream(client, names), worker, remove=dead_letters)
         log.info("what the worker keeps beside its output is left as it is: a row of pgsluice.applied, or a position file")
-    finally:
-        await disconnect(client)
 
 
 def _keys(worker: str) -> list[str]:

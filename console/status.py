@@ -27,7 +27,7 @@ from pgsluice.replicator.membership.membership import Membership, load_membershi
 from pgsluice.replicator.source.slot import ReplicationSlot, find_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import Halt, read_halt
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase
@@ -118,8 +118,7 @@ def run(settings: StatusSettings, as_json: bool) -> int:
 
 async def _look(settings: StatusSettings) -> GroupStatus:
     names = GroupNames(settings.group)
-    client = await connect(settings.nats, f"pgsluice status {names.group}")
-    try:
+    async with connected(settings.nats, f"pgsluice status {names.group}") as client:
         stream, bucket = ChangeStream(client, names), StateBucket(client, names)
         state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
         known = await _known(bucket)
@@ -128,8 +127,6 @@ async def _look(settings: StatusSettings) -> GroupStatus:
             await _worker(name, report, known.ledger, bucket, stream, state, letters[name])
             for name, report in sorted(known.reports.items())
         ]
-    finally:
-        await disconnect(client)
     slot, problem = await _slot(settings, names)
     return GroupStatus(
         group=names.group,

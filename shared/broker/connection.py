@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -140,6 +140,16 @@ async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT
         await disconnect(client)
         raise
     return client
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: NatsSettings, name: str) -> AsyncIterator[Client]:
+    """``connect``, for the time of a block."""
+    client = await connect(settings, name)
+    try:
+        yield client
+    finally:
+        await disconnect(client)
 
 
 async def _wait_for_first(
