@@ -116,11 +116,6 @@ class LedgerContent:
     revisions: dict[int, int] = field(default_factory=dict, compare=False)
     revision: int = field(default=0, compare=False)
 
-    @property
-    def waiting_tables(self) -> list[TableRecord]:
-        """Tables whose copy is not finished and not given up."""
-        return [table for table in self.tables.values() if table.phase.is_waiting_for_copy]
-
 
 class Ledger:
     """The ledger in a bucket. Methods raise as StateBucket's do."""

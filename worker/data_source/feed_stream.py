@@ -111,9 +111,7 @@ class FeedStream:
                 return self._offset_before(state, state.first_sequence)
             case FromSequence(sequence):
                 if sequence > state.last_sequence + 1:
-                    raise UsageError(
-                        f"there is no message {sequence} yet: the stream ends at {state.last_sequence}", "give an earlier 'from'"
-                    )
+                    raise _not_yet("from", sequence, state)
                 return self._offset_before(state, sequence)
             case FromTime(committed_at):
                 sequence = self._first_committed_after(state, committed_at - DISORDER_US)
@@ -127,9 +125,7 @@ class FeedStream:
         if until is None:
             return self.newest_settled(state)
         if until > state.last_sequence:
-            raise UsageError(
-                f"there is no message {until} yet: the stream ends at {state.last_sequence}", "give an earlier 'until'"
-            )
+            raise _not_yet("until", until, state)
         return self._mark(until).settled
 
     def newest_settled(self, state: StreamState) -> int:

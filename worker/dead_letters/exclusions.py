@@ -40,9 +40,6 @@ class Exclusions:
     room: int
 
 
-NOTHING_EXCLUDED = Exclusions({}, {}, 0)
-
-
 def table_key(table: Table) -> TableKey:
     return TableKey(table.oid, tuple(table.columns[i].name for i in table.key))
 

@@ -47,5 +47,5 @@ async def test_a_record_of_another_form_is_an_error_that_names_it(bucket: StateB
 
 def test_tables_wait_until_they_are_copied_or_given_up() -> None:
     tables = {oid: TableRecord(oid, "public", "t", phase, "then") for oid, phase in enumerate(Phase)}
-    waiting = LedgerContent(SNAPSHOT, tables).waiting_tables
+    waiting = [table for table in tables.values() if table.phase.is_waiting_for_copy]
     assert [table.phase for table in waiting] == [Phase.INIT, Phase.DATA_SYNC]

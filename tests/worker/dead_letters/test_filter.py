@@ -11,7 +11,7 @@ from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from pgsluice.worker.dead_letters.exclusions import NOTHING_EXCLUDED, Exclusions, TableKey
+from pgsluice.worker.dead_letters.exclusions import Exclusions, TableKey
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import Rejection
 from tests.changes_builder import TransactionPart, copied, delete, insert, table, transaction, truncate, update
@@ -50,7 +50,7 @@ def positions(letters: list[DeadLetter]) -> list[str]:
 def test_a_message_passes_as_it_is_while_nothing_is_excluded() -> None:
     body = body_of(transaction(1000, insert(ORDERS, b"1", b"a")))
     message = decoded(1, body)
-    assert DeadLetterFilter(NOTHING_EXCLUDED, "w").remainder(message, body) is message
+    assert DeadLetterFilter(Exclusions({}, {}, 0), "w").remainder(message, body) is message
 
 
 def test_a_rejected_change_is_taken_out_and_its_letter_decodes_alone() -> None:
