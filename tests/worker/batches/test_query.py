@@ -19,7 +19,7 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.query import start_query
+from pgsluice.worker.batches.query import ChangeQuery, start_query
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.dead_letters.replay import Replay
@@ -101,14 +101,16 @@ class Harness:
 
     def apply(self, sink: FailingSink) -> Applied:
         """Applies what the stream holds; returns what the query has applied by then."""
-        worker = self._running(sink)
-        query = start_query(worker)
+        query = self.start(sink)
         try:
             wait_until(lambda: query.ended(0.1), deadline_s=LONGEST_S, what="the end of the query")
             return query.applied
         finally:
             query.stop()
             sink.close()
+
+    def start(self, sink: FailingSink) -> ChangeQuery:
+        return start_query(self._running(sink))
 
     def _running(self, sink: FailingSink) -> RunningWorker:
         bucket = StateBucket(self.client, self.names)
@@ -167,6 +169,18 @@ def test_a_batch_that_fails_for_now_is_applied_once_at_the_next_attempt(
     retries = [fields_of(each) for each in caplog.records if each.getMessage() == "a batch could not be applied, trying again"]
     assert [fields["reason"] for fields in retries] == ["the target is away: wait", "it still is: wait"]
     assert retries[0]["pause_s"] < retries[1]["pause_s"]
+
+
+def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    sink = harness.sink(*(TransientError("the target is away", "wait") for _ in range(1000)))
+    query = harness.start(sink)
+    try:
+        wait_until(lambda: sink.commits >= 2, deadline_s=LONGEST_S, what="a second attempt")
+    finally:
+        query.stop()
+        sink.close()
+    assert set(events(caplog)) == {"a batch could not be applied, trying again"}  # and none that was broken off
+    assert ids_in(harness.path) == []
 
 
 def test_a_sink_that_wants_to_look_closer_gets_another_pass_at_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
