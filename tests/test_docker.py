@@ -41,6 +41,17 @@ def test_every_service_restarts_and_keeps_its_data_in_a_volume(name: str) -> Non
     assert service(name)["volumes"]
 
 
+@pytest.mark.parametrize("name", ["replicator", "worker"])
+def test_a_service_is_given_the_time_to_stop_that_the_documents_name(name: str) -> None:
+    documents = {
+        "how-to/operate.md": r"let a supervisor wait for (\d+) s before SIGKILL",
+        "reference/exit-codes.md": r"TimeoutStopSec=(\d+)",
+    }
+    found = {path: re.search(pattern, (REPOSITORY / "docs" / path).read_text()) for path, pattern in documents.items()}
+    named = {path: f"{match[1]}s" for path, match in found.items() if match is not None}
+    assert named == dict.fromkeys(documents, service(name)["stop_grace_period"])
+
+
 @pytest.mark.parametrize("name", ["source", "target", "nats"])
 def test_every_server_has_a_healthcheck_that_others_wait_for(name: str) -> None:
     assert service(name)["healthcheck"]["test"][0] == "CMD"
