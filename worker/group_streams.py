@@ -1,5 +1,7 @@
-"""The group's two streams as the worker's driver sees them: whether they are there, where to go on, and whether they still are
-what they were."""
+"""The group's two streams as the worker's driver sees them.
+
+It asks whether they are there, where to go on, and whether they still are what they were.
+"""
 
 from __future__ import annotations
 

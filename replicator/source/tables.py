@@ -1,5 +1,7 @@
-"""Which tables of the source a group takes, whether they can be published without harm, and what the role lacks to publish them:
-all of it at once, each as the statement that grants it."""
+"""Which tables of the source a group takes, whether they can be published without harm, and what the role lacks for it.
+
+Rights that are missing are named all at once, each by the statement that grants it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Keys of pg_flo's files that nothing here reads: they are accepted, so that those files load unchanged, and a notice says
-why they have no effect."""
+"""Keys of pg_flo's files that nothing here reads.
+
+They are accepted, so that those files load unchanged, and a notice says why they have no effect.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Why a PostgreSQL server refuses a connection, whatever language it speaks: the same refusal is the same error at the source
-and at the target.
+"""Why a PostgreSQL server refuses a connection, whatever language it speaks.
+
+The same refusal is the same error at the source and at the target.
 
 libpq gives no SQLSTATE for a connection that failed, only the server's message. That is in the server's ``lc_messages``, which
 applies before any setting of ours, and which an ordinary role may not set. But libpq's trace (manual: "PQtrace") holds the

@@ -1,5 +1,8 @@
-"""Spark settings in our configuration: their names (two short ones, and every name of Spark's own), what a master's name
-says, and what a cluster needs so that tasks can be trusted with what they are given."""
+"""Spark settings in our configuration: their names, and what a master's name says.
+
+There are two short names, and every name of Spark's own. What a cluster must be told is checked, so that its tasks can be trusted
+with what they are given.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""An operator, an account with JetStream and a user, as NATS's decentralised authentication has them (``nsc`` makes them
-elsewhere): signed JSON Web Tokens, and a credentials file with the user's token and seed."""
+"""An operator, an account with JetStream and a user, as NATS's decentralised authentication has them.
+
+They are signed JSON Web Tokens, and a credentials file with the user's token and seed. Elsewhere ``nsc`` makes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A group's change stream as a reader sees it that only reads: where to begin, how far to read at a time, and whether it is still
-the stream that was read before.
+"""A group's change stream as one who only reads sees it.
+
+It knows where to begin, how far to read at a time, and whether this is still the stream that was read before.
 
 It asks the stream for messages and the state bucket for what the replicator told, and writes nothing anywhere. The stream knows
 nothing of such readers, so it keeps nothing for them: what every worker has applied may be removed before they have read it.
