@@ -11,7 +11,7 @@ import orjson
 
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
 from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
 from pgsluice.shared.wire.names import GroupNames
@@ -83,11 +83,8 @@ class Group:
         """What the coroutine that ``ask`` makes returns."""
 
         async def call() -> Any:
-            client = await connect(self.nats, "test")
-            try:
+            async with connected(self.nats, "test") as client:
                 return await ask(ChangeStream(client, self.names), StateBucket(client, self.names))
-            finally:
-                await client.close()
 
         return asyncio.run(call())
 

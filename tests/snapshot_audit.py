@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import SnapshotStream, StoredMessage
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.wire.names import GroupNames
@@ -45,8 +45,7 @@ def audit_snapshot(nats: NatsSettings, group: str) -> SnapshotAudit:
 
 
 async def _audit(nats: NatsSettings, group: str) -> SnapshotAudit:
-    client = await connect(nats, "audit")
-    try:
+    async with connected(nats, "audit") as client:
         stream = SnapshotStream(client, GroupNames(group))
         state = await stream.state()
         assert state is not None
@@ -59,8 +58,6 @@ async def _audit(nats: NatsSettings, group: str) -> SnapshotAudit:
                 _add(audit, message, numbers, chunks)
                 sequence = message.sequence + 1
         return audit
-    finally:
-        await client.close()
 
 
 def _add(

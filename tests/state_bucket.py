@@ -8,7 +8,7 @@ from dataclasses import replace
 from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.settings import NatsSettings, StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 
@@ -17,11 +17,10 @@ def ensure_bucket(settings: NatsSettings, group: str) -> None:
     """What a group's replicator does before any worker runs."""
 
     async def ensure() -> None:
-        client = await connect(settings, "test")
-        await StateBucket(client, GroupNames(group)).ensure(
-            StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
-        )
-        await client.close()
+        async with connected(settings, "test") as client:
+            await StateBucket(client, GroupNames(group)).ensure(
+                StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+            )
 
     asyncio.run(ensure())
 

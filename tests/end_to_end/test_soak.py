@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.names import GroupNames
@@ -128,12 +128,9 @@ class LagWatch:
     async def _lag(self) -> int | None:
         names = GroupNames(self._group)
         try:
-            client = await connect(self._nats.settings(), "soak")
-            try:
+            async with connected(self._nats.settings(), "soak") as client:
                 state = await ChangeStream(client, names).state()
                 report = await StateBucket(client, names).read(worker_key("postgres"), WorkerReport)
-            finally:
-                await client.close()
         except Exception as error:  # noqa: BLE001  the broker is killed all the time
             print(f"lag not known: {type(error).__name__}")
             return None

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.random_load import RandomLoad, checksums
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -57,6 +57,5 @@ def applied_sequence(target: Database) -> int:
 
 
 async def seal(nats: NatsServer, group: str) -> None:
-    client = await connect(nats.settings(), "test")
-    await seal_bucket(client, group)
-    await client.close()
+    async with connected(nats.settings(), "test") as client:
+        await seal_bucket(client, group)

@@ -10,7 +10,7 @@ import pytest
 
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import CopySettings, PostgresSettings
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -32,15 +32,12 @@ def objects(replication: Group) -> list[str]:
     """Everything the group has anywhere."""
 
     async def in_nats() -> list[str]:
-        client = await connect(replication.nats, "test")
-        try:
+        async with connected(replication.nats, "test") as client:
             names = GroupNames(replication.name)
             streams = [
                 s.name for s in (ChangeStream(client, names), SnapshotStream(client, names)) if await s.state() is not None
             ]
             return streams + (["bucket"] if await StateBucket(client, names).exists() else [])
-        finally:
-            await client.close()
 
     at_source = replication.source.execute(
         "SELECT 'slot' FROM pg_replication_slots WHERE slot_name = %s UNION ALL SELECT 'publication' FROM pg_publication"

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, FinishedCopyRetention, RunningCopyRetention
 from pgsluice.replicator.snapshot.schedule import SettledRanges
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
@@ -157,13 +157,12 @@ class CopyStream:
 
 @pytest.fixture
 async def place(group: str, nats_server: NatsServer) -> AsyncIterator[CopyStream]:
-    client = await connect(nats_server.settings(), "test")
-    made = CopyStream(client, group)
-    settings = StreamSettings(1, (), 200_000, 60.0)
-    await made.stream.ensure(settings)
-    await made.bucket.ensure(settings)
-    yield made
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        made = CopyStream(client, group)
+        settings = StreamSettings(1, (), 200_000, 60.0)
+        await made.stream.ensure(settings)
+        await made.bucket.ensure(settings)
+        yield made
 
 
 async def test_room_is_made_when_the_stream_is_half_full_and_every_worker_applied_it(place: CopyStream) -> None:

@@ -16,7 +16,7 @@ from pgsluice.replicator.snapshot.copy_task import CopyProcess, locked
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeStatus
 from pgsluice.replicator.snapshot.export import begin, import_snapshot
 from pgsluice.replicator.source.connection import connect as open_connection
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connect, connected
 from pgsluice.shared.broker.streams import SnapshotStream
 from tests.replicator.copier import Copier, copy_all
 from tests.servers import NatsServer
@@ -275,24 +275,23 @@ async def test_a_range_waits_for_room_in_the_stream(copier: Copier, copy_process
     create_table(copier)
     copier.max_bytes = 300_000
     async with copier.snapshot("t", WHOLE_TABLE) as (parameters, ranges):
-        client = await connect(copier.nats, "test")
-        stream = SnapshotStream(client, copier.names)
-        copying = asyncio.create_task(copy_all(copy_process, parameters, ranges))
+        async with connected(copier.nats, "test") as client:
+            stream = SnapshotStream(client, copier.names)
+            copying = asyncio.create_task(copy_all(copy_process, parameters, ranges))
 
-        async def is_full() -> bool:
-            return await stored_bytes(stream) > copier.max_bytes - 2 * copier.cut_bytes
+            async def is_full() -> bool:
+                return await stored_bytes(stream) > copier.max_bytes - 2 * copier.cut_bytes
 
-        async def is_done_with_more_room() -> bool:
-            """A task that began anew would look for the newest message, so that one stays."""
-            state = await stream.state()
-            assert state is not None
-            await stream.purge_up_to(state.last_sequence - 1)
-            return copying.done()
+            async def is_done_with_more_room() -> bool:
+                """A task that began anew would look for the newest message, so that one stays."""
+                state = await stream.state()
+                assert state is not None
+                await stream.purge_up_to(state.last_sequence - 1)
+                return copying.done()
 
-        await wait_until_async(is_full, what="a full stream")
-        assert not copying.done()
-        await wait_until_async(is_done_with_more_room, what="the end of the range", interval_s=0.1)
-        await client.close()
+            await wait_until_async(is_full, what="a full stream")
+            assert not copying.done()
+            await wait_until_async(is_done_with_more_room, what="the end of the range", interval_s=0.1)
         [outcome] = copying.result()
     assert (outcome.status, outcome.rows) == (RangeStatus.DONE, 5000)
 

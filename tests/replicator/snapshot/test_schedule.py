@@ -14,7 +14,7 @@ from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeR
 from pgsluice.replicator.snapshot.schedule import MOST_FAILURES, MOST_IN_A_TASK, Schedule, ScheduleRun, SettledRanges
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord, now
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import SnapshotGoneError, TerminalError, TransientError
@@ -153,11 +153,10 @@ class ScriptedJob:
 
 @pytest.fixture
 async def ledger(group: str, nats_server: NatsServer) -> AsyncIterator[Ledger]:
-    client = await connect(nats_server.settings(), "test")
-    bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(StreamSettings(1, (), 1 << 20, 60.0))
-    yield Ledger(bucket)
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(StreamSettings(1, (), 1 << 20, 60.0))
+        yield Ledger(bucket)
 
 
 @pytest.fixture

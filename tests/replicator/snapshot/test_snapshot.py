@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connect, connected
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
@@ -52,12 +52,9 @@ class CopiedGroup:
 
     def ledger(self) -> LedgerContent:
         async def load() -> LedgerContent:
-            client = await connect(self.nats.settings(), "test")
-            try:
+            async with connected(self.nats.settings(), "test") as client:
                 bucket = StateBucket(client, GroupNames(self.name))
                 return await Ledger(bucket).load() if await bucket.exists() else LedgerContent(None, {})
-            finally:
-                await client.close()
 
         return asyncio.run(load())
 
@@ -77,12 +74,9 @@ class CopiedGroup:
         """A closed gate before a table that is planned, of which as many ranges (or one or two more) are copied."""
 
         async def is_planned() -> bool:
-            client = await connect(self.nats.settings(), "test")
-            try:
+            async with connected(self.nats.settings(), "test") as client:
                 state = await SnapshotStream(client, GroupNames(self.name)).state()
                 return state is not None and state.messages > 0
-            finally:
-                await client.close()
 
         wait_until(lambda: asyncio.run(is_planned()), deadline_s=COPY_DEADLINE_S, what="the plan")
         gate = TableGate(self.source, table)
@@ -180,12 +174,9 @@ def test_only_the_stream_s_own_slot_exists_while_a_copy_runs(copied: CopiedGroup
 
 def changes(copied: CopiedGroup) -> int:
     async def messages() -> int:
-        client = await connect(copied.nats.settings(), "test")
-        try:
+        async with connected(copied.nats.settings(), "test") as client:
             state = await ChangeStream(client, GroupNames(copied.name)).state()
             return 0 if state is None else state.messages
-        finally:
-            await client.close()
 
     return asyncio.run(messages())
 

@@ -15,7 +15,7 @@ import uvloop
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -122,8 +122,7 @@ def test_a_database_that_is_not_there_is_named_and_not_its_user(source_database:
 
 async def publish_after_a_lost_connection(settings: NatsSettings, group: str) -> list[int]:
     """The sequences of messages that were published at once after the connection was reset."""
-    client = await connect(settings, "test")
-    try:
+    async with connected(settings, "test") as client:
         stream = client.jetstream()
         await stream.add_stream(name=group, subjects=[f"{group}.>"])
         lost = client._transport
@@ -135,8 +134,6 @@ async def publish_after_a_lost_connection(settings: NatsSettings, group: str) ->
             await asyncio.sleep(0)
         await wait_until_async(lambda: is_answered(client), what="a new connection")
         return [(await stream.publish(f"{group}.kept", b"x")).seq for _ in range(2)]
-    finally:
-        await disconnect(client)
 
 
 async def is_answered(client: Client) -> bool:

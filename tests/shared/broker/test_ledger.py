@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -20,11 +20,10 @@ TABLE = TableRecord(17, "public", "t", Phase.DATA_SYNC, "2026-01-01", "s", "0/10
 
 @pytest.fixture
 async def bucket(group: str, nats_server: NatsServer) -> AsyncIterator[StateBucket]:
-    client = await connect(nats_server.settings(), "test")
-    made = StateBucket(client, GroupNames(group))
-    await made.ensure(StreamSettings(1, (), 1 << 20, 60.0))
-    yield made
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        made = StateBucket(client, GroupNames(group))
+        await made.ensure(StreamSettings(1, (), 1 << 20, 60.0))
+        yield made
 
 
 async def test_records_are_loaded_as_they_were_stored(bucket: StateBucket) -> None:

@@ -16,7 +16,7 @@ from pgsluice.replicator.publisher import Publisher, StreamEnd
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, Stream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TransientError
@@ -35,9 +35,8 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 
 @asynccontextmanager
 async def connection(cluster: NatsCluster, *nodes: NatsServer) -> AsyncIterator[Client]:
-    client = await connect(cluster.settings(*nodes), "test")
-    yield client
-    await disconnect(client)
+    async with connected(cluster.settings(*nodes), "test") as client:
+        yield client
 
 
 @asynccontextmanager
@@ -106,50 +105,49 @@ async def test_without_a_quorum_every_call_says_that_it_may_succeed_later(nats_c
         await StateBucket(client, names).ensure(SETTINGS)
     nats_cluster.wait_until_current(f"KV_{names.bucket}")
     left, *others = nats_cluster.nodes
-    client = await connect(nats_cluster.settings(left), "test")
-    bucket, stream = StateBucket(client, names), ChangeStream(client, names)
-    revision = await bucket.put("key", {})
+    async with connected(nats_cluster.settings(left), "test") as client:
+        bucket, stream = StateBucket(client, names), ChangeStream(client, names)
+        revision = await bucket.put("key", {})
 
-    async def connect_again() -> None:
-        await disconnect(await connect(nats_cluster.settings(left), "test"))
+        async def connect_again() -> None:
+            await disconnect(await connect(nats_cluster.settings(left), "test"))
 
-    calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "put": lambda: bucket.put("key", {}),
-        "update": lambda: bucket.update("key", {}, revision),
-        "create": lambda: bucket.create("other", {}),
-        "delete": lambda: bucket.delete("third"),
-        "get": lambda: bucket.get("key"),
-        "keys": bucket.keys,
-        "exists": StateBucket(client, names).exists,
-        "state": stream.state,
-        "ensure": lambda: stream.ensure(SETTINGS),
-        "message": lambda: stream.message(1),
-        "last": stream.last_message,
-        "connect": connect_again,
-    }
-    for node in others:
-        node.kill()
-    try:
-        reasons: set[str] = set()
-
-        async def all_said() -> bool:
-            for name, outcome in zip(
-                calls, await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True), strict=True
-            ):
-                if isinstance(outcome, BaseException):
-                    assert isinstance(outcome, TransientError), (name, outcome)
-                    reasons.add(outcome.fact)
-            return any("NoStreamResponseError" in reason for reason in reasons)
-
-        await wait_until_async(all_said, deadline_s=60, what="no leader at all")
-    finally:
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "put": lambda: bucket.put("key", {}),
+            "update": lambda: bucket.update("key", {}, revision),
+            "create": lambda: bucket.create("other", {}),
+            "delete": lambda: bucket.delete("third"),
+            "get": lambda: bucket.get("key"),
+            "keys": bucket.keys,
+            "exists": StateBucket(client, names).exists,
+            "state": stream.state,
+            "ensure": lambda: stream.ensure(SETTINGS),
+            "message": lambda: stream.message(1),
+            "last": stream.last_message,
+            "connect": connect_again,
+        }
         for node in others:
-            node.start()
-    nats_cluster.wait_until_ready()
+            node.kill()
+        try:
+            reasons: set[str] = set()
 
-    async def all_answer() -> bool:
-        outcomes = await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True)
-        return not any(isinstance(outcome, Exception) for outcome in outcomes)
+            async def all_said() -> bool:
+                for name, outcome in zip(
+                    calls, await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True), strict=True
+                ):
+                    if isinstance(outcome, BaseException):
+                        assert isinstance(outcome, TransientError), (name, outcome)
+                        reasons.add(outcome.fact)
+                return any("NoStreamResponseError" in reason for reason in reasons)
 
-    await wait_until_async(all_answer, deadline_s=60, what="answers again")
-    await disconnect(client)
+            await wait_until_async(all_said, deadline_s=60, what="no leader at all")
+        finally:
+            for node in others:
+                node.start()
+        nats_cluster.wait_until_ready()
+
+        async def all_answer() -> bool:
+            outcomes = await asyncio.gather(*(call() for call in calls.values()), return_exceptions=True)
+            return not any(isinstance(outcome, Exception) for outcome in outcomes)
+
+        await wait_until_async(all_answer, deadline_s=60, what="answers again")

@@ -18,7 +18,7 @@ from pgsluice.replicator.membership.membership import Membership, load_membershi
 from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, copied_by_all
 from pgsluice.replicator.start_checks import check_streaming_alone
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.halt import check_halt, note_halt, read_halt
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.published_tables import is_text_unchecked, load_tables, store_tables
@@ -191,25 +191,24 @@ EVERY_READER = [pytest.param(key, read, id=f"{key}-{i}") for key, readers in REA
 @pytest.fixture
 async def place(group: str, nats_server: NatsServer) -> AsyncIterator[Place]:
     """With every record there is, and one message for retention to look at."""
-    client = await connect(nats_server.settings(), "test")
-    made = Place(client, nats_server, group, StateBucket(client, GroupNames(group)))
-    bucket = made.bucket
-    await bucket.ensure(STREAM)
-    state = await made.stream.ensure(STREAM)
-    await client.jetstream().publish(made.stream.subject, b"x", headers=HEADERS.encode())
-    record = GroupRecord(group, "7", 1, "shop", "p", 1, "slot", "0/1", NOW)
-    await bucket.put(GROUP_KEY, record)
-    await bucket.put(REPLICATOR_KEY, ReplicatorRecord("0/1", state.created, 0))
-    await store_membership(bucket, MEMBERSHIP)
-    await store_tables(bucket, [], "UTF8")
-    await note_halt(bucket, HistoryError("the source went back", "bring it back"))
-    await Ledger(bucket).store_snapshot(SNAPSHOT)
-    await Ledger(bucket).store_table(TableRecord(17, "public", "t", Phase.FINISHED_COPY, NOW, "s", "0/1"))
-    await bucket.put(worker_key("w"), WorkerReport(0, stream_created=state.created, updated_at=NOW))
-    await bucket.put(position_key("w"), PositionRecord(0, "0/0", 0, state.created))
-    await bucket.put(lease_key("w"), LeaseRecord("elsewhere", 1))
-    yield made
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        made = Place(client, nats_server, group, StateBucket(client, GroupNames(group)))
+        bucket = made.bucket
+        await bucket.ensure(STREAM)
+        state = await made.stream.ensure(STREAM)
+        await client.jetstream().publish(made.stream.subject, b"x", headers=HEADERS.encode())
+        record = GroupRecord(group, "7", 1, "shop", "p", 1, "slot", "0/1", NOW)
+        await bucket.put(GROUP_KEY, record)
+        await bucket.put(REPLICATOR_KEY, ReplicatorRecord("0/1", state.created, 0))
+        await store_membership(bucket, MEMBERSHIP)
+        await store_tables(bucket, [], "UTF8")
+        await note_halt(bucket, HistoryError("the source went back", "bring it back"))
+        await Ledger(bucket).store_snapshot(SNAPSHOT)
+        await Ledger(bucket).store_table(TableRecord(17, "public", "t", Phase.FINISHED_COPY, NOW, "s", "0/1"))
+        await bucket.put(worker_key("w"), WorkerReport(0, stream_created=state.created, updated_at=NOW))
+        await bucket.put(position_key("w"), PositionRecord(0, "0/0", 0, state.created))
+        await bucket.put(lease_key("w"), LeaseRecord("elsewhere", 1))
+        yield made
 
 
 @pytest.mark.parametrize(("key", "read"), [each for each in EVERY_READER if not str(each.id).startswith("lease")])

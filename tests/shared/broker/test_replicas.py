@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
@@ -67,9 +67,8 @@ class Laggard:
 
 @asynccontextmanager
 async def connection(cluster: NatsCluster, node: NatsServer) -> AsyncIterator[Client]:
-    client = await connect(cluster.settings(node), "test")
-    yield client
-    await client.close()
+    async with connected(cluster.settings(node), "test") as client:
+        yield client
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import LEAST_BYTES, MOST_BYTES, ChangeStream, share_of, trial_sizes
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -29,9 +29,8 @@ def small_server() -> Iterator[NatsServer]:
 
 @pytest_asyncio.fixture
 async def small(small_server: NatsServer) -> AsyncIterator[Client]:
-    client = await connect(small_server.settings(), "test")
-    yield client
-    await client.close()
+    async with connected(small_server.settings(), "test") as client:
+        yield client
 
 
 def test_sizes_are_tried_from_the_largest_down_to_the_least() -> None:
@@ -42,27 +41,24 @@ def test_sizes_are_tried_from_the_largest_down_to_the_least() -> None:
 
 
 async def test_a_large_broker_gives_each_stream_the_most(nats_server: NatsServer, group: str) -> None:
-    client = await connect(nats_server.settings(), "test")
-    assert (await ChangeStream(client, GroupNames(group)).ensure(OPEN)).max_bytes == MOST_BYTES
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        assert (await ChangeStream(client, GroupNames(group)).ensure(OPEN)).max_bytes == MOST_BYTES
 
 
 async def test_a_stream_keeps_its_size_until_one_is_chosen(nats_server: NatsServer, group: str) -> None:
-    client = await connect(nats_server.settings(), "test")
-    stream = ChangeStream(client, GroupNames(group))
-    made = await stream.ensure(replace(OPEN, max_bytes=1 << 26))
-    assert await stream.ensure(OPEN) == made
-    assert (await stream.ensure(replace(OPEN, max_bytes=1 << 27))).max_bytes == 1 << 27
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        stream = ChangeStream(client, GroupNames(group))
+        made = await stream.ensure(replace(OPEN, max_bytes=1 << 26))
+        assert await stream.ensure(OPEN) == made
+        assert (await stream.ensure(replace(OPEN, max_bytes=1 << 27))).max_bytes == 1 << 27
 
 
 async def test_a_stream_that_was_left_at_a_trial_size_is_cut_at_the_next_start(nats_server: NatsServer, group: str) -> None:
-    client = await connect(nats_server.settings(), "test")
-    stream = ChangeStream(client, GroupNames(group))
-    await stream._create(OPEN)
-    assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES
-    assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES, "it is cut once"
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        stream = ChangeStream(client, GroupNames(group))
+        await stream._create(OPEN)
+        assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES
+        assert (await stream.ensure(OPEN)).max_bytes == MOST_BYTES, "it is cut once"
 
 
 async def test_seven_streams_fit_where_ten_gigabytes_do_not_and_then_the_refusal_says_how_much_was_wanted(small: Client) -> None:
@@ -95,9 +91,8 @@ def test_a_broker_that_takes_only_tiny_messages_is_refused_at_the_start(source_d
 
 async def test_a_record_larger_than_max_payload_is_refused_with_the_setting() -> None:
     with NatsServer(config="max_payload: 65536") as server:
-        client = await connect(server.settings(), "test")
-        bucket = StateBucket(client, GroupNames("small"))
-        await bucket.ensure(OPEN)
-        with pytest.raises(TerminalError, match="raise max_payload"):
-            await bucket.put("tables", {"t": "x" * 70_000})
-        await client.close()
+        async with connected(server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames("small"))
+            await bucket.ensure(OPEN)
+            with pytest.raises(TerminalError, match="raise max_payload"):
+                await bucket.put("tables", {"t": "x" * 70_000})

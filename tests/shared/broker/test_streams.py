@@ -13,7 +13,7 @@ import uvloop
 from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -26,9 +26,8 @@ SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, rete
 
 @pytest_asyncio.fixture
 async def client(nats_server: NatsServer) -> AsyncIterator[Client]:
-    client = await connect(nats_server.settings(), "test")
-    yield client
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        yield client
 
 
 @pytest.fixture
@@ -43,32 +42,29 @@ async def test_a_stream_that_does_not_exist_has_no_state_and_no_last_message(str
 
 async def test_a_stream_keeps_its_identity_through_an_update_and_a_crash_of_the_server(group: str) -> None:
     with NatsServer() as server:
-        client = await connect(server.settings(), "test")
-        stream = ChangeStream(client, GroupNames(group))
-        made = await stream.ensure(SETTINGS)
-        updated = await stream.ensure(replace(SETTINGS, max_bytes=1 << 27))
-        assert (updated.created, updated.max_bytes) == (made.created, 1 << 27)
-        await client.close()
+        async with connected(server.settings(), "test") as client:
+            stream = ChangeStream(client, GroupNames(group))
+            made = await stream.ensure(SETTINGS)
+            updated = await stream.ensure(replace(SETTINGS, max_bytes=1 << 27))
+            assert (updated.created, updated.max_bytes) == (made.created, 1 << 27)
         server.kill()
         server.start()
-        client = await connect(server.settings(), "test")
-        state = await ChangeStream(client, GroupNames(group)).state()
-        assert state is not None
-        assert state.created == made.created
-        await client.close()
+        async with connected(server.settings(), "test") as client:
+            state = await ChangeStream(client, GroupNames(group)).state()
+            assert state is not None
+            assert state.created == made.created
 
 
 def test_a_connection_whose_server_is_gone_is_closed_without_complaint() -> None:
     async def leave(server: NatsServer) -> bool:
-        client = await connect(server.settings(), "test")
-        server.kill()
+        async with connected(server.settings(), "test") as client:
+            server.kill()
 
-        async def is_gone() -> bool:
-            return client.is_reconnecting
+            async def is_gone() -> bool:
+                return client.is_reconnecting
 
-        await wait_until_async(is_gone, what="the client sees that the server is gone")
-        await client.publish("never.sent", b"x" * 1024)
-        await disconnect(client)
+            await wait_until_async(is_gone, what="the client sees that the server is gone")
+            await client.publish("never.sent", b"x" * 1024)
         return client.is_closed
 
     with NatsServer() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -22,18 +22,17 @@ LARGE = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, retenti
 
 
 async def publish(server: NatsServer, group: str, pieces: list[tuple[bytes, Chunk]], purge: int = 0) -> None:
-    client = await connect(server.settings(), "test")
-    stream = ChangeStream(client, GroupNames(group))
-    await stream.ensure(LARGE)
-    total = 0
-    for number, (data, chunk) in enumerate(pieces, start=1):
-        total += len(data)
-        position = Position(LSN(100 * number), number)
-        headers = MessageHeaders(position, position, LSN(0), number if chunk.is_last else number - 1, total, chunk)
-        await client.jetstream().publish(stream.subject, data, headers=headers.encode())
-    if purge:
-        await stream.purge_up_to(purge)
-    await client.close()
+    async with connected(server.settings(), "test") as client:
+        stream = ChangeStream(client, GroupNames(group))
+        await stream.ensure(LARGE)
+        total = 0
+        for number, (data, chunk) in enumerate(pieces, start=1):
+            total += len(data)
+            position = Position(LSN(100 * number), number)
+            headers = MessageHeaders(position, position, LSN(0), number if chunk.is_last else number - 1, total, chunk)
+            await client.jetstream().publish(stream.subject, data, headers=headers.encode())
+        if purge:
+            await stream.purge_up_to(purge)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Truncation
@@ -158,21 +158,20 @@ def test_of_any_message_exactly_the_changes_from_the_lsn_on_are_left(
 
 @pytest.mark.asyncio
 async def test_the_ledger_is_read_again_while_a_copy_runs_and_when_another_was_begun(nats_server: NatsServer, group: str) -> None:
-    client = await connect(nats_server.settings(), "test")
-    bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
-    ledger, view = Ledger(bucket), OwnershipLedger(bucket)
-    running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
-    assert await view.current() == NEVER_COPIED
-    await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
-    await ledger.store_snapshot(running)
-    assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}
-    await ledger.store_table(record(ORDERS, Phase.DATA_SYNC))
-    assert (await view.current()).copies == {ORDERS.oid: Copy("first", EVERYTHING)}
-    await ledger.store_table(record(ORDERS))
-    await ledger.store_snapshot(replace(running, state=CopyState.FINISHED))
-    assert (await view.current()).copies == {ORDERS.oid: Copy("first", COPY_LSN)}
-    await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
-    await ledger.store_snapshot(running)
-    assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+        ledger, view = Ledger(bucket), OwnershipLedger(bucket)
+        running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
+        assert await view.current() == NEVER_COPIED
+        await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
+        await ledger.store_snapshot(running)
+        assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}
+        await ledger.store_table(record(ORDERS, Phase.DATA_SYNC))
+        assert (await view.current()).copies == {ORDERS.oid: Copy("first", EVERYTHING)}
+        await ledger.store_table(record(ORDERS))
+        await ledger.store_snapshot(replace(running, state=CopyState.FINISHED))
+        assert (await view.current()).copies == {ORDERS.oid: Copy("first", COPY_LSN)}
+        await ledger.store_table(record(ORDERS, Phase.INIT, lsn=0, snapshot=""))
+        await ledger.store_snapshot(running)
+        assert (await view.current()).copies == {ORDERS.oid: Copy("", EVERYTHING)}

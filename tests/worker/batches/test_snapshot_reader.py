@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connect, connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.settings import StreamSettings
@@ -159,9 +159,8 @@ def test_a_chunk_that_is_gone_is_an_error(
     publish(script)
 
     async def purge() -> None:
-        client = await connect(nats_server.settings(), "test")
-        await SnapshotStream(client, GroupNames(group)).purge_up_to(1)
-        await client.close()
+        async with connected(nats_server.settings(), "test") as client:
+            await SnapshotStream(client, GroupNames(group)).purge_up_to(1)
 
     asyncio.run(purge())
     with pytest.raises(TerminalError, match="message 1 of the snapshot stream is gone"):
@@ -199,12 +198,11 @@ def test_the_progress_of_a_copy_is_the_end_of_the_stream_until_the_ledger_says_t
     finished = replace(record, state=CopyState.FINISHED, last_sequence=1)
 
     async def store(snapshot: SnapshotRecord | None) -> None:
-        client = await connect(nats_server.settings(), "test")
-        bucket = StateBucket(client, GroupNames(group))
-        await bucket.ensure(SETTINGS)
-        if snapshot is not None:
-            await Ledger(bucket).store_snapshot(snapshot)
-        await client.close()
+        async with connected(nats_server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            await bucket.ensure(SETTINGS)
+            if snapshot is not None:
+                await Ledger(bucket).store_snapshot(snapshot)
 
     async def script(messages: Publisher) -> None:
         await messages.begin(ORDERS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from pgsluice.rules.transformation import Transformation
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -55,15 +55,14 @@ def anchor(number: int | None) -> Anchor | None:
 
 async def publish(server: NatsServer, group: str, sent: Sequence[Sent]) -> None:
     """A message for each, with one change."""
-    client = await connect(server.settings(), "test")
-    stream = ChangeStream(client, GroupNames(group))
-    await stream.ensure(SETTINGS)
-    for number, (own, before) in enumerate(sent, 1):
-        body = body_of(transaction(number * 100, insert(TABLE, b"%d" % number), xid=number, committed_at=number * 1_000_000))
-        position = Position(LSN(number * 100), 1)
-        headers = MessageHeaders(position, position, LSN(0), number, 0, anchor=anchor(own), after=anchor(before))
-        await client.jetstream().publish(stream.subject, body, headers=headers.encode())
-    await client.close()
+    async with connected(server.settings(), "test") as client:
+        stream = ChangeStream(client, GroupNames(group))
+        await stream.ensure(SETTINGS)
+        for number, (own, before) in enumerate(sent, 1):
+            body = body_of(transaction(number * 100, insert(TABLE, b"%d" % number), xid=number, committed_at=number * 1_000_000))
+            position = Position(LSN(number * 100), 1)
+            headers = MessageHeaders(position, position, LSN(0), number, 0, anchor=anchor(own), after=anchor(before))
+            await client.jetstream().publish(stream.subject, body, headers=headers.encode())
 
 
 def applied_messages(server: NatsServer, group: str, cut: Sequence[tuple[int, int]], writer: DiscardingWriter) -> int:

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import pgsluice
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
@@ -64,11 +64,8 @@ class Feed:
         """What ``question`` finds out, over a connection of its own."""
 
         async def asked() -> T:
-            client = await connect(self.nats.settings(), "test")
-            try:
+            async with connected(self.nats.settings(), "test") as client:
                 return await question(client, ChangeStream(client, GroupNames(self.group)))
-            finally:
-                await client.close()
 
         return asyncio.run(asked())
 

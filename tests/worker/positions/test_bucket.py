@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import position_key
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
@@ -83,8 +83,7 @@ def test_a_malformed_position_stops_the_start(new_positions: NewPositions, nats_
 
 def write_position(nats_server: NatsServer, group: str, value: dict[str, Any]) -> None:
     async def write() -> None:
-        client = await connect(nats_server.settings(), "test")
-        await StateBucket(client, GroupNames(group)).put(position_key("w"), value)
-        await client.close()
+        async with connected(nats_server.settings(), "test") as client:
+            await StateBucket(client, GroupNames(group)).put(position_key("w"), value)
 
     asyncio.run(write())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, StreamBehindError
@@ -54,8 +54,7 @@ async def found(
     server: NatsServer, group: str, applied: Applied, sent: Sequence[Sent], *, purge: int = 0, chained: bool = True
 ) -> Start:
     """What ``find_start`` says of a stream of ``sent``."""
-    client = await connect(server.settings(), "test")
-    try:
+    async with connected(server.settings(), "test") as client:
         names = GroupNames(group)
         changes = ChangeStream(client, names)
         await changes.ensure(SMALL)
@@ -90,8 +89,6 @@ async def found(
         state = await changes.state()
         assert state is not None
         return await find_start(changes, names, replace(applied, stream_created=state.created), state)
-    finally:
-        await client.close()
 
 
 def one_by_one(*numbers: int) -> list[Sent]:
@@ -220,15 +217,12 @@ async def test_messages_that_were_removed_before_they_were_applied_stop_the_work
 
 async def test_a_stream_that_was_created_anew_stops_the_worker(nats_server: NatsServer) -> None:
     applied = replace(at(4, 4), stream_created="then")
-    client = await connect(nats_server.settings(), "test")
-    try:
+    async with connected(nats_server.settings(), "test") as client:
         with pytest.raises(HistoryError, match="created anew"):
             await find_start(ChangeStream(client, NAMES), NAMES, applied, stream(1, 9, created="now"))
         with pytest.raises(HistoryError, match="is gone"):
             await find_start(ChangeStream(client, NAMES), NAMES, applied, None)
         assert (await find_start(ChangeStream(client, NAMES), NAMES, NOTHING_APPLIED, None)).applied == NOTHING_APPLIED
-    finally:
-        await client.close()
 
 
 def test_a_stream_that_is_replaced_or_put_back_under_a_running_worker_is_noticed() -> None:

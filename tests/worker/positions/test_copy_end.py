@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.wire.names import GroupNames
@@ -19,11 +19,10 @@ from tests.servers import NatsServer
 
 @pytest_asyncio.fixture
 async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
-    client = await connect(nats_server.settings(), "test")
-    bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
-    yield bucket
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+        yield bucket
 
 
 async def store(bucket: StateBucket, state: CopyState, last_sequence: int) -> None:

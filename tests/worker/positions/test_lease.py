@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import lease_key
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TransientError
@@ -29,11 +29,10 @@ SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, rete
 
 @pytest_asyncio.fixture
 async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
-    client = await connect(nats_server.settings(), "test")
-    bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(SETTINGS)
-    yield bucket
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(SETTINGS)
+        yield bucket
 
 
 @pytest.fixture
@@ -100,27 +99,25 @@ async def test_whatever_else_ends_the_renewal_is_told_too(nats_server: NatsServe
     ended: asyncio.Queue[BaseException] = asyncio.Queue()
     lease = Lease(bucket, "w")
     await lease.acquire(ended.put_nowait)
-    client = await connect(nats_server.settings(), "test")
-    await seal_bucket(client, group)
-    assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 2))
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        await seal_bucket(client, group)
+        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 2))
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_broker_that_is_away_is_waited_for(group: str, caplog: pytest.LogCaptureFixture) -> None:
     with NatsServer() as server:
-        client = await connect(server.settings(), "test")
-        bucket = StateBucket(client, GroupNames(group))
-        await bucket.ensure(SETTINGS)
-        server.kill()
-        lease = Lease(bucket, "w")
-        waiting = asyncio.create_task(lease.acquire(not_expected))
-        await wait_until_async(lambda: is_logged(caplog, "waiting for the broker to give the lease"), what="the warning")
-        server.start()
-        await asyncio.wait_for(waiting, 30)
-        assert await bucket.get(lease_key("w")) is not None
-        await lease.release()
-        await client.close()
+        async with connected(server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            await bucket.ensure(SETTINGS)
+            server.kill()
+            lease = Lease(bucket, "w")
+            waiting = asyncio.create_task(lease.acquire(not_expected))
+            await wait_until_async(lambda: is_logged(caplog, "waiting for the broker to give the lease"), what="the warning")
+            server.start()
+            await asyncio.wait_for(waiting, 30)
+            assert await bucket.get(lease_key("w")) is not None
+            await lease.release()
 
 
 async def is_logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.settings import StreamSettings
@@ -45,24 +45,23 @@ def test_rows_of_a_snapshot_that_the_ledger_does_not_name_yet_wait_and_those_of_
 
 async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, Ownership, Ownership, Ownership]:
     """Stores a row of a snapshot. What the ledger said before that, with it, later, and without the table."""
-    client = await connect(nats.settings(), "test")
-    bucket = StateBucket(client, names)
-    await bucket.ensure(SETTINGS)
-    await SnapshotStream(client, names).ensure(SETTINGS)
-    ledger, ownership = Ledger(bucket), OwnershipLedger(bucket)
-    await ledger.store_snapshot(RUNNING)
-    await ledger.store_table(replace(RECORD, snapshot="", lsn=""))
-    before = await ownership.current()
-    revision = await ledger.store_table(RECORD)
-    headers = SnapshotHeaders("first", ORDERS.oid, 1, 1, 1, 1, 1, 2, True, ledger_revision=revision).encode()
-    subject = names.snapshot_range_subject("first", ORDERS.oid, 1)
-    await client.jetstream().publish(subject, encode_table(ORDERS) + b"1\n", headers=headers)
-    known = await ownership.current()
-    await ledger.store_table(replace(RECORD, snapshot="second"))
-    later = await ownership.current()
-    await ledger.remove_table(ORDERS.oid)
-    removed = await ownership.current()
-    await client.close()
+    async with connected(nats.settings(), "test") as client:
+        bucket = StateBucket(client, names)
+        await bucket.ensure(SETTINGS)
+        await SnapshotStream(client, names).ensure(SETTINGS)
+        ledger, ownership = Ledger(bucket), OwnershipLedger(bucket)
+        await ledger.store_snapshot(RUNNING)
+        await ledger.store_table(replace(RECORD, snapshot="", lsn=""))
+        before = await ownership.current()
+        revision = await ledger.store_table(RECORD)
+        headers = SnapshotHeaders("first", ORDERS.oid, 1, 1, 1, 1, 1, 2, True, ledger_revision=revision).encode()
+        subject = names.snapshot_range_subject("first", ORDERS.oid, 1)
+        await client.jetstream().publish(subject, encode_table(ORDERS) + b"1\n", headers=headers)
+        known = await ownership.current()
+        await ledger.store_table(replace(RECORD, snapshot="second"))
+        later = await ownership.current()
+        await ledger.remove_table(ORDERS.oid)
+        removed = await ownership.current()
     return before, known, later, removed
 
 

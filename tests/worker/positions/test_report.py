@@ -12,7 +12,7 @@ import pytest_asyncio
 from pgsluice.rules.routing import Routing
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, worker_key
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -28,11 +28,10 @@ from tests.worker.positions.test_missed_changes import SINCE, missed_changes, ro
 
 @pytest_asyncio.fixture
 async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
-    client = await connect(nats_server.settings(), "test")
-    bucket = StateBucket(client, GroupNames(group))
-    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
-    yield bucket
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+        yield bucket
 
 
 def not_expected(error: BaseException) -> None:
@@ -104,8 +103,7 @@ async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket:
     ended: asyncio.Queue[BaseException] = asyncio.Queue()
     progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
     await progress.start(ended.put_nowait)
-    client = await connect(nats_server.settings(), "test")
-    await seal_bucket(client, group)
-    progress.note_waiting("something to report")
-    assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        await seal_bucket(client, group)
+        progress.note_waiting("something to report")
+        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))

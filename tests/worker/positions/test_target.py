@@ -10,7 +10,7 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
@@ -48,12 +48,11 @@ class Group:
 
 @pytest_asyncio.fixture
 async def streams(nats_server: NatsServer, group: str) -> AsyncIterator[Group]:
-    client = await connect(nats_server.settings(), "test")
-    names = GroupNames(group)
-    await ChangeStream(client, names).ensure(SETTINGS)
-    await StateBucket(client, names).ensure(SETTINGS)
-    yield Group(client, names)
-    await client.close()
+    async with connected(nats_server.settings(), "test") as client:
+        names = GroupNames(group)
+        await ChangeStream(client, names).ensure(SETTINGS)
+        await StateBucket(client, names).ensure(SETTINGS)
+        yield Group(client, names)
 
 
 @pytest.mark.asyncio
