@@ -17,11 +17,13 @@ T = TypeVar("T")
 
 
 class BrokerConnection:
-    """Connects at the first call, and again at the next call when that failed with TransientError."""
+    """Connects at the first call, and again at the next call when that failed with TransientError. ``role`` is what NATS's lists
+    of connections call it, beside the group."""
 
-    def __init__(self, settings: NatsSettings, group: str) -> None:
+    def __init__(self, settings: NatsSettings, group: str, role: str = "worker") -> None:
         self.names = GroupNames(group)
         self._settings = settings
+        self._name = f"pgsluice {role} {group}"
         self._loop = EventLoopThread("pgsluice-nats")
         self._client: Client | None = None
 
@@ -31,7 +33,7 @@ class BrokerConnection:
 
     async def _ask(self, question: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **more: P.kwargs) -> T:
         if self._client is None:
-            self._client = await connect(self._settings, f"pgsluice worker {self.names.group}")
+            self._client = await connect(self._settings, self._name)
         return await question(self._client, *arguments, **more)
 
     def close(self) -> None:
@@ -41,12 +43,13 @@ class BrokerConnection:
         self._loop.close()
 
 
-_connections: dict[tuple[NatsSettings, str], BrokerConnection] = {}
+_connections: dict[tuple[NatsSettings, str, str], BrokerConnection] = {}
 
 
-def process_connection(settings: NatsSettings, group: str) -> BrokerConnection:
-    """This process's connection for that group; made at the first call and kept as long as the process."""
-    connection = _connections.get((settings, group))
+def process_connection(settings: NatsSettings, group: str, role: str = "worker") -> BrokerConnection:
+    """This process's connection for that group and role; made at the first call and kept as long as the process."""
+    key = (settings, group, role)
+    connection = _connections.get(key)
     if connection is None:
-        connection = _connections[settings, group] = BrokerConnection(settings, group)
+        connection = _connections[key] = BrokerConnection(*key)
     return connection

@@ -33,7 +33,7 @@ from pgsluice.shared.errors import MissingMessagesError, PgsluiceError, Transien
 from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.rows.changes import MessageChanges, Transaction
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.worker.batches.broker_connection import process_connection
+from pgsluice.worker.batches.broker_connection import BrokerConnection, process_connection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.data_source.change_rows import ChangeRows, gathered
@@ -105,8 +105,12 @@ def _checked(schema: StructType) -> StructType:
     return schema
 
 
+def _connection(options: ReadSettings) -> BrokerConnection:
+    return process_connection(options.nats, options.group, "reader")
+
+
 def _stream(options: ReadSettings) -> FeedStream:
-    return FeedStream(process_connection(options.nats, options.group), options)
+    return FeedStream(_connection(options), options)
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class _TaskReader:
 
     def _bodies(self, part: FeedRange) -> Iterator[tuple[Body, bool]]:
         """With each whether messages before it were gone. Raises MissingMessagesError unless the reader goes on without them."""
-        reader = ChangeReader(process_connection(self._options.nats, self._options.group), part.id_prefix)
+        reader = ChangeReader(_connection(self._options), part.id_prefix)
         first, follows_gap = part.first_sequence, False
         while first <= part.last_sequence:
             try:
