@@ -1,0 +1,100 @@
+"""Changes as Arrow rows: what each column of a row says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StringType
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.rows.changes import MessageChanges, Transaction
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.worker.data_source.change_rows import ChangeRows, gathered
+from pgsluice.worker.data_source.data_source import change_schema
+from pgsluice.worker.data_source.typed_columns import row_type
+from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
+
+ORDERS = table("shop.orders", "id bigint", "note text", "large text")
+FULL = table("shop.orders", "id bigint", "note text", "large text", identity=ReplicaIdentity.FULL)
+LINES = table("lines", "id bigint")
+
+
+def rows_of(changes: MessageChanges, image: DataType | None = None, **wants: Any) -> list[dict[str, Any]]:
+    rows = ChangeRows(
+        to_arrow_schema(change_schema(image or StringType()), timezone="UTC"), wants.get("table", lambda schema, name: True)
+    )
+    batch = rows.batch(changes, wants.get("transaction", lambda transaction: True))
+    return [] if batch is None else batch.to_pylist()
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("orders", [ORDERS, FULL])
+def test_a_column_that_the_source_did_not_send_is_named_unless_the_old_row_has_it(orders: Table, is_typed: bool) -> None:
+    old = (b"2", b"a", b"L") if orders is FULL else None
+    changes = message(
+        1,
+        insert(orders, b"1", None, None),
+        update(orders, b"2", b"b", UNCHANGED, old=old),
+        update(orders, b"2", b"b", None, old=old),
+        delete(orders, b"2", b"b", None),
+    )
+    rows = rows_of(changes, row_type(orders) if is_typed else None)
+    assert [row["unchanged"] for row in rows] == [[], [] if old else ["large"], [], []]
+    afters = [row["after"] if is_typed or row["after"] is None else json.loads(row["after"]) for row in rows]
+    assert [after and after.get("large") for after in afters] == [None, "L" if old else None, None, None]
+    assert [after is None for after in afters] == [False, False, False, True]
+    assert is_typed or [after and "large" in after for after in afters] == [True, bool(old), True, None]
+    assert [row["operation"] for row in rows] == ["INSERT", "UPDATE", "UPDATE", "DELETE"]
+    assert [row["before"] is not None for row in rows] == [False, bool(old), bool(old), True]
+
+
+def test_rows_of_several_tables_stand_in_commit_order() -> None:
+    changes = message_of(
+        7,
+        transaction(0x100, insert(ORDERS, b"1", None, None), insert(LINES, b"2"), first_ordinal=5, xid=3, committed_at=1),
+        transaction(0x200, delete(ORDERS, b"1", None, None), truncate(LINES, ORDERS), xid=4, committed_at=2),
+    )
+    rows = rows_of(changes)
+    assert [(row["table"], row["number"]) for row in rows] == [
+        *(("orders", 1), ("lines", 2), ("orders", 3), ("lines", 4), ("orders", 4))
+    ]
+    assert [(row["position"]["commit_lsn"], row["position"]["ordinal"]) for row in rows] == [
+        *((0x100, 5), (0x100, 6), (0x200, 1), (0x200, 2), (0x200, 2))
+    ]
+    assert [row["commit_lsn"] for row in rows] == ["0/100"] * 2 + ["0/200"] * 3
+    assert [row["xid"] for row in rows] == [3, 3, 4, 4, 4]
+    assert {row["sequence"] for row in rows} == {7}
+
+
+def test_tables_and_transactions_that_are_not_wanted_are_left_out() -> None:
+    changes = message_of(
+        1,
+        transaction(0x100, insert(LINES, b"1"), truncate(LINES), xid=3),
+        transaction(0x200, insert(LINES, b"2"), insert(ORDERS, b"3", None, None), truncate(LINES, ORDERS), xid=4),
+    )
+
+    def is_second(of: Transaction) -> bool:
+        return of.xid == 4
+
+    lines = rows_of(changes, transaction=is_second, table=lambda schema, name: (schema, name) == ("public", "lines"))
+    assert [(row["operation"], row["after"]) for row in lines] == [("INSERT", '{"id":2}'), ("TRUNCATE", None)]
+    assert [row["number"] for row in lines] == [3, 5]
+    assert rows_of(changes, table=lambda schema, name: False) == []
+    assert rows_of(changes, transaction=lambda of: False) == []
+
+
+def test_a_value_that_cannot_be_told_is_not_quoted() -> None:
+    with pytest.raises(WireError, match=r"a value of public\.lines\.id cannot be told as int64") as caught:
+        rows_of(message(1, insert(LINES, b"s3cret")), row_type(LINES))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_small_batches_are_gathered_in_their_order() -> None:
+    schema = to_arrow_schema(change_schema(StringType()), timezone="UTC")
+    rows = ChangeRows(schema, lambda schema, name: True)
+    made = [rows.batch(message(number, insert(LINES, b"%d" % number)), lambda _: True) for number in range(1, 6)]
+    batches = list(gathered((batch, 3 << 20) for batch in made if batch is not None))
+    assert [batch.column("sequence").to_pylist() for batch in batches] == [[1, 2, 3], [4, 5]]
