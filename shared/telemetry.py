@@ -78,6 +78,12 @@ def set_up(settings: LogSettings) -> None:
     logging.captureWarnings(True)
 
 
+def set_up_task() -> None:
+    """In the processes of Spark's tasks, which do not know the driver's settings. What they write to standard error is a line of
+    the driver's log (``shared.spark.session``) with a local master, and of the executor's on a cluster."""
+    set_up(LogSettings("INFO", "text"))
+
+
 def _without_py4j(record: logging.LogRecord) -> bool:
     """py4j logs on the root logger, with a traceback, what it also raises or mends: that is for debugging."""
     return "py4j" not in record.pathname or logging.getLogger().level <= logging.DEBUG

@@ -16,9 +16,11 @@ from pyspark import daemon
 
 import pgsluice.worker.batches.source
 import pgsluice.worker.batches.task  # noqa: F401
+from pgsluice.shared import telemetry
 from pgsluice.worker.sinks.sink_registry import preload_sinks
 
 if __name__ == "__main__":
+    telemetry.set_up_task()
     preload_sinks()
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.

@@ -12,7 +12,6 @@ to a window.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import orjson
 from nats.aio.client import Client
 
 from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.stream_error import (
     CLIENT_ERRORS,
     FULL_STREAM_REMINDER_S,
@@ -41,7 +41,7 @@ from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE
 WINDOW_MESSAGES = 4
 ACK_TIMEOUT_S = 5.0
 
-_log = logging.getLogger(__name__)
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class RangePublisher:
         except CLIENT_ERRORS as error:
             if self._client.is_closed:
                 raise TransientError("the connection to NATS is closed", "it is made again") from None
-            _log.warning("JetStream did not acknowledge rows (%s); looking what it holds", type(error).__name__)
+            log.warning("JetStream did not acknowledge rows; looking what it holds", reason=type(error).__name__)
             return None
         content: dict[str, Any] = orjson.loads(answer.data)
         return content
@@ -161,7 +161,7 @@ class RangePublisher:
             except TransientError as error:
                 if self._client.is_closed:
                     raise
-                _log.warning("waiting for the broker: %s", error)
+                log.warning("waiting for the broker", reason=str(error))
             await asyncio.sleep(backoff.next_pause_s())
 
     async def _look(self) -> Stored:
@@ -175,9 +175,10 @@ class RangePublisher:
         now = time.monotonic()
         if now - self._full_logged_at >= FULL_STREAM_REMINDER_S:
             self._full_logged_at = now
-            _log.warning(
-                "stream %s takes no rows now (%s), waiting%s",
-                self._stream.name,
-                error.get("description"),
-                ": start the workers or raise stream-max-bytes" if error.get("err_code") in STREAM_FULL else "",
+            is_full = error.get("err_code") in STREAM_FULL
+            log.warning(
+                "the stream takes no rows now, waiting",
+                stream=self._stream.name,
+                reason=error.get("description"),
+                **({"remedy": "start the workers or raise stream-max-bytes"} if is_full else {}),
             )

@@ -10,8 +10,10 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 import pgsluice.replicator.snapshot.copy_task  # noqa: F401
+from pgsluice.shared import telemetry
 
 if __name__ == "__main__":
+    telemetry.set_up_task()
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

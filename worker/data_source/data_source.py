@@ -48,7 +48,7 @@ IDLE_PAUSE_S = 0.02
 PATIENCE_S = 60.0  # with a broker that does not answer any more; a query that ends is noticed
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)  # not the project's own: the session is the user's, and so is what becomes of its log
 
 Offset = dict[str, Any]
 

@@ -318,6 +318,9 @@ def test_a_copy_waits_for_room_in_the_stream_and_stops_when_told(copied: CopiedG
         process.wait_for_log("takes no rows now", COPY_DEADLINE_S)
         process.terminate()
         assert process.wait(30) == 0
+        said = [line for line in process.log().splitlines() if "takes no rows now" in line]
+        assert f"stream={GroupNames(copied.name).snapshot_stream}" in said[0], "what a task says has its fields"
+        assert "start the workers or raise stream-max-bytes" in said[0]
     assert copied.run("--copy", stream_max_bytes="1GiB")[0] == 0
     assert copied.copied("t") == copied.rows("t")
 
