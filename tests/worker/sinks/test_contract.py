@@ -19,7 +19,7 @@ from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.contract import RejectingSinkContract, SinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
 from tests.worker.sinks.tried_batches import followed_accounts
@@ -95,8 +95,12 @@ class PostgresDestination:
     def accounts(self) -> dict[int, str]:
         return dict(self._database.execute("SELECT id, note FROM public.accounts"))
 
+    def refuse(self, *events: int) -> None:
+        for event in events:
+            self._database.execute(f"ALTER TABLE public.events ADD CHECK (id <> {event})")
 
-class TestPostgres(SinkContract):
+
+class TestPostgres(RejectingSinkContract):
     kind = "postgres"
 
     @pytest.fixture

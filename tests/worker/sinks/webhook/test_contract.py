@@ -9,9 +9,9 @@ import pytest
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers import NatsServer
-from tests.servers.http_server import HttpServer
+from tests.servers.http_server import Answer, HttpServer, Received
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.contract import RejectingSinkContract
 from tests.worker.sinks.test_contract import counting_events
 from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.webhook.sinks import new_sink
@@ -35,9 +35,15 @@ class WebhookDestination:
     def accounts(self) -> dict[int, str]:
         return followed_accounts(self._receiver.objects())
 
+    def refuse(self, *events: int) -> None:
+        def answer(request: Received) -> Answer:
+            return Answer(400 if any(line["after"]["id"] in events for line in request.objects) else 200)
+
+        self._receiver.answer = answer
+
 
 @pytest.mark.parametrize("form", ["array", "lines", "single"])
-class TestWebhook(SinkContract):
+class TestWebhook(RejectingSinkContract):
     kind = "webhook"
 
     @pytest.fixture
