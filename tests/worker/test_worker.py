@@ -1,7 +1,4 @@
-"""A worker that is asked to stop ends well in whatever state it is: with real Spark, a real broker and a small sink.
-
-Waiting for executors of a cluster is shown in ``tests/end_to_end/test_no_executors.py``.
-"""
+"""A worker that is asked to stop ends well in whatever state it is: with real Spark, a real broker and a small sink."""
 
 from __future__ import annotations
 
@@ -175,6 +172,19 @@ def test_a_worker_stops_between_batches(stage: Stage) -> None:
     stage.wait_for_log("reading")
     wait_until(lambda: ids_in(stage.path) == [1, 2, 3], deadline_s=LONGEST_S, what="the batch")
     stage.stop()
+    assert not stage.is_leased
+
+
+def test_a_worker_stops_while_a_batch_waits_for_executors(stage: Stage) -> None:
+    """Of a cluster that has no cores for us."""
+    stage.publish(3)
+    cluster = {"spark.master": "local-cluster[0,1,512]", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    secret = {"spark.authenticate": "true", "spark.authenticate.secret": "shared", "spark.network.crypto.enabled": "true"}
+    stage.settings = replace(stage.settings, spark=cluster | secret)
+    stage.start(lambda settings: Sqlite(settings, stage.path))
+    stage.wait_for_log("waiting for Spark executors")
+    stage.stop()
+    assert ids_in(stage.path) == []
     assert not stage.is_leased
 
 

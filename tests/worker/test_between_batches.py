@@ -1,0 +1,206 @@
+"""The duties of a worker while no batch is in hand: with a real broker, a small sink, and a query that is told what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pgsluice.rules.transformation import UNTRANSFORMED
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
+from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientError
+from pgsluice.shared.spark.session import Spark
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker import group_streams
+from pgsluice.worker.batches.ownership import OwnershipLedger
+from pgsluice.worker.between_batches import BetweenBatches
+from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
+from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.positions.missed_changes import MissedChangesLog
+from pgsluice.worker.positions.report import BatchLog, ProgressReport
+from pgsluice.worker.positions.target import CopyEnd, DrainTarget
+from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.stopping import Stopping, StopRequested
+from tests.servers import NatsServer
+from tests.worker.published_stream import publish_inserts, settings_for
+from tests.worker.sinks.sqlite_sink import SqliteSink
+
+COPIED = Applied(0, 0, 0, "", snapshot_sequence=7)
+"""Where the copy of these tests ends."""
+
+
+class TickingSink(SqliteSink):
+    """Counts what it is asked for. ``finish_copy`` raises the ``failures``, one at each call."""
+
+    def __init__(self, settings: object, path: Path) -> None:
+        super().__init__(settings, {"path": str(path)})  # type: ignore[arg-type]
+        self.finished = self.ticks = 0
+        self.failures: list[PgsluiceError] = []
+
+    def finish_copy(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.finished += 1
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
+@dataclass
+class Query:
+    """Ends after as many turns as there are in ``turns``; each says whether batches leave room for something between them."""
+
+    turns: list[bool]
+    applied: Applied = COPIED
+    has_room: bool = True
+
+    def ended(self, timeout_s: float) -> bool:
+        if not self.turns:
+            self.has_room = True
+            return True
+        self.has_room = self.turns.pop(0)
+        return False
+
+    def between_batches(self, work: Callable[[], None], timeout_s: float) -> bool:
+        if self.has_room:
+            work()
+        return self.has_room
+
+    def stop(self) -> None: ...
+
+
+class Harness:
+    """A worker of one test, without the steps of its start; its query is a ``Query``."""
+
+    def __init__(self, spark: Spark, nats: NatsServer, group: str, path: Path) -> None:
+        names = GroupNames(group)
+        self.loop = EventLoopThread("test-duties")
+        settings = settings_for(nats.settings(), group)
+        self.client = self.loop.run(connect(settings.nats, "test"))
+        self.loop.run(publish_inserts(self.client, group, 1))
+        self.bucket = StateBucket(self.client, names)
+        self.sink = TickingSink(settings, path)
+        streams = GroupStreams(self.loop, self.client, names)
+        registry = DeadLetterRegistry(self.loop, self.client, names, "w", 10)
+        self.worker = RunningWorker(
+            settings=settings,
+            loop=self.loop,
+            spark=spark,
+            sink=self.sink,
+            streams=streams,
+            start=streams.find_start(self.sink.open()),
+            target=None,
+            transformation=UNTRANSFORMED,
+            ownership=OwnershipLedger(self.bucket),
+            registry=registry,
+            replay=Replay(registry, UNTRANSFORMED, lambda: self.sink),
+            copy_end=CopyEnd(self.bucket),
+            report=ProgressReport(self.bucket, "w", COPIED),
+            missed_log=MissedChangesLog(self.sink, UNTRANSFORMED),
+            batch_log=BatchLog(),
+        )
+
+    def end_copy(self) -> None:
+        """As the replicator does when all ranges are in the stream."""
+        finished = SnapshotRecord("first", "0/1", CopyState.FINISHED, CopyMode.COPY, "2026-01-31", "", 7, "1", "shop", "")
+        self.loop.run(Ledger(self.bucket).store_snapshot(finished))
+
+    def follow(self, query: Query, *, drains: bool = False) -> None:
+        """Until the query ends. Only one that drains may end by itself."""
+        worker = replace(self.worker, target=DrainTarget(7, 0) if drains else None)
+        between = BetweenBatches(worker, query)  # type: ignore[arg-type]
+        if drains:
+            between.follow(Stopping())
+            return
+        with pytest.raises(TransientError, match="the streaming query ended by itself"):
+            between.follow(Stopping())
+
+    def close(self) -> None:
+        self.sink.close()
+        self.loop.run(disconnect(self.client))
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_environment: None) -> Iterator[Spark]:
+    """A worker looks for executors between its batches."""
+    process = Spark("test", {"spark.master": "local[1]", "spark.driver.memory": "512m"}, "pyspark.daemon")
+    process.start()
+    yield process
+    process.expect_end()
+    process.close()
+
+
+@pytest.fixture
+def harness(spark: Spark, nats_server: NatsServer, group: str, tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(spark, nats_server, group, tmp_path / "changes.db")
+    yield made
+    made.close()
+
+
+def test_a_copy_that_has_ended_is_finished_once(harness: Harness) -> None:
+    harness.follow(Query([True, True]))
+    assert harness.sink.finished == 0, "it has not ended"
+    harness.end_copy()
+    harness.follow(Query([True], applied=replace(COPIED, snapshot_sequence=6)))
+    assert harness.sink.finished == 0, "it is not applied"
+    harness.follow(Query([True, True, True]))
+    assert harness.sink.finished == 1
+
+
+def test_a_copy_whose_batches_leave_no_room_is_finished_at_a_later_turn(harness: Harness) -> None:
+    harness.end_copy()
+    harness.follow(Query([False, False]))
+    assert harness.sink.finished == 0
+    harness.follow(Query([False, True, True]))
+    assert harness.sink.finished == 1
+
+
+def test_a_copy_that_ends_with_the_query_is_finished_after_it(harness: Harness) -> None:
+    harness.end_copy()
+    harness.follow(Query([]), drains=True)
+    assert harness.sink.finished == 1
+    assert harness.sink.ticks == 0, "what has no last turn"
+
+
+def test_a_duty_that_fails_for_now_is_done_at_its_next_turn_and_keeps_no_other_from_its_own(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.end_copy()
+    harness.sink.failures = [TransientError("the target is away", "wait"), TransientError("the target is away", "wait")]
+    harness.follow(Query([True, True, True]))
+    assert harness.sink.finished == 1
+    assert harness.sink.ticks == 3
+    said = [each for each in caplog.records if each.getMessage() == "what comes between batches could not be done, trying again"]
+    assert len(said) == 1, "the same failure is news once"
+
+
+def test_a_stream_that_lost_what_is_applied_ends_the_worker(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_streams, "CHECK_INTERVAL_S", 0.0)
+    ahead = replace(COPIED, sequence=9, commit_lsn=900, stream_created=harness.worker.streams.created())
+    with pytest.raises(StreamBehindError):
+        BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(Stopping())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("turns", [[], [True]])
+def test_a_stop_is_obeyed_before_the_first_turn_and_after_each(harness: Harness, turns: list[bool]) -> None:
+    stopping = Stopping()
+    tick = harness.sink.tick
+
+    def tick_and_stop() -> None:
+        tick()
+        stopping.request()
+
+    harness.sink.tick = tick_and_stop  # type: ignore[method-assign]
+    if not turns:
+        stopping.request()
+    with pytest.raises(StopRequested):
+        BetweenBatches(harness.worker, Query([*turns, *turns])).follow(stopping)  # type: ignore[arg-type]
+    assert harness.sink.ticks == len(turns)
