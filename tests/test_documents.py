@@ -61,11 +61,20 @@ def test_the_page_of_options_has_the_option_with_its_help_and_its_default(genera
     (row,) = [line for line in generator.options_page().splitlines() if line.startswith(f"| `{option.name}`{{")]
     assert option.help.replace("|", "\\|") in row
     assert not option.default or f"`{option.default}`" in row
+    assert not option.example or f"`{option.example}`".replace("|", "\\|") in row
+    assert option.allowed.replace("|", "\\|") in row
 
 
 def test_the_page_of_options_names_every_command_that_reads_one(generator: ModuleType) -> None:
     page = generator.options_page()
     assert set(settings_by_command()) <= set(re.findall(r"`([^`]+)`", page))
+
+
+def test_what_every_worker_reads_is_not_said_of_each_sink_again(generator: ModuleType) -> None:
+    readers = generator.readers_of_options()
+    assert "worker" in readers["nats-url"]
+    assert [command for command in readers["nats-url"] if command.startswith("worker ")] == []
+    assert readers["target-sync-schema"] == ("worker postgres",)
 
 
 def commands(group: click.Group, path: str) -> list[str]:
@@ -93,7 +102,13 @@ def test_the_page_of_messages_has_the_specification_of_each_stream(generator: Mo
     page = generator.wire_page()
     for header in ("Pgsluice-Anchor", "Pgsluice-Range-End", "Pgsluice-Dead-Letter"):
         assert header in page
-    assert "`pgsluice_orders_changes`" in page
+    objects = re.findall(r"^\| .* \| `(.*)` \|$", page, re.MULTILINE)
+    assert objects == ["pgsluice_orders_changes", "pgsluice_orders_snapshot", "pgsluice_orders_dead", "pgsluice_orders"]
+
+
+def test_docstrings_stand_on_pages_as_they_read_without_their_marks(generator: ModuleType) -> None:
+    for page in (generator.api_page(), generator.wire_page()):
+        assert "``" not in page.replace("```", "")
 
 
 def test_the_site_is_built_and_has_every_page(site: Path) -> None:
@@ -112,6 +127,20 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         assert "url(" not in sheet.read_text()
         assert "@import" not in sheet.read_text()
+
+
+def test_wide_tables_scroll_by_themselves(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        html = page.read_text()
+        assert html.count("<table>") == html.count('<div class="table"><table>') == html.count("</table></div>"), page
+    assert "<table>" in (site / "reference" / "options.html").read_text()
+
+
+def test_code_has_colours_on_light_and_on_dark(site: Path) -> None:
+    light, _, dark = (site / "code.css").read_text().partition("@media (prefers-color-scheme: dark)")
+    assert ".highlight .k " in light
+    assert ".highlight .k " in dark
+    assert re.findall(r"background(?:-color)?: #", light + dark) == [], "that is the template's"
 
 
 @each_document
