@@ -85,7 +85,7 @@ class TargetTables(Mapping[Table, TargetTable]):
             if not self._sync_schema:
                 raise TerminalError(
                     f"table '{table.qualified_name}' does not exist at the target",
-                    "create it, or set sync-schema: true to have it created",
+                    "create it, or set target-sync-schema: true to have it created",
                 )
             entry = self._create(connection, table, copied=copied)
         target = target_table(table, entry, place, known_columns(table, entry.oid, known))

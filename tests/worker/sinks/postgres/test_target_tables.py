@@ -66,7 +66,7 @@ def test_a_table_that_is_only_truncated_is_made(target: Target) -> None:
 
 def test_a_missing_table_is_an_error_when_schemas_are_not_synchronised(target: Target) -> None:
     target.settings = replace(target.settings, sync_schema=False)
-    with pytest.raises(TerminalError, match=r"'public\.orders' does not exist at the target.*sync-schema"):
+    with pytest.raises(TerminalError, match=r"'public\.orders' does not exist at the target.*set target-sync-schema: true"):
         target.apply(insert(ORDERS, b"1", b"a"))
 
 
