@@ -21,8 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
+from pgsluice.replicator.source.copy_data import CHANGE_HEAD, FRAME_OFFSET, FrameLengths
 from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, WireError
 from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.decoder import BEGIN as BEGIN_FIELDS
+from pgsluice.shared.pgoutput.decoder import COMMIT as COMMIT_FIELDS
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
 from pgsluice.shared.pgoutput.messages import Truncate
 from pgsluice.shared.wire.message import Descriptor, encode_body, frame_length
@@ -36,6 +39,12 @@ ROW_KINDS = frozenset(b"IUD")
 BEGIN, COMMIT, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCORTY"
 
 _OID = Struct(">I")
+_ROW_HEAD_BYTES = 5
+_COMMIT_LENGTH, _BEGIN_LENGTH = _OID.pack(COMMIT_FIELDS.size), _OID.pack(BEGIN_FIELDS.size)
+_COMMIT_AND_BEGIN_BYTES = 2 * FRAME_OFFSET + COMMIT_FIELDS.size + BEGIN_FIELDS.size
+_COMMIT_AND_BEGIN_SIZE = 2 * _OID.size + COMMIT_FIELDS.size + BEGIN_FIELDS.size  # in the message
+_COMMIT_BEGIN_CHANGE = Struct(">Q22x BxQQ8x Q22x BQ12x Q22x5s")
+"""Three messages, one after the other: head, kind, LSNs of a Commit; head, kind, LSN of a Begin; a ``CHANGE_HEAD``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,7 @@ class Assembler:
 
     def __init__(self, published: Published, cut_bytes: int = CUT_BYTES) -> None:
         self._published = published
+        self._frame_lengths = FrameLengths()
         self._is_due = published.is_due
         self._cut_bytes = cut_bytes
         self._commit_cut_bytes = min(COMMIT_CUT_BYTES, cut_bytes)
@@ -96,11 +106,13 @@ class Assembler:
         self._is_continued = False  # an earlier message holds a part of the open transaction
 
         self._parts: list[bytes] = []  # of the open message: lengths and frames in turn
+        self._row_heads: set[bytes] = set()  # kind and relation of the row changes in it
         self._truncated: set[bytes] = set()
         self._size = 0
         self._changes = 0
         self._holds_open_transaction = False
-        self._first = self._last_committed = Position(LSN(0), 0)
+        self._first = Position(LSN(0), 0)
+        self._last_committed = LSN(0), 0
 
     @property
     def flushed(self) -> LSN:
@@ -120,7 +132,10 @@ class Assembler:
         """Takes any frame but a Relation. Raises WireError on one that cannot come in this place."""
         kind = frame[0]
         if kind in ROW_KINDS:
-            return self._add_change(frame)
+            message = self._add_change(frame)
+            if self._holds_open_transaction:
+                self._row_heads.add(frame[:_ROW_HEAD_BYTES])
+            return message
         if kind == BEGIN:
             self._begin_transaction(frame)
         elif kind == COMMIT:
@@ -139,6 +154,74 @@ class Assembler:
         else:
             raise WireError(f"the server sent a message of kind {chr(kind)!r}, which was not asked for")
         return None
+
+    def add_run(self, data: bytes, start: int, until: LSN | None = None) -> int:
+        """Takes the messages in ``data`` (``copy_data``) from ``start`` on that are whole, as long as they go on the open
+        transaction with row changes like those before, or end it and begin one, before ``until``, that has such a change; and
+        as long as none cuts the open message. Returns where the first other one begins; what that brings, ``add`` takes."""
+        position = start
+        while self._holds_open_transaction and self._size < self._cut_bytes:
+            # A change is shorter in the message than here, so none that ends before this place finds the message full.
+            position = self._add_rows(data, position, position + self._cut_bytes - self._size)
+            if not self._add_commit_and_begin(data, position, until):
+                break
+            position += _COMMIT_AND_BEGIN_BYTES
+        return position
+
+    def _add_rows(self, data: bytes, start: int, before: int) -> int:
+        lengths, row_heads, parts, unpack = self._frame_lengths, self._row_heads, self._parts, CHANGE_HEAD.unpack_from
+        append, position, parts_before = parts.append, start, len(parts)
+        limit = min(len(data), before)
+        last = limit - CHANGE_HEAD.size
+        while position <= last:
+            message_head, row_head = unpack(data, position)
+            length, frame_length = lengths[message_head]
+            end = position + length
+            if end > limit or row_head not in row_heads:
+                break
+            append(frame_length)
+            append(data[position + FRAME_OFFSET : end])
+            position = end
+        changes = (len(parts) - parts_before) // 2
+        self._ordinal += changes
+        self._changes += changes
+        self._size += position - start - changes * (FRAME_OFFSET - _OID.size)
+        return position
+
+    def _add_commit_and_begin(self, data: bytes, start: int, until: LSN | None) -> bool:
+        """Takes the Commit and the Begin at ``start`` when a change like those before comes after them; else nothing. Small
+        transactions are made of this."""
+        if len(data) - start < _COMMIT_BEGIN_CHANGE.size:
+            return False
+        commit, commit_kind, commit_lsn, end_lsn, begin, begin_kind, next_lsn, change, row_head = (
+            _COMMIT_BEGIN_CHANGE.unpack_from(data, start)
+        )
+        lengths, size = self._frame_lengths, self._size + _COMMIT_AND_BEGIN_SIZE
+        if (
+            row_head not in self._row_heads
+            or lengths[commit][1] != _COMMIT_LENGTH
+            or lengths[begin][1] != _BEGIN_LENGTH
+            or not lengths[change][1]
+            or commit_kind != COMMIT
+            or begin_kind != BEGIN
+            or commit_lsn != self._commit_lsn
+            or next_lsn <= commit_lsn
+            or (until is not None and next_lsn >= until)
+            or size >= self._commit_cut_bytes
+        ):
+            return False
+        assert self._begin is not None
+        self._last_committed = commit_lsn, self._ordinal
+        self._flushed = max(self._flushed, end_lsn)
+        frame = start + FRAME_OFFSET
+        self._parts += (_COMMIT_LENGTH, data[frame : frame + COMMIT_FIELDS.size], _BEGIN_LENGTH)
+        frame += COMMIT_FIELDS.size + FRAME_OFFSET
+        self._last_begin, self._begin = self._begin, data[frame : frame + BEGIN_FIELDS.size]
+        self._parts.append(self._begin)
+        self._size = size
+        self._commit_lsn, self._ordinal, self._origin = next_lsn, 0, b""
+        self._skip_through, self._is_continued = 0, False
+        return True
 
     def add_relation(self, frame: bytes, table: Table) -> Message | None:
         """Takes a Relation frame and what the catalog says of that table."""
@@ -244,7 +327,7 @@ class Assembler:
         self._append(frame)
         self._last_begin = begin
         self._holds_open_transaction = False
-        self._last_committed = Position(self._commit_lsn, self._ordinal)
+        self._last_committed = self._commit_lsn, self._ordinal
         return self._cut() if self._size >= self._commit_cut_bytes else None
 
     def _cut(self) -> Message | None:
@@ -254,7 +337,7 @@ class Assembler:
         xid, committed_at = begin_transaction(self._last_begin if settled or self._begin is None else self._begin)
         message = Message(
             first=self._first,
-            last=self._last_committed if settled else Position(self._commit_lsn, self._ordinal),
+            last=Position(*self._last_committed) if settled else Position(self._commit_lsn, self._ordinal),
             flushed=self._flushed,
             settled=settled,
             changes=self._changes,
@@ -265,14 +348,13 @@ class Assembler:
         self._is_continued = not settled
         self._holds_open_transaction = False
         self._parts = []
+        self._row_heads = set()
         self._truncated = set()
         self._size = self._changes = 0
         return message
 
     def _body(self) -> bytes:
-        """The relation's oid follows the kind in every I, U and D. In other frames the same four bytes are something else, at
-        worst the oid of a relation that is not in use, which does no harm."""
-        used = {frame[1:5] for frame in self._parts[1::2]} | self._truncated
+        used = {head[1:] for head in self._row_heads} | self._truncated
         oids = frozenset(used & self._relations.keys())
         if (head := self._heads.get(oids)) is None:
             head = self._heads[oids] = self._encode_head(sorted(oids))

@@ -1,7 +1,8 @@
 """The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates beside it.
 
-Per change it does one ``read``, one test of a byte and one ``add``. It never stops for anything but the publisher's full
-window, and then the server waits for us in TCP while ``Feedback`` keeps the connection alive.
+What arrives goes to the assembler in pieces, which takes runs of changes out of them; the loop looks at what else is there. It
+never stops for anything but the publisher's full window, and then the server waits for us in TCP while ``Feedback`` keeps the
+connection alive.
 
 A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
 the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
@@ -20,8 +21,18 @@ from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
 from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.source.catalog import describe_relation
+from pgsluice.replicator.source.copy_both import end_error
+from pgsluice.replicator.source.copy_data import (
+    COPY_DATA,
+    FRAME_OFFSET,
+    KIND_OFFSET,
+    PASSED_OVER,
+    XLOG_DATA,
+    Keepalive,
+    message_end,
+)
 from pgsluice.replicator.source.source import Source
-from pgsluice.replicator.source.walsender import XLOG_DATA, XLOG_DATA_HEADER_BYTES, Keepalive, WalSender
+from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.pgoutput import decode_message
@@ -29,7 +40,7 @@ from pgsluice.shared.pgoutput.decoder import begin_lsn
 from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.wire.position import LSN
 
-CONSUMES_PER_TURN = 16  # of libpq's buffer (16 KiB), then the event loop's other tasks have a turn
+BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
 NAP_S = 0.008
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
@@ -63,8 +74,8 @@ class Receiver:
         self._counts = counts
         self._until = until
         self._stopped = False
-        self._consumes = 0
-        self._consumes_at_wait = 0
+        self._received_bytes = 0
+        self._received_at_wait = 0
         self._is_busy = False
         self._are_changes_small = False
         self._published_at = 0.0
@@ -91,38 +102,54 @@ class Receiver:
     async def run(self) -> None:
         """Returns after ``stop`` or at ``until``; everything complete is handed to the publisher then. Raises when the stream
         ends or breaks."""
-        read, add = self._walsender.read, self._assembler.add
+        stream = self._walsender.stream
+        received_at_turn = 0
         while not self._stopped:
-            size, data = read(1)
-            if size == 0:
-                self._walsender.consume()
-                size, data = read(1)
-                if size == 0:
-                    await self._wait()
-                    continue
-                self._consumes += 1
-                if self._consumes % CONSUMES_PER_TURN == 0:
-                    await asyncio.sleep(0)
-            if size < 0:
-                raise self._walsender.end_error()
-            if data[0] == XLOG_DATA:
-                frame = bytes(data[XLOG_DATA_HEADER_BYTES:])
-                if frame[0] == RELATION:
+            data = stream.receive()
+            if data is None:
+                await self._wait()
+                continue
+            self._received_bytes += len(data)
+            if self._received_bytes - received_at_turn >= BYTES_PER_TURN:
+                received_at_turn = self._received_bytes
+                await asyncio.sleep(0)
+            taken = await self._take(data)
+            if taken < len(data) and not self._stopped:
+                stream.keep(data[taken:])
+        await self._publish_drained()
+
+    async def _take(self, data: bytes) -> int:
+        """Takes the messages that are whole; returns where the first one begins that is not, or at which to stop."""
+        add_run, add, position = self._assembler.add_run, self._assembler.add, 0
+        while not self._stopped:
+            position = add_run(data, position, self._until)
+            end = message_end(data, position)
+            if end < 0:
+                break
+            if data[position] != COPY_DATA:
+                if data[position] not in PASSED_OVER:
+                    raise end_error(data[position:end])
+            elif end > position + FRAME_OFFSET and data[position + KIND_OFFSET] == XLOG_DATA:
+                frame = data[position + FRAME_OFFSET : end]
+                kind = frame[0]
+                if kind == RELATION:
                     message = await self._add_relation(frame)
-                elif frame[0] == BEGIN and self._is_end(frame):
+                elif kind == BEGIN and self._is_end(frame):
+                    self._stopped = True
                     break
                 else:
                     message = add(frame)
                 if message is not None:
                     await self._publish(message)
             else:
-                await self._receive_keepalive(Keepalive.decode(data))
-        await self._publish_drained()
+                await self._receive_keepalive(Keepalive.decode(data[position + KIND_OFFSET : end]))
+            position = end
+        return position
 
     async def _wait(self) -> None:
         """Returns when there may be something to read."""
-        naps = self._is_busy and self._are_changes_small and self._consumes != self._consumes_at_wait
-        self._consumes_at_wait = self._consumes
+        naps = self._is_busy and self._are_changes_small and self._received_bytes != self._received_at_wait
+        self._received_at_wait = self._received_bytes
         if not naps or time.monotonic() - self._published_at > MESSAGE_AGE_S:
             await self._publish_drained()
         if self._stopped:

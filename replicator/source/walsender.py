@@ -1,37 +1,29 @@
-"""The replication connection: one walsender, read by hand through libpq.
+"""The replication connection: one walsender, commanded through libpq, then streaming (``copy_both``).
 
-psycopg has no replication API, but its ``pq`` layer shows libpq's: after START_REPLICATION the connection is in COPY BOTH mode
-(manual: "Streaming Replication Protocol"); ``get_copy_data`` gives the server's messages, ``put_copy_data`` takes ours. The
-socket is non-blocking and waited for with the event loop's reader and writer callbacks, never with psycopg's own wait
-functions: those cancel the server's query when they are cancelled.
+psycopg has no replication API, but its ``pq`` layer shows libpq's. The socket is non-blocking and waited for with the event
+loop's reader and writer callbacks, never with psycopg's own wait functions: those cancel the server's query when they are
+cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from struct import Struct
 from typing import Self
 
 import psycopg
 from psycopg import pq, sql
 
-from pgsluice.replicator.source.connection import TOO_LARGE, Connection, connect, is_too_large, server_said
+from pgsluice.replicator.source.connection import Connection, connect
+from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth
+from pgsluice.replicator.source.copy_data import encode_status
+from pgsluice.replicator.source.stream_end import broken, ended, result_error
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, POSTGRES_EPOCH, format_lsn, parse_lsn
-
-XLOG_DATA = ord("w")
-XLOG_DATA_HEADER_BYTES = 25  # kind, WAL start, WAL end, server clock
-
-_KEEPALIVE = Struct(">xQqB")
-_STATUS = Struct(">cQQQqB")
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
 _NEAR_S = 0.001
@@ -48,19 +40,6 @@ class SystemIdentity:
     wal_end: LSN
 
 
-@dataclass(frozen=True, slots=True)
-class Keepalive:
-    """``wal_end``: everything the publication has below it was sent before."""
-
-    wal_end: LSN
-    reply_requested: bool
-
-    @classmethod
-    def decode(cls, message: memoryview) -> Keepalive:
-        wal_end, _, reply_requested = _KEEPALIVE.unpack(message)
-        return cls(LSN(wal_end), bool(reply_requested))
-
-
 class WalSender:
     """One replication connection. Nothing but its methods may touch it, and no two of them wait at the same time."""
 
@@ -68,8 +47,8 @@ class WalSender:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._waiting: asyncio.Future[None] | None = None
-        self.read: Callable[[int], tuple[int, memoryview]] = self._pgconn.get_copy_data
-        """libpq's PQgetCopyData: ``read(1)`` gives (length, message), (0, …) when nothing is buffered, (-1, …) at the end."""
+        self.stream: CopyBoth
+        """What ``start`` began."""
 
     @classmethod
     async def connect(cls, settings: PostgresSettings) -> Self:
@@ -116,7 +95,22 @@ class WalSender:
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
         origins = "" if origin == ANY_ORIGIN else ", origin 'none'"
         options = f"(proto_version '1', publication_names {publications}{origins})"
-        await self._command(f"START_REPLICATION SLOT {name} LOGICAL {format_lsn(lsn)} {options}")
+        command = f"START_REPLICATION SLOT {name} LOGICAL {format_lsn(lsn)} {options}"
+        if await self._is_encrypted():
+            await self._command(command)
+            self.stream = LibpqCopyBoth(self._pgconn)
+        else:
+            self.stream = stream = PlainCopyBoth(self._pgconn)
+            stream.start(command)
+            while not stream.started():
+                await self.wait_readable()
+
+    async def _is_encrypted(self) -> bool:
+        """Whether bytes pass libpq's own layers; of GSSAPI's only the server tells."""
+        if self._pgconn.ssl_in_use:
+            return True
+        result = await self._command("SELECT encrypted FROM pg_stat_gssapi WHERE pid = pg_backend_pid()")
+        return result.ntuples != 1 or result.get_value(0, 0) != b"f"
 
     async def wait_readable(self) -> None:
         """Returns when the socket has something to read, the end of the connection included, or after ``wake``."""
@@ -127,47 +121,27 @@ class WalSender:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def consume(self) -> None:
-        """Moves what the socket holds (up to libpq's buffer) to where ``read`` finds it; never blocks."""
-        try:
-            self._pgconn.consume_input()
-        except psycopg.Error as error:
-            raise TransientError(f"the replication connection broke ({_one_line(str(error))})", "it is tried again") from None
-
     def send_status(self, received: LSN, confirmed: LSN, *, reply: bool) -> None:
-        """Tells the server what we have received and what it may forget; ``reply`` asks for a keepalive in return.
-
-        Never blocks: what the socket does not take is sent by a later call or by ``consume``.
-        """
-        now = int((time.time() - _EPOCH_S) * 1e6)
-        try:
-            self._pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, reply))
-            self._pgconn.flush()
-        except psycopg.Error as error:
-            raise TransientError(f"the replication connection broke ({_one_line(str(error))})", "it is tried again") from None
-
-    def end_error(self) -> PgsluiceError:
-        """Why the server ended the stream, after ``read`` returned a negative length."""
-        try:
-            result = self._pgconn.get_result()
-        except psycopg.Error as error:
-            return TransientError(f"the replication connection broke ({_one_line(str(error))})", "it is tried again")
-        if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
-            return TransientError("the server ended the replication stream", "it is tried again when the server is back")
-        return stream_error(result)
+        """Tells the server what we have received and what it may forget; ``reply`` asks for a keepalive in return."""
+        self.stream.send(encode_status(received, confirmed, int((time.time() - _EPOCH_S) * 1e6), reply=reply))
 
     async def _command(self, command: str) -> pq.abc.PGresult:
         """Sends ``command`` and gives its result (the first, for one that starts a stream)."""
         pgconn = self._pgconn
-        pgconn.send_query(command.encode())
-        while pgconn.flush():
-            await self._wait_socket(readable=False)
-        while pgconn.is_busy():
-            await self.wait_readable()
-            self.consume()
-        result = pgconn.get_result()
-        if result is None or result.status == pq.ExecStatus.FATAL_ERROR:
-            raise self.end_error() if result is None else stream_error(result)
+        try:
+            pgconn.send_query(command.encode())
+            while pgconn.flush():
+                await self._wait_socket(readable=False)
+            while pgconn.is_busy():
+                await self.wait_readable()
+                pgconn.consume_input()
+            result = pgconn.get_result()
+        except psycopg.Error as error:
+            raise broken(error) from None
+        if result is None:
+            raise ended()
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise result_error(result)
         while result.status != pq.ExecStatus.COPY_BOTH and pgconn.get_result() is not None:
             pass
         return result
@@ -181,49 +155,3 @@ class WalSender:
             await self._waiting
         finally:
             remove(descriptor)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _place(result: pq.abc.PGresult) -> str:
-    """Where the server was in the WAL. Nothing else of its context is shown."""
-    context = (result.error_field(pq.DiagnosticField.CONTEXT) or b"").decode("utf-8", "replace")
-    found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", context)
-    return f" at {found[1]}" if found else ""
-
-
-def stream_error(result: pq.abc.PGresult) -> PgsluiceError:
-    """What the operator reads when the walsender fails. The server's detail is left out: it can hold row values. Where the server
-    does not speak English, the catalog says at the next attempt that the slot is lost (``slot``)."""
-    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
-    function = result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b""
-    fact = f"replication failed{server_said(sqlstate, text)}"
-    if is_too_large(sqlstate, text):
-        return TerminalError(
-            f"the source cannot decode a change{_place(result)}{server_said(sqlstate, text)}",
-            f"{TOO_LARGE}; the slot cannot pass this one: run 'pgsluice drop', empty the target and start again with"
-            " --copy-and-stream",
-        )
-    if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
-        return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")
-    if sqlstate.startswith("22"):  # the message may hold a value
-        return TerminalError(
-            f"replication failed: the source cannot send a value of a row (SQLSTATE {sqlstate})",
-            "the source's log names it; it cannot be skipped: run 'pgsluice drop', correct the row or leave its table out of"
-            " 'tables', and start again with an empty target",
-        )
-    match sqlstate:
-        case "42704" if function == b"get_publication_oid":
-            return TerminalError(fact, "the publication was removed while the slot needs it; run 'pgsluice drop' and start again")
-        case "42704":
-            return TerminalError(fact, "the replication slot is gone; run 'pgsluice drop' and start again")
-        case "42501":
-            return TerminalError(fact, "give the role what it lacks, for example ALTER ROLE … REPLICATION")
-        case "55006":
-            return TransientError(fact, "stop the other replicator, or wait until the server notices that it is gone")
-    if not sqlstate or sqlstate[:2] in ("08", "40", "53", "55", "57", "58"):
-        return TransientError(fact, "it is tried again")
-    return TerminalError(fact, "see the server's log")

@@ -17,6 +17,11 @@ def commit(commit_lsn: int) -> bytes:
     return struct.pack(">cBQQq", b"C", 0, commit_lsn, end_lsn(commit_lsn), 0)
 
 
+def begin_lsn(frame: bytes) -> int:
+    (lsn,) = struct.unpack_from(">xQ", frame)
+    return int(lsn)
+
+
 def end_lsn(commit_lsn: int) -> int:
     """These tests' commit records are 8 bytes long."""
     return commit_lsn + 8
@@ -53,3 +58,12 @@ def relation(oid: int = OID, name: bytes = b"t", column: bytes = b"v", type_oid:
 def table(oid: int = OID, name: str = "t", column: str = "v", type_oid: int = 25, not_null: bool = False) -> Table:
     described = Column(column, type_oid, "text", -1, not_null, None, False, "", "")
     return Table(oid, "public", name, ReplicaIdentity.DEFAULT, (described,))
+
+
+def xlog_data(frame: bytes, wal_start: int = 1 << 33) -> bytes:
+    """The whole message that brings ``frame`` (manual: "Streaming Replication Protocol")."""
+    return struct.pack(">cIcQQq", b"d", 29 + len(frame), b"w", wal_start, wal_start, 0) + frame
+
+
+def keepalive(wal_end: int) -> bytes:
+    return struct.pack(">cIcQqB", b"d", 22, b"k", wal_end, 0, 0)

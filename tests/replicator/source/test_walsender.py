@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pgsluice.replicator.source.copy_both import end_error
+from pgsluice.replicator.source.copy_data import COPY_DATA, message_end
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.position import LSN
@@ -17,12 +19,16 @@ async def failure(source: Database) -> PgsluiceError:
     try:
         await walsender.start("failing", "failing", LSN(0))
         while True:
-            size, _ = walsender.read(1)
-            if size < 0:
-                return walsender.end_error()
-            if size == 0:
+            data = walsender.stream.receive()
+            if data is None:
                 await walsender.wait_readable()
-                walsender.consume()
+                continue
+            start = 0
+            while (end := message_end(data, start)) >= 0:
+                if data[start] != COPY_DATA:
+                    return end_error(data[start:end])
+                start = end
+            walsender.stream.keep(data[start:])
     finally:
         await walsender.close()
 

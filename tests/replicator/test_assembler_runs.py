@@ -1,0 +1,134 @@
+"""Changes that are taken off the socket's bytes in runs become the same messages as those that are looked at one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgsluice.replicator.assembler import RELATION, Assembler, Message, Published
+from pgsluice.replicator.source.copy_data import FRAME_OFFSET, KIND_OFFSET, XLOG_DATA, message_end
+from pgsluice.shared.wire.position import LSN, Position
+from tests.replicator import frames
+
+OTHER = frames.OID + 1
+NOTHING = Published(None, LSN(0), settled=True)
+
+change = st.one_of(
+    st.builds(frames.insert, st.binary(max_size=40), st.sampled_from([frames.OID, OTHER])).map(lambda frame: [frame]),
+    st.builds(frames.insert, st.integers(3000, 5000).map(bytes)).map(lambda frame: [frame]),
+    st.just([frames.truncate(frames.OID)]),
+    st.just([frames.relation(OTHER, name=b"renamed"), frames.insert(b"a", OTHER)]),
+)
+transaction = st.tuples(
+    st.booleans(), st.lists(change, max_size=6).map(lambda changes: [frame for frames_of in changes for frame in frames_of])
+)
+
+
+def stream_of(transactions: Iterable[tuple[bool, Sequence[bytes]]]) -> list[bytes]:
+    found = [frames.relation(frames.OID), frames.relation(OTHER, name=b"o")]
+    for number, (has_origin, changes) in enumerate(transactions, start=1):
+        found.append(frames.begin(100 * number, xid=number))
+        found += [frames.origin(b"elsewhere")] if has_origin else []
+        found += [*changes, frames.commit(100 * number)]
+    return found
+
+
+def add(assembler: Assembler, frame: bytes) -> Message | None:
+    if frame[0] == RELATION:
+        oid = int.from_bytes(frame[1:5], "big")
+        return assembler.add_relation(frame, frames.table(oid))
+    return assembler.add(frame)
+
+
+def one_by_one(stream: Iterable[bytes], published: Published, cut_bytes: int, until: int | None) -> list[Message | None]:
+    assembler = Assembler(published, cut_bytes)
+    messages: list[Message | None] = []
+    for frame in stream:
+        if frame[:1] == b"B" and until is not None and frames.begin_lsn(frame) >= until:
+            break
+        messages.append(add(assembler, frame))
+    return [message for message in [*messages, assembler.drained()] if message is not None]
+
+
+def in_runs(pieces: Iterable[bytes], published: Published, cut_bytes: int, until: int | None) -> tuple[list[Message | None], int]:
+    """The messages, and how many frames went one by one."""
+    assembler, rest, alone = Assembler(published, cut_bytes), b"", 0
+    messages: list[Message | None] = []
+    limit = None if until is None else LSN(until)
+    for piece in pieces:
+        data, position = rest + piece, 0
+        while True:
+            position = assembler.add_run(data, position, limit)
+            end = message_end(data, position)
+            if end < 0:
+                break
+            if data[position + KIND_OFFSET] == XLOG_DATA:
+                frame = data[position + FRAME_OFFSET : end]
+                if frame[:1] == b"B" and until is not None and frames.begin_lsn(frame) >= until:
+                    return [message for message in [*messages, assembler.drained()] if message is not None], alone
+                messages.append(add(assembler, frame))
+                alone += 1
+            position = end
+        rest = data[position:]
+    assert rest == b""
+    return [message for message in [*messages, assembler.drained()] if message is not None], alone
+
+
+@given(
+    st.lists(transaction, max_size=12),
+    st.sampled_from([1, 60, 150, 400, 4000, 256 * 1024]),
+    st.lists(st.integers(1, 400), min_size=1, max_size=10),
+    st.sampled_from([None, 100, 350, 700]),
+    st.sampled_from(
+        [NOTHING, Published(Position(LSN(200), 1), LSN(108), False), Published(Position(LSN(300), 2), LSN(308), True)]
+    ),
+)
+def test_runs_make_the_same_messages_however_the_bytes_are_cut(
+    transactions: list[tuple[bool, list[bytes]]], cut_bytes: int, sizes: list[int], until: int | None, published: Published
+) -> None:
+    number_of_last = published.last.commit_lsn // 100 if published.last else 0
+    ordinals = published.last.ordinal if published.last else 0
+    insert = frames.insert(b"published")
+    # What the stream says was published is there, and goes on where it is not settled.
+    transactions = [(False, [insert] * (ordinals + 1)) for _ in range(number_of_last)] + transactions
+    stream = stream_of(transactions)
+    data = b"".join(frames.xlog_data(frame) + (b"" if n % 7 else frames.keepalive(7)) for n, frame in enumerate(stream))
+    pieces, start, n = [], 0, 0
+    while start < len(data):
+        pieces.append(data[start : start + sizes[n % len(sizes)]])
+        start, n = start + len(pieces[-1]), n + 1
+    assert in_runs(pieces, published, cut_bytes, until)[0] == one_by_one(stream, published, cut_bytes, until)
+
+
+SMALL = [
+    (False, [frames.insert(b"a"), frames.insert(b"bcd")]),
+    (False, [frames.insert(b"e")]),
+    (False, [frames.insert(b"f")] * 3),
+]
+
+
+def test_a_stream_may_end_and_go_on_between_any_two_bytes() -> None:
+    stream = stream_of(SMALL)
+    data = b"".join(map(frames.xlog_data, stream))
+    expected = one_by_one(stream, NOTHING, 256 * 1024, None)
+    for cut in range(len(data) + 1):
+        assert in_runs([data[:cut], data[cut:]], NOTHING, 256 * 1024, None)[0] == expected
+    assert in_runs([data[n : n + 1] for n in range(len(data))], NOTHING, 256 * 1024, None)[0] == expected
+
+
+def test_small_transactions_are_taken_in_runs() -> None:
+    """Two relations, then the first Begin and its first change, and the last Commit."""
+    data = b"".join(map(frames.xlog_data, stream_of([(False, [frames.insert(b"a")] * 4)] * 100)))
+    assert in_runs([data], NOTHING, 256 * 1024, None)[1] == 5
+
+
+@pytest.mark.parametrize("wal_start", [1 << 33, 1 << 50, (1 << 64) - 1])
+def test_runs_are_taken_wherever_the_wal_has_come_to(wal_start: int) -> None:
+    stream = stream_of([(False, [frames.insert(b"a")] * 4)] * 100)
+    data = b"".join(frames.xlog_data(frame, wal_start) for frame in stream)
+    messages, alone = in_runs([data], NOTHING, 256 * 1024, None)
+    assert messages == one_by_one(stream, NOTHING, 256 * 1024, None)
+    assert alone == 5
