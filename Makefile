@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test test-long test-cluster test-versions soak demo bench bench-quick bench-page clean
+.PHONY: help install java lint format check docs servers test test-long test-cluster test-versions soak demo bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
 	@echo "make bench-page  renew docs/benchmarks.md from what the last 'make bench' measured"
+	@echo "make endurance  memory and lag of a group over an hour of load (ENDURANCE_S=3600)"
 	@echo "make format     format the code"
 	@echo "make install    only make or renew the virtual environment $(VENV)"
 	@echo "make clean      remove $(VENV) and all caches"
@@ -108,6 +109,11 @@ bench-quick: $(INSTALLED) java
 
 bench-page: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.page $(BENCH_RESULTS)
+
+ENDURANCE_S ?= 3600
+
+endurance: $(INSTALLED) java
+	@$(BIN)/python -m benchmarks.run endurance --seconds $(ENDURANCE_S) --json benchmarks/results/endurance.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

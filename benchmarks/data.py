@@ -41,6 +41,7 @@ SELECT i, i * 7919 % 100000, (ARRAY['created', 'paid', 'shipped', 'returned'])[(
 FROM generate_series({}::bigint, {}::bigint) i
 """
 
+_AGE = "SELECT extract(epoch FROM clock_timestamp() - happened_at)::float8 FROM {} ORDER BY id DESC LIMIT 1"
 _KEY = "SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisprimary"
 
 
@@ -111,7 +112,7 @@ class TargetWatch:
         statement = f"SELECT FROM {table} WHERE id = %s"
 
         def is_there() -> bool:
-            return bool(self._connection.execute(statement, [row_id], prepare=True).rowcount) or _ended(processes)
+            return bool(self._connection.execute(statement, [row_id], prepare=True).rowcount) or ended(processes)
 
         wait_until(is_there, deadline_s=deadline_s, what=f"row {row_id} of {table} at the target", interval_s=LOOK_INTERVAL_S)
         return time.time()
@@ -122,7 +123,7 @@ class TargetWatch:
         """The same for when the group's worker has copied ``rows`` rows in all, durably, by its own position."""
 
         def are_there() -> bool:
-            return self._copied_rows(group) >= rows or _ended(processes)
+            return self._copied_rows(group) >= rows or ended(processes)
 
         wait_until(are_there, deadline_s=deadline_s, what=f"{rows} copied rows at the target", interval_s=LOOK_INTERVAL_S)
         return time.time()
@@ -131,7 +132,7 @@ class TargetWatch:
         """The same for when ``table`` has its primary key."""
 
         def is_there() -> bool:
-            return bool(self._connection.execute(_KEY, [table]).rowcount) or _ended(processes)
+            return bool(self._connection.execute(_KEY, [table]).rowcount) or ended(processes)
 
         wait_until(is_there, deadline_s=deadline_s, what=f"primary key of {table} at the target", interval_s=LOOK_INTERVAL_S)
         return time.time()
@@ -144,15 +145,31 @@ class TargetWatch:
             return 0
         return 0 if row is None else int(row[0])
 
+    def wait_for_first_row(self, table: str, processes: Iterable[PgsluiceProcess] = (), deadline_s: float = 600.0) -> float:
+        """The same for when any row is there."""
+        statement = f"SELECT FROM {table} LIMIT 1"
+
+        def is_there() -> bool:
+            return bool(self._connection.execute(statement).rowcount) or ended(processes)
+
+        wait_until(is_there, deadline_s=deadline_s, what=f"a row of {table} at the target", interval_s=LOOK_INTERVAL_S)
+        return time.time()
+
     def newest_row(self, table: str) -> int:
         """The largest id; 0 when there is none."""
         row = self._connection.execute(f"SELECT max(id) FROM {table}", prepare=True).fetchone()
         assert row is not None
         return row[0] or 0
 
+    def lag_s(self, table: str) -> float:
+        """How long ago the newest row happened, by a table like EVENTS that has rows; all clocks are this machine's."""
+        row = self._connection.execute(_AGE.format(table), prepare=True).fetchone()
+        assert row is not None
+        return float(row[0])
 
-def _ended(processes: Iterable[PgsluiceProcess]) -> bool:
-    """False; raises when one of the processes is over."""
+
+def ended(processes: Iterable[PgsluiceProcess]) -> bool:
+    """False; raises RuntimeError when one of the processes is over."""
     for process in processes:
         if not process.is_running:
             raise RuntimeError(f"a pgsluice process ended with exit code {process.wait()}:\n{process.log()[-4000:]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.processes import Usage
 
@@ -14,12 +14,12 @@ NATIVE = "native"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``rows``, ``commits_per_s`` and ``seconds`` are 0 for the scenario's own size. Of a backlog ``rows`` is the number of
-    changes, of whatever kind."""
+    """``rows`` and ``seconds`` are 0, and ``commits_per_s`` is empty, for the scenario's own size. Of a backlog ``rows`` is the
+    number of changes, of whatever kind."""
 
     rows: int = 0
     repeat: int = 1
-    commits_per_s: int = 0
+    commits_per_s: tuple[int, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -33,7 +33,7 @@ class Run:
 
     Names of ``figures`` end in their unit: ``_s``, ``_ms``, ``_per_s``, ``_mb``; a ``ratio`` is a share of what native
     replication achieved in the same repetition, unless its name says of what else. ``changes`` is the work that ``usage`` was
-    spent on.
+    spent on, 0 where it was spent on none. ``samples`` are figures over time, each with ``at_s`` since the beginning.
     """
 
     scenario: str
@@ -41,7 +41,8 @@ class Run:
     repetition: int
     figures: dict[str, float]
     changes: int
-    usage: dict[str, Usage]
+    usage: dict[str, Usage] = field(default_factory=dict)
+    samples: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,17 @@ def at_most(contestant: str, figure: str, limit: float) -> Goal:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``measure`` starts its own servers, lets the contestants take turns, and checks that source and target are equal after
-    each; it raises ``data.DifferenceError`` when they are not. ``plotted`` are figures of one unit."""
+    each; it raises ``data.DifferenceError`` when they are not. ``plotted`` are figures of one unit: bars, lines over the figure
+    ``over`` (contestants that have a name before a comma in common are one line), or lines over time of the samples whose names
+    end so. ``is_long``: measured only when it is named."""
 
     name: str
     title: str
     goals: tuple[Goal, ...]
     plotted: tuple[str, ...]
     measure: Callable[[Options], Iterator[Run]]
+    over: str = ""
+    is_long: bool = False
 
     @property
     def about(self) -> str:

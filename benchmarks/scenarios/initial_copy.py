@@ -10,7 +10,8 @@ worker          alone: the suspended worker has loaded copied rows before and is
 warm            both: the worker is warm and idle; from the replicator's log line "copying tables".
 warm, no table  the same, but there is no table at the target: the worker makes it, and builds its key when all rows are there.
                 Ends with the key.
-cold            both: from the start of their processes, at the same time.
+cold            both: from the start of their processes, at the same time. ``first_row_s`` is until the first row is seen at the
+                target, ``worker_cpu_s`` what the worker has spent until then, with its processes that have ended.
 
 Those with a worker end when its position, kept in the target, has passed the last row.
 """
@@ -27,7 +28,7 @@ from benchmarks.data import EVENTS, WARM_UP, TargetWatch
 from benchmarks.group import DEADLINE_S, Group, logged_at, stop
 from benchmarks.measurement import NATIVE, Options, Run, Scenario, at_least
 from benchmarks.native import Subscription
-from benchmarks.processes import REPLICATOR, WORKER, ProcessWatch, suspended
+from benchmarks.processes import REPLICATOR, WHOLE_WORKER, WORKER, ProcessWatch, suspended
 from benchmarks.servers import Servers, start_servers
 from tests.servers import Database, PgsluiceProcess
 
@@ -152,11 +153,15 @@ class Copy:
             with group.replicator("--copy-and-stream", "--tables", EVENTS) as replicator, group.worker() as worker:
                 watch.add(REPLICATOR, replicator.pid)
                 watch.add(WORKER, worker.pid)
+                first = {"first_row_s": seen.wait_for_first_row(EVENTS, [worker, replicator]) - began_at}
+                first["worker_cpu_s"] = watch.cpu_s(WHOLE_WORKER)
                 ended_at = seen.wait_for_copied_rows(group.name, self.rows, [worker, replicator], DEADLINE_S)
                 watch.stop()
                 stop(replicator, worker)
         self._finish(group, EVENTS)
-        return self._run(COLD, ended_at - began_at, watch)
+        run = self._run(COLD, ended_at - began_at, watch)
+        run.figures.update(first)
+        return run
 
     def _warm_up(self, group: Group, worker: PgsluiceProcess, seen: TargetWatch) -> None:
         """The group has copied WARM_UP; its replicator is gone."""
