@@ -25,7 +25,7 @@ def plots(each: Measured) -> dict[str, str]:
     else:
         drawn = {name: _bars(each)}
     if scenario.plotted[0].endswith("per_s"):  # at a given rate a change costs what else there is to do at that rate
-        stacked = {group[0].contestant + mark: _stack(group) for group, mark in _groups(each) if group[0].changes}
+        stacked = {group[0].contestant + mark: _stack(group) for group, mark in _groups(each)}
         drawn[f"{name}_cpu"] = bar_chart.draw_stacked(f"{name}: CPU µs a change", PARTS_OF_PIPELINE, stacked)
     return drawn
 
