@@ -159,34 +159,31 @@ class Assembler:
         """Takes the messages in ``data`` (``copy_data``) from ``start`` on that are whole, as long as they go on the open
         transaction with row changes like those before, or end it and begin one, before ``until``, that has such a change; and
         as long as none cuts the open message. Returns where the first other one begins; what that brings, ``add`` takes."""
-        position = start
-        while self._holds_open_transaction and self._size < self._cut_bytes:
-            # A change is shorter in the message than here, so none that ends before this place finds the message full.
-            position = self._add_rows(data, position, position + self._cut_bytes - self._size)
-            if not self._add_commit_and_begin(data, position, until):
-                break
-            position += _COMMIT_AND_BEGIN_BYTES
-        return position
-
-    def _add_rows(self, data: bytes, start: int, before: int) -> int:
+        if not self._holds_open_transaction:
+            return start
         lengths, row_heads, parts, unpack = self._frame_lengths, self._row_heads, self._parts, CHANGE_HEAD.unpack_from
-        append, position, parts_before = parts.append, start, len(parts)
-        limit = min(len(data), before)
+        append, position = parts.append, start
+        # What a message brings is shorter than itself, so no change that ends before this place finds the open message full.
+        limit = min(len(data), start + self._cut_bytes - self._size)
         last = limit - CHANGE_HEAD.size
-        while position <= last:
-            message_head, row_head = unpack(data, position)
-            length, frame_length = lengths[message_head]
-            end = position + length
-            if end > limit or row_head not in row_heads:
-                break
-            append(frame_length)
-            append(data[position + FRAME_OFFSET : end])
-            position = end
-        changes = (len(parts) - parts_before) // 2
-        self._ordinal += changes
-        self._changes += changes
-        self._size += position - start - changes * (FRAME_OFFSET - _OID.size)
-        return position
+        while True:
+            run, count = position, len(parts)
+            while position <= last:
+                message_head, row_head = unpack(data, position)
+                length, frame_length = lengths[message_head]
+                end = position + length
+                if end > limit or row_head not in row_heads:
+                    break
+                append(frame_length)
+                append(data[position + FRAME_OFFSET : end])
+                position = end
+            changes = (len(parts) - count) // 2
+            self._ordinal += changes
+            self._changes += changes
+            self._size += position - run - changes * (FRAME_OFFSET - _OID.size)
+            if not self._add_commit_and_begin(data, position, until):
+                return position
+            position += _COMMIT_AND_BEGIN_BYTES
 
     def _add_commit_and_begin(self, data: bytes, start: int, until: LSN | None) -> bool:
         """Takes the Commit and the Begin at ``start`` when a change like those before comes after them; else nothing. Small

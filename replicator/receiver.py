@@ -7,7 +7,7 @@ connection alive.
 A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
 the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
 buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets changes gather. Large changes
-would fill the buffers long before the end of a nap, and waking up for one is little beside the change itself.
+would fill the buffers long before the end of a nap, and so would any in a Unix socket; waking up for them is little beside that.
 
 Standby status updates have a task of their own, so that a slow broker never makes the server think that we are gone.
 """
@@ -43,6 +43,9 @@ from pgsluice.shared.wire.position import LSN
 BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have a turn
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
 NAP_S = 0.008
+SMALL_READ_BYTES = 48 * 1024
+"""A busy server's receive buffer (``WalSender.limit_receive_buffer``) held less: we have caught up with the server, and reading on
+would take its changes one by one."""
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
 
@@ -116,6 +119,8 @@ class Receiver:
             taken = await self._take(data)
             if taken < len(data) and not self._stopped:
                 stream.keep(data[taken:])
+            if 0 < len(data) < SMALL_READ_BYTES and self._is_busy and self._are_changes_small:
+                await self._wait()
         await self._publish_drained()
 
     async def _take(self, data: bytes) -> int:
@@ -159,7 +164,7 @@ class Receiver:
             await asyncio.sleep(NAP_S)
         else:
             await self._walsender.wait_readable()
-            self._is_busy = time.monotonic() - started < BUSY_WAIT_S
+            self._is_busy = time.monotonic() - started < BUSY_WAIT_S and self._walsender.has_room
         self._waiting_since = None
 
     async def _add_relation(self, frame: bytes) -> Message | None:

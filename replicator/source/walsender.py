@@ -8,6 +8,7 @@ cancelled.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import time
@@ -85,8 +86,18 @@ class WalSender:
     def limit_receive_buffer(self) -> None:
         """For a server that is near. A walsender that meets an open window sends each change as a segment of its own, which costs
         both kernels more than the change costs Postgres; one that meets a closed window lets them gather."""
-        with socket.socket(fileno=os.dup(self._pgconn.socket)) as duplicate:
+        with self._socket() as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+
+    @functools.cached_property
+    def has_room(self) -> bool:
+        """Whether the connection takes many changes while nobody reads. A Unix socket takes a few hundred."""
+        with self._socket() as duplicate:
+            return duplicate.family != socket.AF_UNIX
+
+    def _socket(self) -> socket.socket:
+        """The same connection under another descriptor."""
+        return socket.socket(fileno=os.dup(self._pgconn.socket))
 
     async def start(self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN) -> None:
         """Starts streaming at ``lsn``, or where the slot is when that is later. Servers before 16 take no ``origin`` but "any".
