@@ -111,8 +111,7 @@ class Assembler:
         self._size = 0
         self._changes = 0
         self._holds_open_transaction = False
-        self._first = Position(LSN(0), 0)
-        self._last_committed = LSN(0), 0
+        self._first = self._last_committed = Position(LSN(0), 0)
 
     @property
     def flushed(self) -> LSN:
@@ -187,7 +186,7 @@ class Assembler:
 
     def _add_commit_and_begin(self, data: bytes, start: int, until: LSN | None) -> bool:
         """Takes the Commit and the Begin at ``start`` when a change like those before comes after them; else nothing. Small
-        transactions are made of this."""
+        transactions are made of this. No message ends here, so what is noted of its last Commit is not."""
         if len(data) - start < _COMMIT_BEGIN_CHANGE.size:
             return False
         commit, commit_kind, commit_lsn, end_lsn, begin, begin_kind, next_lsn, change, row_head = (
@@ -207,17 +206,14 @@ class Assembler:
             or size >= self._commit_cut_bytes
         ):
             return False
-        assert self._begin is not None
-        self._last_committed = commit_lsn, self._ordinal
         self._flushed = max(self._flushed, end_lsn)
-        frame = start + FRAME_OFFSET
-        self._parts += (_COMMIT_LENGTH, data[frame : frame + COMMIT_FIELDS.size], _BEGIN_LENGTH)
-        frame += COMMIT_FIELDS.size + FRAME_OFFSET
-        self._last_begin, self._begin = self._begin, data[frame : frame + BEGIN_FIELDS.size]
-        self._parts.append(self._begin)
+        commit_start = start + FRAME_OFFSET
+        begin_start = commit_start + COMMIT_FIELDS.size + FRAME_OFFSET
+        self._begin = data[begin_start : begin_start + BEGIN_FIELDS.size]
+        self._parts += (_COMMIT_LENGTH, data[commit_start : commit_start + COMMIT_FIELDS.size], _BEGIN_LENGTH, self._begin)
         self._size = size
         self._commit_lsn, self._ordinal, self._origin = next_lsn, 0, b""
-        self._skip_through, self._is_continued = 0, False
+        self._skip_through = 0
         return True
 
     def add_relation(self, frame: bytes, table: Table) -> Message | None:
@@ -324,7 +320,7 @@ class Assembler:
         self._append(frame)
         self._last_begin = begin
         self._holds_open_transaction = False
-        self._last_committed = self._commit_lsn, self._ordinal
+        self._last_committed = Position(self._commit_lsn, self._ordinal)
         return self._cut() if self._size >= self._commit_cut_bytes else None
 
     def _cut(self) -> Message | None:
@@ -334,7 +330,7 @@ class Assembler:
         xid, committed_at = begin_transaction(self._last_begin if settled or self._begin is None else self._begin)
         message = Message(
             first=self._first,
-            last=Position(*self._last_committed) if settled else Position(self._commit_lsn, self._ordinal),
+            last=self._last_committed if settled else Position(self._commit_lsn, self._ordinal),
             flushed=self._flushed,
             settled=settled,
             changes=self._changes,

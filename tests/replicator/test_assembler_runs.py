@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.replicator.assembler import RELATION, Assembler, Message, Published
-from pgsluice.replicator.source.copy_data import FRAME_OFFSET, KIND_OFFSET, XLOG_DATA, message_end
+from pgsluice.replicator.assembler import CUT_BYTES, RELATION, Assembler, Message, Published
+from pgsluice.replicator.source.copy_data import COPY_DATA, FRAME_OFFSET, KIND_OFFSET, XLOG_DATA, encode_message, message_end
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.message import split_body
 from pgsluice.shared.wire.position import LSN, Position
 from tests.replicator import frames
 
@@ -65,7 +67,7 @@ def in_runs(pieces: Iterable[bytes], published: Published, cut_bytes: int, until
             end = message_end(data, position)
             if end < 0:
                 break
-            if data[position + KIND_OFFSET] == XLOG_DATA:
+            if data[position] == COPY_DATA and data[position + KIND_OFFSET] == XLOG_DATA:
                 frame = data[position + FRAME_OFFSET : end]
                 if frame[:1] == b"B" and until is not None and frames.begin_lsn(frame) >= until:
                     return [message for message in [*messages, assembler.drained()] if message is not None], alone
@@ -79,8 +81,8 @@ def in_runs(pieces: Iterable[bytes], published: Published, cut_bytes: int, until
 
 @given(
     st.lists(transaction, max_size=12),
-    st.sampled_from([1, 60, 150, 400, 4000, 256 * 1024]),
-    st.lists(st.integers(1, 400), min_size=1, max_size=10),
+    st.sampled_from([1, 60, 150, 400, 4000, CUT_BYTES]),
+    st.lists(st.integers(1, 5000), min_size=1, max_size=10),
     st.sampled_from([None, 100, 350, 700]),
     st.sampled_from(
         [NOTHING, Published(Position(LSN(200), 1), LSN(108), False), Published(Position(LSN(300), 2), LSN(308), True)]
@@ -113,22 +115,101 @@ SMALL = [
 def test_a_stream_may_end_and_go_on_between_any_two_bytes() -> None:
     stream = stream_of(SMALL)
     data = b"".join(map(frames.xlog_data, stream))
-    expected = one_by_one(stream, NOTHING, 256 * 1024, None)
+    expected = one_by_one(stream, NOTHING, CUT_BYTES, None)
     for cut in range(len(data) + 1):
-        assert in_runs([data[:cut], data[cut:]], NOTHING, 256 * 1024, None)[0] == expected
-    assert in_runs([data[n : n + 1] for n in range(len(data))], NOTHING, 256 * 1024, None)[0] == expected
+        assert in_runs([data[:cut], data[cut:]], NOTHING, CUT_BYTES, None)[0] == expected
+    assert in_runs([data[n : n + 1] for n in range(len(data))], NOTHING, CUT_BYTES, None)[0] == expected
 
 
 def test_small_transactions_are_taken_in_runs() -> None:
     """Two relations, then the first Begin and its first change, and the last Commit."""
     data = b"".join(map(frames.xlog_data, stream_of([(False, [frames.insert(b"a")] * 4)] * 100)))
-    assert in_runs([data], NOTHING, 256 * 1024, None)[1] == 5
+    assert in_runs([data], NOTHING, CUT_BYTES, None)[1] == 5
 
 
 @pytest.mark.parametrize("wal_start", [1 << 33, 1 << 50, (1 << 64) - 1])
 def test_runs_are_taken_wherever_the_wal_has_come_to(wal_start: int) -> None:
     stream = stream_of([(False, [frames.insert(b"a")] * 4)] * 100)
     data = b"".join(frames.xlog_data(frame, wal_start) for frame in stream)
-    messages, alone = in_runs([data], NOTHING, 256 * 1024, None)
-    assert messages == one_by_one(stream, NOTHING, 256 * 1024, None)
+    messages, alone = in_runs([data], NOTHING, CUT_BYTES, None)
+    assert messages == one_by_one(stream, NOTHING, CUT_BYTES, None)
     assert alone == 5
+
+
+def same_either_way(
+    stream: Sequence[bytes], published: Published = NOTHING, cut_bytes: int = CUT_BYTES, until: int | None = None
+) -> list[Message | None]:
+    data = b"".join(map(frames.xlog_data, stream))
+    messages = one_by_one(stream, published, cut_bytes, until)
+    assert in_runs([data], published, cut_bytes, until)[0] == messages
+    return messages
+
+
+ROW = frames.insert(b"a")
+
+
+def test_runs_are_cut_where_a_message_is_full() -> None:
+    assert len(same_either_way(stream_of([(False, [ROW] * 50_000)]))) > 3
+    assert len(same_either_way(stream_of([(False, [ROW])] * 20_000))) > 3
+    for cut_bytes in range(1, 400):
+        same_either_way(stream_of([(False, [ROW] * 5)] * 5), cut_bytes=cut_bytes)
+
+
+@pytest.mark.parametrize("until", [100, 500, 501, 599, 600, 10_000])
+def test_runs_end_before_the_transaction_at_which_to_end(until: int) -> None:
+    same_either_way(stream_of([(False, [ROW] * 2)] * 10), until=until)
+
+
+def test_a_run_from_a_transaction_that_goes_on_skips_nothing_of_the_next_one() -> None:
+    published = Published(Position(LSN(100), 3), LSN(0), settled=False)
+    long = frames.insert(bytes(5000))
+    [message] = same_either_way(stream_of([(False, [ROW] * 5), (False, [ROW, long, long])]), published)
+    assert message is not None
+    assert message.changes == 2 + 3
+
+
+def test_an_origin_is_not_taken_over_into_the_next_transaction() -> None:
+    assert len(same_either_way(stream_of([(True, [ROW]), (False, [ROW] * 40)]), cut_bytes=400)) > 1
+
+
+def test_a_transaction_that_lies_before_what_was_published_is_skipped_after_a_run_too() -> None:
+    published = Published(Position(LSN(200), 1), LSN(208), settled=True)
+    stream = [*stream_of([(False, [ROW])] * 3), frames.begin(150), ROW, frames.commit(150)]
+    [message] = same_either_way(stream, published)
+    assert message is not None
+    assert message.last == Position(LSN(300), 1)
+
+
+def test_a_message_names_no_table_that_only_the_one_before_has() -> None:
+    stream = stream_of([(False, [ROW, frames.insert(b"a", OTHER), *[ROW] * 10])])
+    messages = same_either_way(stream, cut_bytes=60)
+    relations = [sum(frame[:1] == b"R" for frame in split_body(message.body)[1]) for message in messages if message is not None]
+    assert (relations[0], relations[-1]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [frames.commit(100), frames.type_frame(99, b"t" * 8), ROW],
+        [frames.commit(101), frames.begin(200), ROW],
+        [b"Y" + frames.commit(100)[1:], frames.begin(200), ROW],
+        [frames.commit(100) + b"x", frames.begin(200), ROW],
+        [frames.commit(100), frames.begin(200) + b"x", ROW],
+        [frames.commit(100)[:-1], frames.begin(200), ROW],
+    ],
+    ids=["no Begin", "another Commit", "no Commit", "long Commit", "long Begin", "short Commit"],
+)
+def test_what_looks_like_a_small_transaction_and_is_none_is_refused(broken: list[bytes]) -> None:
+    stream = [frames.relation(), frames.begin(100), ROW, *broken]
+    with pytest.raises(WireError):
+        one_by_one(stream, NOTHING, CUT_BYTES, None)
+    with pytest.raises(WireError):
+        in_runs([b"".join(map(frames.xlog_data, stream))], NOTHING, CUT_BYTES, None)
+
+
+def test_what_looks_like_a_change_in_another_message_begins_no_transaction() -> None:
+    """A transaction without changes makes no message, whatever comes between its Begin and its Commit."""
+    before, empty = [frames.relation(), frames.begin(100), ROW, frames.commit(100)], [frames.begin(200), frames.commit(200)]
+    notice = encode_message(ord("N"), bytes(25) + ROW)
+    data = [*map(frames.xlog_data, [*before, empty[0]]), notice, frames.xlog_data(empty[1])]
+    assert in_runs([b"".join(data)], NOTHING, CUT_BYTES, None)[0] == one_by_one([*before, *empty], NOTHING, CUT_BYTES, None)
