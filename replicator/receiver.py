@@ -44,8 +44,8 @@ BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have 
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
 NAP_S = 0.008
 SMALL_READ_BYTES = 48 * 1024
-"""A busy server's receive buffer (``WalSender.limit_receive_buffer``) held less: we have caught up with the server, and reading on
-would take its changes one by one."""
+"""Where a busy server brings less (of ``WalSender.limit_receive_buffer``), we have caught up with it, and reading on would take
+its changes one by one."""
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
 
