@@ -7,19 +7,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.session import JAVA_OPTIONS_KEY, Spark
 
 PATIENCE_S = 300.0  # the JVM writes 150 MB when it ends
-
-_SCHEMA = "n bigint, body binary"
 
 
 def run() -> None:
@@ -30,7 +23,7 @@ def run() -> None:
         made = Path(directory) / path.name
         spark = _spark(class_archive.options_to_make(made))
         try:
-            spark.start_session()
+            spark.start()
             _exercise(spark)
         finally:
             exit_code = spark.close(PATIENCE_S)
@@ -56,47 +49,13 @@ def _spark(java_options: Sequence[str]) -> Spark:
 
 
 def _exercise(spark: Spark) -> None:
-    spark.warm_up()
-    spark.context.parallelize(range(2), 2).mapPartitions(_same).collect()
-    spark.session.dataSource.register(_Numbers)
-    writer = spark.session.readStream.format(_Numbers.name()).load().writeStream.foreachBatch(_collect)
-    query = writer.option("checkpointLocation", spark.checkpoint_directory()).trigger(availableNow=True).start()
-    query.awaitTermination()
+    inputs = [*range(2 * spark.parallelism)]
+    spark.warm_up(_twice)
+    spark.run_tasks(_twice, inputs)
+    list(spark.stream_tasks(_twice, inputs))
+    spark.context.parallelize(range(2), 2).mapPartitions(iter).collect()
 
 
-def _collect(rows: DataFrame, batch_id: int) -> None:
-    written = rows.mapInArrow(_same, _SCHEMA)
-    written.collect()
-    list(written.toLocalIterator(prefetchPartitions=True))
-
-
-def _same(rows: Iterator[Any]) -> Iterator[Any]:
-    yield from rows
-
-
-class _Numbers(DataSource):  # type: ignore[misc]
-    """A stream of two batches."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "numbers"
-
-    def schema(self) -> str:
-        return _SCHEMA
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        return _NumbersReader()
-
-
-class _NumbersReader(DataSourceStreamReader):  # type: ignore[misc]
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        return {"n": 0}
-
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        return {"n": 2}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition(n) for n in range(start["n"], end["n"])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"n": [partition.value], "body": [b"row"]})
+def _twice(number: int) -> Iterator[bytes]:
+    yield bytes(number)
+    yield bytes(number)

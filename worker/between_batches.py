@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.process.retrying import RetryNews
-from pgsluice.worker.batches.query import ChangeQuery
+from pgsluice.worker.batches.batch_loop import BatchLoop
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.sink import TickingSink
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping
@@ -22,7 +22,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """``at_end``: it has a last turn when the query has ended by itself. ``is_check``: what it raises ends the worker."""
+    """``at_end``: it has a last turn when the batches have ended by themselves. ``is_check``: what it raises ends the worker."""
 
     name: str
     do: Callable[[], None]
@@ -32,11 +32,11 @@ class Duty:
 
 
 class BetweenBatches:
-    """The duties of one worker while ``query`` applies its batches."""
+    """The duties of one worker while ``batches`` applies them."""
 
-    def __init__(self, worker: RunningWorker, query: ChangeQuery) -> None:
+    def __init__(self, worker: RunningWorker, batches: BatchLoop) -> None:
         self._worker = worker
-        self._query = query
+        self._batches = batches
         self._duties = (
             Duty("finish a copy", self._finish_copy, at_end=True),
             Duty("replay dead letters", self._replay_letters, at_end=True),
@@ -46,14 +46,14 @@ class BetweenBatches:
         )
 
     def follow(self, stopping: Stopping) -> None:
-        """Returns when the query has ended by itself. Raises StopRequested, or the PgsluiceError that ended query or duty."""
+        """Returns when the batches end by themselves. Raises StopRequested, or the PgsluiceError that ended them or a duty."""
         stopping.check()
-        while not self._query.ended(POLL_INTERVAL_S):
+        while not self._batches.ended(POLL_INTERVAL_S):
             for duty in self._duties:
                 self._take_turn(duty)
             stopping.check()
         if self._worker.target is None:
-            raise TransientError("the streaming query ended by itself", "start the worker again")
+            raise TransientError("the batches ended by themselves", "start the worker again")
         for duty in self._duties:
             if duty.at_end:
                 duty.do()
@@ -69,23 +69,23 @@ class BetweenBatches:
 
     def _finish_copy(self) -> None:
         """Does nothing unless a copy ended."""
-        copy_end, applied = self._worker.copy_end, self._query.applied
+        copy_end, applied = self._worker.copy_end, self._batches.applied
         if not self._worker.loop.run(copy_end.is_reached(applied)):
             return
-        if self._query.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
+        if self._batches.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
             copy_end.note_handled(applied)
 
     def _replay_letters(self) -> None:
         """Does nothing while there are no dead letters."""
         if self._worker.registry.letters:
-            self._query.between_batches(lambda: self._worker.replay.run(self._query.applied), POLL_INTERVAL_S)
+            self._batches.between_batches(lambda: self._worker.replay.run(self._batches.applied), POLL_INTERVAL_S)
 
     def _tick(self) -> None:
         if isinstance(self._worker.sink, TickingSink):
             self._worker.sink.tick()
 
     def _check_streams(self) -> None:
-        self._worker.streams.check_now_and_then(self._query.applied)
+        self._worker.streams.check_now_and_then(self._batches.applied)
 
     def _note_executors(self) -> None:
         self._worker.batch_log.note_executors(self._worker.spark)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.spark.session import Spark
+from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
+from pgsluice.worker.batches.planner import BatchPlanner, Bell
 from pgsluice.worker.batches.planning import BatchLimit
-from pgsluice.worker.batches.source import SourceSettings
 from pgsluice.worker.batches.task import PartitionTask
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
@@ -29,6 +30,8 @@ class RunningWorker:
 
     settings: WorkerSettings
     loop: EventLoopThread
+    connection: BrokerConnection
+    bell: Bell
     spark: Spark
     sink: Sink
     streams: GroupStreams
@@ -58,18 +61,10 @@ class RunningWorker:
             self.streams.is_text_unchecked(),
         )
 
-    def source(self) -> SourceSettings:
-        """Where a query begins, and how it cuts its batches. Spark has started."""
-        settings, applied = self.settings, self.start.applied
-        return SourceSettings(
-            nats=settings.nats,
-            group=settings.group,
-            snapshot_sequence=applied.snapshot_sequence,
-            applied_sequence=applied.sequence,
-            limit=BatchLimit(settings.batch_messages, settings.batch_bytes),
-            parallelism=self.spark.parallelism,
-            drain_to=self.target.sequence if self.target else 0,
-        )
+    def planner(self) -> BatchPlanner:
+        """How batches are cut."""
+        limit = BatchLimit(self.settings.batch_messages, self.settings.batch_bytes)
+        return BatchPlanner(self.connection, self.bell, limit, self.target.sequence if self.target else None)
 
     def note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
         """To be called after each commit with the new position, the number of source changes and the seconds the batch took."""

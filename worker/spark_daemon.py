@@ -1,20 +1,16 @@
 """The process that Spark forks Python workers from, with our imports done once, before the first fork.
 
 Spark starts it as ``python -m pgsluice.worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python
-worker imports pandas, pyarrow and the sink's libraries for itself: more than a second of its first batch.
+worker imports pyarrow and the sink's libraries for itself: more than a second of its first batch.
 """
 
 import gc
 import signal
 
-import pandas  # noqa: F401
 import pyarrow  # noqa: F401
-import pyspark.sql.pandas.serializers
-import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import pgsluice.worker.batches.source
 import pgsluice.worker.batches.task  # noqa: F401
 from pgsluice.shared import telemetry
 from pgsluice.worker.sinks.sink_registry import preload_sinks

@@ -27,8 +27,11 @@ from pgsluice.shared.process.retrying import BATCH
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.spark.session import Spark, failure_reason
 from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
+from pgsluice.worker.batches.batch_loop import start_batches
+from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.query import start_query
+from pgsluice.worker.batches.planner import Bell
+from pgsluice.worker.batches.task import WarmUp
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
@@ -103,7 +106,7 @@ class Worker:
 
     def _run(self) -> None:
         client = self._connect()
-        spark_starts = self._starter.submit(self._spark.start_session)  # seconds of a JVM's start, while we wait for others
+        spark_starts = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
         running = self._start(client)
         applied, target = running.start.applied, running.target
         if target is not None and target.is_reached(applied):
@@ -111,11 +114,11 @@ class Worker:
             return
         self._stopping.result_of(spark_starts)
         self._warm_up()
-        query = start_query(running)
-        self._closing.callback(query.stop)
+        batches = start_batches(running)
+        self._closing.callback(batches.stop)
         worker, group = self._settings.name, self._settings.group
         log.info("reading", worker=worker, group=group, applied=applied.sequence, copied=applied.snapshot_sequence)
-        BetweenBatches(running, query).follow(self._stopping)
+        BetweenBatches(running, batches).follow(self._stopping)
 
     def _start(self, client: Client) -> RunningWorker:
         """Waits until this worker may apply. Raises StopRequested when it is asked to stop before."""
@@ -136,6 +139,8 @@ class Worker:
         return RunningWorker(
             settings=settings,
             loop=self._loop,
+            connection=BrokerConnection(self._names, self._loop, client),
+            bell=self._listen(client),
             spark=self._spark,
             sink=self._sink,
             streams=streams,
@@ -250,6 +255,11 @@ class Worker:
         self._loop.run(report.start(self._stopping.end_with))
         return report
 
+    def _listen(self, client: Client) -> Bell:
+        bell = Bell()
+        self._loop.run(bell.listen(client, self._names))
+        return bell
+
     def _find_target(self, client: Client) -> DrainTarget | None:
         """None: go on for ever."""
         until = self._settings.until_sequence
@@ -259,8 +269,8 @@ class Worker:
         return self._stopping.wait_for(lambda: self._loop.run(find_drain_target(client, self._names, until)), patience)
 
     def _warm_up(self) -> None:
-        """In the background, while the query starts."""
-        warming_up = self._starter.submit(self._spark.warm_up)
+        """In the background, while the first batch is planned."""
+        warming_up = self._starter.submit(self._spark.warm_up, WarmUp(self._settings.nats, self._settings.group))
         warming_up.add_done_callback(log_failed_warm_up)
         self._closing.callback(self._end_warm_up, warming_up)
 

@@ -13,15 +13,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
@@ -29,7 +29,7 @@ from pgsluice.shared.process.private_directory import PrivateDirectory, make_pri
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.spark_settings import is_local
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  for Spark's offset log: in memory, where the system has such a place
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  what Spark writes is scratch: in memory, where the system has such a place
 _DIRECTORY_PREFIX = "pgsluice-spark-"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
@@ -47,23 +47,8 @@ DEFAULTS = {
     # Every user of the machine may connect to the ports of Spark, which give away what tasks are given. With a local master
     # Spark makes the secret itself.
     "spark.authenticate": "true",
-    # One micro-batch is one small plan without shuffles: planning it again and compiling code for it cost more than they give.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
-    # An Arrow batch holds whole message bodies: bound it in bytes, not only in rows.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
-    "spark.sql.streaming.pollingDelay": "1ms",
-    # The offset log is scratch: written without checksums and without a chmod process per file, it costs 25 ms a batch, not 70.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "2",
-    "spark.sql.streaming.numRecentProgressUpdates": "2",
-    "spark.sql.streaming.metricsEnabled": "false",
+    # Between the JVM and its Python processes; over TCP a job takes 40 ms more. The sockets are in a directory of ours.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.task.maxFailures": "4",
     "spark.eventLog.enabled": "false",
@@ -120,10 +105,19 @@ _DEATH_S = 0.5
 """How long after its connections broke a killed process may still look alive."""
 
 
+_SOCKETS_KEY = "spark.python.unix.domain.socket.enabled"
+_SOCKET_DIRECTORY_KEY = "spark.python.unix.domain.socket.dir"
+_LONGEST_SOCKET_DIRECTORY = 64
+"""A socket's path has 107 bytes at most (unix(7)), and PySpark calls a socket ``.<UUID>.sock``."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
 class Spark:
-    """One Spark session with its JVM and its private directories. ``close`` ends them all. When this process dies, so does the
-    JVM; the next one takes the directories away. Nothing else ends the JVM but SIGKILL: a signal that asks all of our processes
-    to stop must leave it to us, who have a batch to finish."""
+    """Spark core with its JVM and its private directories; no SQL, which costs half as much again as all the rest. ``close`` ends
+    them all. When this process dies, so does the JVM; the next one takes the directories away. Nothing else ends the JVM but
+    SIGKILL: a signal that asks all of our processes to stop must leave it to us, who have a batch to finish."""
 
     def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
         """``daemon_module`` is what Spark runs to fork Python workers from."""
@@ -135,16 +129,8 @@ class Spark:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
         self.context: SparkContext
-        self.session: SparkSession
-        """Only with ``start_session``: SQL costs half as much again as all the rest."""
-
-    def start_session(self) -> None:
-        """``start``, and SQL."""
-        self.start()
-        try:
-            self.session = SparkSession(self.context)
-        except (Py4JError, OSError) as error:
-            raise _start_error(error) from None
+        self._partitions: dict[int, RDD[int]] = {}
+        """Nothing in so many partitions, made once: what each job's tasks are derived from."""
 
     def start(self) -> None:
         """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
@@ -176,16 +162,39 @@ class Spark:
 
     def _session_configuration(self, jvm: Any) -> SparkConf:
         assert self._scratch is not None
+        assert self._temporary is not None
         conf = SparkConf(loadDefaults=False, _jvm=jvm).setAppName(self._application)
         conf.set("spark.local.dir", str(self._scratch.path))
-        conf.set("spark.sql.warehouse.dir", str(self._scratch.path / "warehouse"))
+        if is_local(self._configuration["spark.master"]):
+            conf.set(_SOCKET_DIRECTORY_KEY, str(self._scratch.path))
         for key, value in self._configuration.items():
             conf.set(key, value)
+        directory = conf.get(_SOCKET_DIRECTORY_KEY, str(self._temporary.path))
+        if len(os.fsencode(str(directory))) > _LONGEST_SOCKET_DIRECTORY:
+            conf.set(_SOCKETS_KEY, "false")
         return conf
 
-    def warm_up(self) -> None:
-        """Runs a job of nothing, so that Python workers are there and the JVM knows its way when the first batch comes."""
-        self.session.range(1).mapInArrow(_nothing, "id bigint").collect()
+    def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> list[U]:
+        """Runs one job with a task for each input, and returns what all of them yield, in the order of the inputs. Any thread may
+        call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does."""
+        results: list[U] = self._job(task, inputs).collect()
+        return results
+
+    def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
+        """The same, one input after the other, each while the results of the one before are taken."""
+        results: Iterator[U] = self._job(task, inputs).toLocalIterator(prefetchPartitions=True)
+        return results
+
+    def _job(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> RDD[U]:
+        count = len(inputs)
+        if count not in self._partitions:
+            self._partitions[count] = self.context.parallelize(range(count), count)
+        return self._partitions[count].mapPartitionsWithIndex(_OneOf(task, tuple(inputs)))
+
+    def warm_up(self, task: Callable[[int], Iterable[Any]]) -> None:
+        """Runs ``task`` as often at once as tasks may run, so that Python processes are there and the JVM knows its way when the
+        first batch comes."""
+        self.run_tasks(task, range(self.parallelism))
 
     def expect_end(self) -> None:
         """``close`` will follow. What Spark and its Python processes print of ends that are meant is of no interest."""
@@ -260,18 +269,11 @@ class Spark:
         """How many tasks run at once."""
         return int(self.context.defaultParallelism)
 
-    def checkpoint_directory(self) -> str:
-        """A fresh directory for a streaming query's own bookkeeping, which nothing relies on after a restart."""
-        assert self._scratch is not None
-        return tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch.path)
-
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
         exit_code = None
         try:
-            if hasattr(self, "session"):
-                self.session.stop()
-            elif hasattr(self, "context"):
+            if hasattr(self, "context"):
                 self.context.stop()
         except (Py4JError, OSError) as error:
             log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)
@@ -320,5 +322,14 @@ def _start_error(error: Exception) -> TransientError:
     )
 
 
-def _nothing(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
+@dataclass(frozen=True, slots=True)
+class _OneOf(Generic[T, U]):
+    """What each partition of a job runs: ``task`` with its own input."""
+
+    task: Callable[[T], Iterable[U]]
+    inputs: tuple[T, ...]
+
+    def __call__(self, partition: int, rows: Iterable[Any]) -> Iterable[U]:
+        for _ in rows:  # a Python process that leaves input unread is not used again
+            pass
+        return self.task(self.inputs[partition])

@@ -59,6 +59,11 @@ class GroupNames:
         return f"pgsluice.{self.group}.changes"
 
     @property
+    def bell_subject(self) -> str:
+        """Where the replicator rings for workers that wait for changes. In no stream."""
+        return f"pgsluice.{self.group}.bell"
+
+    @property
     def snapshot_stream(self) -> str:
         return f"pgsluice_{self.group}_snapshot"
 

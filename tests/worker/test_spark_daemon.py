@@ -46,8 +46,7 @@ def started(module: str) -> tuple[dict[str, Any], str]:
     [
         (
             WORKER,
-            {"pandas", "pyarrow", "pgsluice.worker.batches.task", "pgsluice.worker.batches.source"}
-            | {f"{package}.sink" for package in SINKS.values()},
+            {"pyarrow", "pgsluice.worker.batches.task"} | {f"{package}.sink" for package in SINKS.values()},
         ),
         (REPLICATOR, {"pyspark.worker", "pgsluice.replicator.snapshot.copy_task"}),
     ],

@@ -1,4 +1,4 @@
-"""One NATS connection per process, for code that is called synchronously: the planner process and Spark tasks."""
+"""Asking NATS from code that is called synchronously: the worker's driver, and Spark tasks with one connection per process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,38 @@ T = TypeVar("T")
 
 
 class BrokerConnection:
-    """Connects at the first call, and again at the next call when that failed with TransientError. ``role`` is what NATS's lists
-    of connections call it, beside the group."""
+    """A group's broker, over a ``client`` that whoever made it closes; ``loop`` is the one that it runs on."""
 
-    def __init__(self, settings: NatsSettings, group: str, role: str = "worker") -> None:
-        self.names = GroupNames(group)
-        self._settings = settings
-        self._name = f"pgsluice {role} {group}"
-        self._loop = EventLoopThread("pgsluice-nats")
-        self._client: Client | None = None
+    def __init__(self, names: GroupNames, loop: EventLoopThread, client: Client | None) -> None:
+        self.names = names
+        self._loop = loop
+        self._client = client
 
     def ask(self, question: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **more: P.kwargs) -> T:
         """What ``await question(client, *arguments)`` returns or raises."""
         return self._loop.run(self._ask(question, *arguments, **more))
 
     async def _ask(self, question: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **more: P.kwargs) -> T:
+        return await question(await self._connected(), *arguments, **more)
+
+    async def _connected(self) -> Client:
+        assert self._client is not None, "given when this was made"
+        return self._client
+
+
+class OwnConnection(BrokerConnection):
+    """Connects at the first call, and again at the next call when that failed with TransientError. ``role`` is what NATS's lists
+    of connections call it, beside the group."""
+
+    def __init__(self, settings: NatsSettings, group: str, role: str = "worker") -> None:
+        super().__init__(GroupNames(group), EventLoopThread("pgsluice-nats"), None)
+        self._settings = settings
+        self._name = f"pgsluice {role} {group}"
+
+    async def _connected(self) -> Client:
         if self._client is None:
             self._client = await connect(self._settings, self._name)
-        return await question(self._client, *arguments, **more)
+        return self._client
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -43,13 +57,13 @@ class BrokerConnection:
         self._loop.close()
 
 
-_connections: dict[tuple[NatsSettings, str, str], BrokerConnection] = {}
+_connections: dict[tuple[NatsSettings, str, str], OwnConnection] = {}
 
 
-def process_connection(settings: NatsSettings, group: str, role: str = "worker") -> BrokerConnection:
+def process_connection(settings: NatsSettings, group: str, role: str = "worker") -> OwnConnection:
     """This process's connection for that group and role; made at the first call and kept as long as the process."""
     key = (settings, group, role)
     connection = _connections.get(key)
     if connection is None:
-        connection = _connections[key] = BrokerConnection(*key)
+        connection = _connections[key] = OwnConnection(*key)
     return connection

@@ -1,15 +1,14 @@
-"""Where a micro-batch ends, and how it is cut into partitions. Pure, except for the marks it asks for.
+"""Where a batch ends, and how it is cut into partitions. Pure, except for the marks it asks for.
 
-A partition's one row, which travels through Spark to its task, only names messages (``SequenceRange``).
+A partition only names messages (``SequenceRange``): the task that writes them fetches them, so that no payload goes through the
+JVM.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
-
-import pyarrow as pa
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from pgsluice.worker.batches.change_reader import Mark
 
@@ -19,16 +18,6 @@ COPIED_MESSAGE_BYTES = 256 * 1024
 
 MarkAt = Callable[[int], Mark]
 """The mark of a message that is known to exist."""
-
-_FIELDS = (
-    ("copied", pa.bool_(), "boolean"),
-    ("first_sequence", pa.int64(), "bigint"),
-    ("last_sequence", pa.int64(), "bigint"),
-    ("partitions", pa.int64(), "bigint"),
-)
-_ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
-RANGE_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
-"""In Spark's spelling; the names and order of SequenceRange's fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +30,6 @@ class SequenceRange:
     partitions: int
 
 
-def encode_range(messages: SequenceRange) -> pa.RecordBatch:
-    arrays = [pa.array([value], field.type) for value, field in zip(astuple(messages), _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
-
-
-def decode_ranges(batches: Iterable[pa.RecordBatch]) -> list[SequenceRange]:
-    """The inverse of ``encode_range``, for all batches that a task is given."""
-    return [SequenceRange(**row) for batch in batches for row in batch.to_pylist()]
-
-
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
     """A batch holds no more than this, unless one source transaction is larger."""
@@ -59,17 +38,17 @@ class BatchLimit:
     bytes: int
 
 
-def plan_end(start: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
+def plan_end(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
     """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
 
-    ``last`` is the newest message. Marks grow with the sequence, so both searches halve the range.
+    ``bytes_before`` is what the stream had held before it, ``last`` is the newest message. Marks grow with the sequence, so both
+    searches halve the range.
     """
     if last.settled <= start:
         return start
-    base = mark_at(start + 1).bytes_before
 
     def fits(mark: Mark) -> bool:
-        return mark.sequence - start <= limit.messages and mark.bytes_through - base <= limit.bytes
+        return mark.sequence - start <= limit.messages and mark.bytes_through - bytes_before <= limit.bytes
 
     if fits(last):
         return last.settled

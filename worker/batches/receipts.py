@@ -1,11 +1,11 @@
-"""What the tasks of a batch answer: rows of RECEIPT_SCHEMA, which the driver reads as receipts.
+"""What the tasks of a batch answer, which the driver reads as receipts.
 
-Each row says which part of the stream it covers, so that the driver proves that nothing is missing and nothing is there twice
-before it commits. Sequences alone do not prove it: a broker that lost its newest messages gives their sequences out again. So a
-row also names the change before its first message and the last change of its last one (``MessageChain``).
+Each answer says which part of the stream it covers, so that the driver proves that nothing is missing and nothing is there twice
+before it commits. Sequences alone do not prove it: a broker that lost its newest messages gives their sequences out again. So an
+answer also names the change before its first message and the last change of its last one (``MessageChain``).
 
-A row without a body covers what a sink has no receipt for (chunks of a message that began in another partition). Any row may
-bring a ``report`` (``TaskReport``) of changes that are not applied. A row with an ``error`` says why the task stopped: an
+An answer without a body covers what a sink has no receipt for (chunks of a message that began in another partition). Any may
+bring a ``report`` (``TaskReport``) of changes that are not applied. One with an ``error`` says why the task stopped: an
 exception raised in a task reaches the driver as text inside a Java stack trace, after Spark has retried the task, so errors that
 we raise on purpose travel as data, and the driver raises the same error again.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -25,25 +25,6 @@ from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.sinks.sink import Applied, Receipt
 
-_FIELDS = (
-    ("copied", pa.bool_(), "boolean"),
-    ("first_sequence", pa.int64(), "bigint"),
-    ("last_sequence", pa.int64(), "bigint"),
-    ("changes", pa.int64(), "bigint"),
-    ("commit_lsn", pa.int64(), "bigint"),
-    ("committed_at", pa.int64(), "bigint"),
-    ("after", pa.string(), "string"),
-    ("anchor", pa.string(), "string"),
-    ("body", pa.binary(), "binary"),
-    ("body_bytes", pa.int64(), "bigint"),
-    ("report", pa.binary(), "binary"),
-    ("error", pa.binary(), "binary"),
-)
-_ARROW_SCHEMA = pa.schema([(name, kind) for name, kind, _ in _FIELDS])
-RECEIPT_SCHEMA = ", ".join(f"{name} {spelling}" for name, _, spelling in _FIELDS)
-"""``body_bytes`` is the size of a body that is compressed, 0 of one that is not. ``after`` and ``anchor`` are those of the first
-and the last message that the row covers, None where it covers none or an earlier version published them."""
-
 COMPRESSED_FROM_BYTES = 32 * 1024
 """What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
 
@@ -53,7 +34,8 @@ _CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(
 
 
 class Covered(NamedTuple):
-    """The first columns of a row: the part of a stream that it covers. None, unless more is said."""
+    """The part of a stream that an answer covers: nothing, unless more is said. ``after`` and ``anchor`` are those of its first
+    and its last message, None where it covers none or an earlier version published them."""
 
     copied: bool
     first_sequence: int = 0
@@ -65,18 +47,23 @@ class Covered(NamedTuple):
     anchor: str | None = None
 
 
-def receipt_row(covered: Covered, body: bytes | None, report: TaskReport) -> pa.RecordBatch:
-    packed = (None, 0) if body is None else pack_body(body)
-    return _row(*covered, *packed, report.encode(), None)
+class TaskAnswer(NamedTuple):
+    """``body_bytes`` is the size of a body that is compressed, 0 of one that is not. Picklable, with classes of Python's only."""
+
+    covered: Covered
+    body: bytes | None = None
+    body_bytes: int = 0
+    report: bytes | None = None
+    error: bytes | None = None
 
 
-def error_row(covered: Covered, error: PgsluiceError) -> pa.RecordBatch:
-    return _row(*covered, None, 0, None, encode_error(error))
+def receipt_answer(covered: Covered, body: bytes | None, report: TaskReport) -> TaskAnswer:
+    packed, body_bytes = (None, 0) if body is None else pack_body(body)
+    return TaskAnswer(covered, packed, body_bytes, report.encode())
 
 
-def _row(*values: Any) -> pa.RecordBatch:
-    arrays = [pa.array([value], field.type) for value, field in zip(values, _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+def error_answer(covered: Covered, error: PgsluiceError) -> TaskAnswer:
+    return TaskAnswer(covered, error=encode_error(error))
 
 
 def encode_error(error: PgsluiceError) -> bytes:
@@ -106,51 +93,59 @@ def unpack_body(body: bytes, body_bytes: int) -> bytes:
     return pa.decompress(body, body_bytes, codec="zstd", asbytes=True) if body_bytes else body
 
 
-def read_reports(rows: Iterable[Any]) -> list[TaskReport]:
-    """What ``rows`` bring beside receipts. Raises the error that a task sent."""
+def read_reports(answers: Iterable[TaskAnswer]) -> list[TaskReport]:
+    """What ``answers`` bring beside receipts. Raises the error that a task sent."""
     reports = []
-    for row in rows:
-        if row.error is not None:
-            raise decode_error(bytes(row.error))
-        if row.report is not None:
-            reports.append(TaskReport.decode(bytes(row.report)))
+    for answer in answers:
+        if answer.error is not None:
+            raise decode_error(answer.error)
+        if answer.report is not None:
+            reports.append(TaskReport.decode(answer.report))
     return reports
 
 
-def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "", before: Anchor | None = None) -> Iterator[Receipt]:
-    """The receipts in ``rows`` (of RECEIPT_SCHEMA, in partition order), which must go on in one of the streams after ``applied``.
-    ``rules`` is the hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``.
+def read_receipts(
+    answers: Iterable[TaskAnswer], applied: Applied, rules: str = "", before: Anchor | None = None
+) -> Iterator[Receipt]:
+    """The receipts in ``answers`` (in partition order), which must go on in one of the streams after ``applied``. ``rules`` is
+    the hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``.
 
-    Raises the error that a task sent, TerminalError when the rows leave a gap or overlap, or HistoryError when their messages are
-    not those that follow. Rows without a body extend the receipt before them, or the one after when they come first.
+    Raises the error that a task sent, TerminalError when the answers leave a gap or overlap, or HistoryError when their messages
+    are not those that follow. Answers without a body extend the receipt before them, or the one after when they come first.
     """
     chain = MessageChain(applied, before)
     pending: Receipt | None = None
     begin = expected = changes = 0
-    for row in rows:
-        if row.error is not None:
-            raise decode_error(bytes(row.error))
+    for answer in answers:
+        if answer.error is not None:
+            raise decode_error(answer.error)
+        covered = answer.covered
         if not expected:
-            begin = expected = (applied.snapshot_sequence if row.copied else applied.sequence) + 1
-        if row.first_sequence != expected:
+            begin = expected = (applied.snapshot_sequence if covered.copied else applied.sequence) + 1
+        if covered.first_sequence != expected:
             raise TerminalError(
-                f"a micro-batch covers message {row.first_sequence} where {expected} was expected",
+                f"a batch covers message {covered.first_sequence} where {expected} was expected",
                 "this is a defect of pgsluice; nothing was applied, please report it",
             )
-        expected = row.last_sequence + 1
-        chain.follow(row)
-        if row.body is None:
-            changes += row.changes
+        expected = covered.last_sequence + 1
+        chain.follow(covered)
+        if answer.body is None:
+            changes += covered.changes
             if pending is not None:
-                pending = replace(pending, last_sequence=row.last_sequence)
+                pending = replace(pending, last_sequence=covered.last_sequence)
             continue
         if pending is not None:
             yield pending
             begin = pending.last_sequence + 1
-        body = unpack_body(bytes(row.body), row.body_bytes)
-        counted = row.changes + changes
         pending = Receipt(
-            begin, row.last_sequence, counted, row.commit_lsn, row.committed_at, body, copied=row.copied, rules=rules
+            begin,
+            covered.last_sequence,
+            covered.changes + changes,
+            covered.commit_lsn,
+            covered.committed_at,
+            unpack_body(answer.body, answer.body_bytes),
+            copied=covered.copied,
+            rules=rules,
         )
         changes = 0
     if pending is not None:
@@ -158,25 +153,25 @@ def read_receipts(rows: Iterable[Any], applied: Applied, rules: str = "", before
 
 
 class MessageChain:
-    """Proves that the rows of a batch go on after ``applied``, and after each other, whatever sequences say. ``before`` is what
-    the first message must name as before it, when that is not where ``applied`` is."""
+    """Proves that the answers of a batch go on after ``applied``, and after each other, whatever sequences say. ``before`` is
+    what the first message must name as before it, when that is not where ``applied`` is."""
 
     def __init__(self, applied: Applied, before: Anchor | None = None) -> None:
         self._applied = applied
         self._before = before
         self._is_first = True
 
-    def follow(self, row: Any) -> None:
-        """Raises HistoryError. A row may cover no message, and an earlier version's messages name none."""
-        if not row.changes:
+    def follow(self, covered: Covered) -> None:
+        """Raises HistoryError. An answer may cover no message, and an earlier version's messages name none."""
+        if not covered.changes:
             return
-        after = _anchor(row.after)
+        after = _anchor(covered.after)
         if self._before is not None:
-            check_follows(row.first_sequence, after, self._before)
+            check_follows(covered.first_sequence, after, self._before)
         elif self._is_first and after is not None:
-            self._check_first(row.first_sequence, after)
+            self._check_first(covered.first_sequence, after)
         self._is_first = False
-        self._before = _anchor(row.anchor)
+        self._before = _anchor(covered.anchor)
 
     def _check_first(self, sequence: int, after: Anchor) -> None:
         applied = self._applied

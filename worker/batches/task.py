@@ -1,7 +1,7 @@
-"""What a Spark task does with its part of a micro-batch.
+"""What a Spark task does with its part of a batch.
 
 A task is told which messages are its own. It fetches them with batched direct gets, decodes them, applies rules and routes, and
-hands them to the sink's writer. What goes back to the driver are rows of ``receipts.RECEIPT_SCHEMA``.
+hands them to the sink's writer. What goes back to the driver are answers (``receipts.TaskAnswer``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
+from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
@@ -23,8 +23,8 @@ from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from pgsluice.worker.batches.ownership import Ownership
-from pgsluice.worker.batches.planning import SequenceRange, decode_ranges
-from pgsluice.worker.batches.receipts import Covered, check_follows, error_row, receipt_row
+from pgsluice.worker.batches.planning import SequenceRange
+from pgsluice.worker.batches.receipts import Covered, TaskAnswer, check_follows, error_answer, receipt_answer
 from pgsluice.worker.batches.snapshot_reader import SnapshotReader
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes, unreadable_copied
 from pgsluice.worker.dead_letters.exclusions import Exclusions
@@ -49,25 +49,21 @@ class PartitionTask:
     checks_encoding: bool = False
     """Whether the source may send bytes that are not UTF-8."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``: rows of ``planning.RANGE_SCHEMA`` in, rows of RECEIPT_SCHEMA out."""
-        for messages in decode_ranges(batches):
-            yield from self._write(messages)
-
-    def _write(self, messages: SequenceRange) -> Iterator[pa.RecordBatch]:
+    def __call__(self, messages: SequenceRange) -> Iterator[TaskAnswer]:
+        """Writes these messages."""
         share = _PartitionShare(messages, self)
         try:
             for body in self._written(messages, share):
-                yield receipt_row(share.advance(), body, share.report())
-            yield receipt_row(share.finish(), None, share.report())
+                yield receipt_answer(share.advance(), body, share.report())
+            yield receipt_answer(share.finish(), None, share.report())
         except RejectedChanges as rejected:
-            yield receipt_row(Covered(messages.copied), None, share.report(rejected.rejections))
+            yield receipt_answer(Covered(messages.copied), None, share.report(rejected.rejections))
         except PgsluiceError as error:
-            yield error_row(Covered(messages.copied), error)
+            yield error_answer(Covered(messages.copied), error)
         except MemoryError as error:  # there may be more the next time: Spark tries again
             raise MemoryError(place_of(error)) from None
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
-            yield error_row(Covered(messages.copied), unexpected(error, "a task"))
+            yield error_answer(Covered(messages.copied), unexpected(error, "a task"))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
@@ -75,6 +71,22 @@ class PartitionTask:
         if messages.copied:
             return self.writer.write_copied(share.partition, share.copied_rows(SnapshotReader(connection)))
         return self.writer.write(share.partition, share.changes(ChangeReader(connection, self.id_prefix)))
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What a Python process of Spark does before its first batch comes: it connects. Picklable."""
+
+    nats: NatsSettings
+    group: str
+
+    def __call__(self, _: int) -> Iterator[None]:
+        process_connection(self.nats, self.group).ask(_is_connected)
+        return iter(())
+
+
+async def _is_connected(client: Client) -> None:
+    await client.flush()
 
 
 class _PartitionShare:
@@ -96,7 +108,7 @@ class _PartitionShare:
         self._anchor: Anchor | None = None
 
     def advance(self) -> Covered:
-        """The first columns of a receipt for what was taken since the one before."""
+        """The part that a receipt is for: what was taken since the one before."""
         chain = (_text(self._after), _text(self._anchor)) if self._changes else (None, None)
         first = self._covered + 1
         covered = Covered(self._copied, first, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)

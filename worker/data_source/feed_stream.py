@@ -142,7 +142,7 @@ class FeedStream:
         last = state.last_sequence if target is None else min(target, state.last_sequence)
         if last < first:
             return start
-        end = plan_end(first - 1, self._mark(last), limit, self._mark)
+        end = plan_end(first - 1, self._mark(first).bytes_before, self._mark(last), limit, self._mark)
         if end <= start.sequence:
             return start
         anchor = self._mark(end).anchor
@@ -199,7 +199,10 @@ class FeedStream:
         first = state.first_sequence
         if not state.messages or self._mark(first).begins:
             return first
-        return max(first, plan_end(first - 1, self._mark(state.last_sequence), _ONE_TRANSACTION, self._mark))
+        return max(
+            first,
+            plan_end(first - 1, self._mark(first).bytes_before, self._mark(state.last_sequence), _ONE_TRANSACTION, self._mark),
+        )
 
     def _first_committed_after(self, state: StreamState, committed_at: int) -> int:
         """The first message whose last change committed at that time or later; one past the newest without any."""

@@ -1,13 +1,13 @@
-"""The protocol between a micro-batch and a sink.
+"""The protocol between a batch and a sink.
 
 A sink is two objects. The ``Sink`` lives in the driver and is never pickled. Its ``writer()`` is pickled into Spark tasks
 and must hold settings only, no connection.
 
-For every micro-batch, in this order:
+For every batch, in this order:
 
 1. In Spark tasks, in parallel: ``PartitionWriter.write(partition, messages)`` is called once per partition (more than once
    when Spark retries or speculates a task; only one attempt's receipts are kept). It yields ``bytes``, its receipts.
-2. In the driver, once, after every task of the batch succeeded (COLLECTED) or while they run one after the other
+2. In the driver, once, after every task of the batch succeeded (COLLECTED, AHEAD) or while they run one after the other
    (STREAMED): ``Sink.commit(receipts)`` with the receipts in commit order. When it returns, every change of the batch and the
    new position are durable together, or, for sinks that cannot do that, the changes before the position.
 
@@ -52,13 +52,15 @@ class Delivery(enum.Enum):
 
     COLLECTED = "collected"
     """All at once when every task is done: receipts must be small, tasks run in parallel."""
+    AHEAD = "ahead"
+    """As COLLECTED, and tasks of the next batch may run while ``commit`` is under way: it must leave alone what they leave."""
     STREAMED = "streamed"
     """One partition after the other, while the next is being written: receipts may hold the output itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stream sequences ``first_sequence`` to ``last_sequence`` of one micro-batch, as planned (a body that is cut in
+    """Stream sequences ``first_sequence`` to ``last_sequence`` of one batch, as planned (a body that is cut in
     chunks belongs to the partition that holds its first chunk), which has as many ``partitions``."""
 
     first_sequence: int
@@ -157,7 +159,10 @@ class PartitionWriter(Protocol):
 class Sink(Protocol):
     """Lives in the driver."""
 
-    delivery: Delivery
+    @property
+    def delivery(self) -> Delivery:
+        """How the receipts of the next batch reach the driver."""
+        ...
 
     def open(self) -> Applied:
         """Connects, checks that the sink can be written, and returns the durable position."""

@@ -14,7 +14,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.worker.batches.broker_connection import BrokerConnection
+from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from tests.servers import NatsServer
 
@@ -37,7 +37,7 @@ async def publish(server: NatsServer, group: str, pieces: list[tuple[bytes, Chun
 
 @pytest.fixture
 def reader(nats_server: NatsServer, group: str) -> Iterator[ChangeReader]:
-    connection = BrokerConnection(nats_server.settings(), group)
+    connection = OwnConnection(nats_server.settings(), group)
     yield ChangeReader(connection)
     connection.close()
 
@@ -86,7 +86,7 @@ def test_removed_messages_are_an_error_not_a_jump(nats_server: NatsServer, group
 
 def test_a_message_that_the_replicator_did_not_publish_is_not_read(nats_server: NatsServer, group: str) -> None:
     asyncio.run(publish(nats_server, group, whole(b"a", b"b")))
-    connection = BrokerConnection(nats_server.settings(), group)
+    connection = OwnConnection(nats_server.settings(), group)
     try:
         with pytest.raises(TerminalError, match=r"message 1 of stream .* was not published by the group's replicator"):
             list(ChangeReader(connection, "7000000000000000000/pgsluice_orders/").bodies(1, 2))

@@ -41,7 +41,11 @@ def test_batches_end_only_where_no_transaction_is_open_and_together_cover_every_
 ) -> None:
     last = marks[len(marks)]
     position = 0
-    while (end := plan_end(position, last, limit, marks.__getitem__)) != position:
+    while (
+        end := plan_end(
+            position, marks[position + 1].bytes_before if position < len(marks) else 0, last, limit, marks.__getitem__
+        )
+    ) != position:
         assert marks[end].settled == end
         position = end
     assert position == last.settled
@@ -51,7 +55,11 @@ def test_batches_end_only_where_no_transaction_is_open_and_together_cover_every_
 def test_a_batch_exceeds_the_limit_only_when_it_is_a_single_transaction(marks: dict[int, Mark], limit: BatchLimit) -> None:
     last = marks[len(marks)]
     position = 0
-    while (end := plan_end(position, last, limit, marks.__getitem__)) != position:
+    while (
+        end := plan_end(
+            position, marks[position + 1].bytes_before if position < len(marks) else 0, last, limit, marks.__getitem__
+        )
+    ) != position:
         settled_inside = [s for s in range(position + 1, end) if marks[s].settled == s]
         size = marks[end].bytes_through - marks[position + 1].bytes_before
         assert (end - position <= limit.messages and size <= limit.bytes) or not settled_inside
@@ -61,7 +69,7 @@ def test_a_batch_exceeds_the_limit_only_when_it_is_a_single_transaction(marks: d
 @given(streams, limits)
 def test_a_batch_is_as_large_as_the_limit_allows(marks: dict[int, Mark], limit: BatchLimit) -> None:
     last = marks[len(marks)]
-    end = plan_end(0, last, limit, marks.__getitem__)
+    end = plan_end(0, 0, last, limit, marks.__getitem__)
     for later in range(end + 1, len(marks) + 1):
         if marks[later].settled == later:
             assert later > limit.messages or marks[later].bytes_through > limit.bytes

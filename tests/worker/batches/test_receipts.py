@@ -1,37 +1,44 @@
-"""What the driver makes of receipt rows."""
+"""What the driver makes of the answers of tasks."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import pytest
 
 from pgsluice.shared.errors import HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
-from pgsluice.worker.batches.receipts import COMPRESSED_FROM_BYTES, encode_error, pack_body, read_receipts
+from pgsluice.worker.batches.receipts import (
+    COMPRESSED_FROM_BYTES,
+    Covered,
+    TaskAnswer,
+    encode_error,
+    pack_body,
+    read_receipts,
+)
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
 
 
-class Row(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    copied: bool = False
-    changes: int = 1
-    commit_lsn: int = 7
-    committed_at: int = 8
-    body: bytes | None = b"body"
-    body_bytes: int = 0
-    error: bytes | None = None
-    after: str | None = None
-    anchor: str | None = None
+def answer(
+    first_sequence: int,
+    last_sequence: int,
+    *,
+    copied: bool = False,
+    changes: int = 1,
+    body: bytes | None = b"body",
+    body_bytes: int = 0,
+    error: bytes | None = None,
+    after: str | None = None,
+    anchor: str | None = None,
+) -> TaskAnswer:
+    covered = Covered(copied, first_sequence, last_sequence, changes, 7, 8, after, anchor)
+    return TaskAnswer(covered, body, body_bytes, error=error)
 
 
-def coverage(rows: list[Row], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
-    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(rows, applied)]
+def coverage(answers: list[TaskAnswer], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
+    return [(r.first_sequence, r.last_sequence, r.changes) for r in read_receipts(answers, applied)]
 
 
 def test_receipts_keep_what_the_tasks_reported() -> None:
-    assert list(read_receipts([Row(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
+    assert list(read_receipts([answer(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
 
 
 @pytest.mark.parametrize("size", [0, 1, COMPRESSED_FROM_BYTES - 1, COMPRESSED_FROM_BYTES, 3 * COMPRESSED_FROM_BYTES + 1])
@@ -39,43 +46,43 @@ def test_a_body_of_any_size_arrives_as_it_was(size: int) -> None:
     body = bytes(i % 251 for i in range(size))
     packed, body_bytes = pack_body(body)
     assert (len(packed) < len(body)) is (size >= COMPRESSED_FROM_BYTES)
-    row = Row(1, 3, body=packed, body_bytes=body_bytes)
+    row = answer(1, 3, body=packed, body_bytes=body_bytes)
     assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [body]
 
 
-def test_a_row_without_a_body_extends_the_receipt_before_it() -> None:
-    assert coverage([Row(1, 3), Row(4, 5, changes=0, body=None), Row(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
+def test_an_answer_without_a_body_extends_the_receipt_before_it() -> None:
+    assert coverage([answer(1, 3), answer(4, 5, changes=0, body=None), answer(6, 6)]) == [(1, 5, 1), (6, 6, 1)]
 
 
-def test_a_row_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
-    assert coverage([Row(1, 3, changes=0, body=None), Row(4, 5)]) == [(1, 5, 1)]
+def test_an_answer_without_a_body_that_comes_first_extends_the_receipt_after_it() -> None:
+    assert coverage([answer(1, 3, changes=0, body=None), answer(4, 5)]) == [(1, 5, 1)]
 
 
 def anchor(number: int) -> str:
     return f"0/{number * 16:X}:1 {number} {number}"
 
 
-def test_rows_that_follow_what_is_applied_and_each_other_are_taken() -> None:
+def test_answers_that_follow_what_is_applied_and_each_other_are_taken() -> None:
     rows = [
-        Row(6, 7, after=anchor(5), anchor=anchor(7)),
-        Row(8, 8, changes=0, body=None),
-        Row(9, 9, after=anchor(7), anchor=anchor(9)),
+        answer(6, 7, after=anchor(5), anchor=anchor(7)),
+        answer(8, 8, changes=0, body=None),
+        answer(9, 9, after=anchor(7), anchor=anchor(9)),
     ]
     applied = Applied(5, 5 * 16, 5, "then")
     assert coverage(rows, applied) == [(6, 8, 1), (9, 9, 1)]
-    assert coverage([Row(1, 3, after=str(NO_ANCHOR), anchor=anchor(3))]) == [(1, 3, 1)]
+    assert coverage([answer(1, 3, after=str(NO_ANCHOR), anchor=anchor(3))]) == [(1, 3, 1)]
 
 
 def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
-    row = Row(6, 7, after=anchor(5), anchor=anchor(7))
+    row = answer(6, 7, after=anchor(5), anchor=anchor(7))
     for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 4 * 16, 5, "then"), Applied(5, 5 * 16, 17, "then")):
         with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but what is applied"):
             coverage([row], applied)
 
 
 def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
-    first, chunk = Row(6, 7, after=anchor(5), anchor=anchor(7)), Row(8, 8, changes=0, body=None)
-    for rows in ([first, Row(8, 9, after=anchor(6), anchor=anchor(9))], [first, chunk, Row(9, 9, after=anchor(6))]):
+    first, chunk = answer(6, 7, after=anchor(5), anchor=anchor(7)), answer(8, 8, changes=0, body=None)
+    for rows in ([first, answer(8, 9, after=anchor(6), anchor=anchor(9))], [first, chunk, answer(9, 9, after=anchor(6))]):
         with pytest.raises(
             HistoryError, match=r"message \d of the change stream follows the change at 0/60:1, but what was read"
         ):
@@ -83,21 +90,21 @@ def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
 
 
 def test_the_first_batch_after_a_new_place_was_found_follows_what_lies_before_that() -> None:
-    row, applied = Row(2, 2, after=anchor(1), anchor=anchor(9)), Applied(1, 3 * 16, 3, "then")
+    row, applied = answer(2, 2, after=anchor(1), anchor=anchor(9)), Applied(1, 3 * 16, 3, "then")
     before = Anchor.parse(anchor(1))
     assert [receipt.last_sequence for receipt in read_receipts([row], applied, before=before)] == [2]
     with pytest.raises(HistoryError):
         list(read_receipts([row], applied))
 
 
-def test_an_empty_row_at_the_end_of_a_partition_changes_nothing() -> None:
-    assert coverage([Row(1, 3), Row(4, 3, changes=0, body=None), Row(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
+def test_an_empty_answer_at_the_end_of_a_partition_changes_nothing() -> None:
+    assert coverage([answer(1, 3), answer(4, 3, changes=0, body=None), answer(4, 5)]) == [(1, 3, 1), (4, 5, 1)]
 
 
-@pytest.mark.parametrize("rows", [[Row(2, 3)], [Row(1, 3), Row(5, 6)], [Row(1, 3), Row(3, 6)]])
-def test_a_gap_or_an_overlap_is_refused(rows: list[Row]) -> None:
+@pytest.mark.parametrize("answers", [[answer(2, 3)], [answer(1, 3), answer(5, 6)], [answer(1, 3), answer(3, 6)]])
+def test_a_gap_or_an_overlap_is_refused(answers: list[TaskAnswer]) -> None:
     with pytest.raises(TerminalError, match="was expected"):
-        coverage(rows)
+        coverage(answers)
 
 
 class ClosedForLunchError(TransientError):
@@ -117,15 +124,15 @@ class ClosedForLunchError(TransientError):
 )
 def test_an_error_that_a_task_sent_is_raised_as_it_was(error_class: type[PgsluiceError], arrives_as: type[PgsluiceError]) -> None:
     error = error_class("a column is missing", "add it")
-    row = Row(0, 0, body=None, error=encode_error(error))
+    row = answer(0, 0, body=None, error=encode_error(error))
     with pytest.raises(arrives_as) as raised:
-        coverage([Row(1, 3), row])
+        coverage([answer(1, 3), row])
     assert type(raised.value) is arrives_as
     assert raised.value.args == error.args
 
 
 def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:
     applied = Applied(sequence=9, commit_lsn=0, committed_at=0, stream_created="", snapshot_sequence=4)
-    assert [receipt.copied for receipt in read_receipts([Row(5, 6, copied=True)], applied)] == [True]
+    assert [receipt.copied for receipt in read_receipts([answer(5, 6, copied=True)], applied)] == [True]
     with pytest.raises(TerminalError, match="was expected"):
-        list(read_receipts([Row(5, 6)], applied))
+        list(read_receipts([answer(5, 6)], applied))

@@ -18,7 +18,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import Chunk
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
-from pgsluice.worker.batches.broker_connection import BrokerConnection
+from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.snapshot_reader import CopyProgress, SnapshotReader
 from tests.servers import NatsServer
 
@@ -83,7 +83,7 @@ def publish(nats_server: NatsServer, group: str) -> Callable[[Script], None]:
 
 @pytest.fixture
 def reader(nats_server: NatsServer, group: str) -> Iterator[SnapshotReader]:
-    connection = BrokerConnection(nats_server.settings(), group)
+    connection = OwnConnection(nats_server.settings(), group)
     yield SnapshotReader(connection)
     connection.close()
 

@@ -28,9 +28,11 @@ T = TypeVar("T")
 @pytest.fixture(scope="module")
 def spark(spark_environment: None) -> Iterator[SparkSession]:
     process = Spark("notebook", {"spark.master": "local[2]", "spark.driver.memory": "512m"}, "pyspark.daemon")
-    process.start_session()
-    pgsluice.register(process.session)
-    yield process.session
+    process.start()
+    session = SparkSession(process.context)
+    pgsluice.register(session)
+    yield session
+    session.stop()
     process.close()
 
 

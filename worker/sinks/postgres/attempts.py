@@ -38,6 +38,7 @@ class Attempts:
         self._most_stages = most_stages
         self._written = 0
         """How often the batch in hand was written."""
+        self._commits = 0
         self._lock_failures = 0
         """How often it failed because the target's table of locks was full."""
         self._one_by_one = False
@@ -48,6 +49,11 @@ class Attempts:
     @property
     def labels_rows(self) -> bool:
         return self._labelled_batches > 0
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the batch in hand, and the next one, are written as any other."""
+        return not (self._one_by_one or self._labelled_batches or self._stageless_batches)
 
     def limit_stages(self, most: int) -> None:
         """The target has no room for more than ``most``."""
@@ -97,6 +103,12 @@ class Attempts:
         self._labelled_batches = max(0, self._labelled_batches - 1)
         self._stageless_batches = max(0, self._stageless_batches - 1)
 
-    def committed(self) -> None:
-        """The next batch, of changes or of copied rows, has no attempts yet."""
-        self._written = self._lock_failures = 0
+    def begin_commit(self) -> None:
+        self._commits += 1
+
+    def committed(self) -> bool:
+        """The next batch, of changes or of copied rows, has no attempts yet. Whether one at this batch failed, and may have left
+        something."""
+        failed_before = self._commits > 1
+        self._written = self._commits = self._lock_failures = 0
+        return failed_before

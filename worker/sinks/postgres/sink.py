@@ -76,8 +76,6 @@ class PostgresSink:
     staging tables a batch may have before pieces are parked.
     """
 
-    delivery = Delivery.COLLECTED
-
     def __init__(
         self,
         settings: WorkerSettings,
@@ -99,6 +97,11 @@ class PostgresSink:
         self._attempts = Attempts(most_stages)
         self._has_leftovers = False
         """Whether staging tables of this worker may be left."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """The next batch is written as this one is, unless the target refused something lately."""
+        return Delivery.AHEAD if self._attempts.is_ordinary else Delivery.COLLECTED
 
     def open(self) -> Applied:
         """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
@@ -143,6 +146,7 @@ class PostgresSink:
         """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
         WriteAgain the partitions have to be written again: what was staged may be gone, or looked at in another way."""
         received = list(receipts)
+        self._attempts.begin_commit()
         try:
             session = self._connected()
             rest = not_applied(received, self._applied, stream_created)
@@ -162,7 +166,7 @@ class PostgresSink:
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
         self._applied, self._in_doubt = position, None
-        self._attempts.committed()
+        self._has_leftovers = self._attempts.committed() or self._has_leftovers
         self._clean_up(session)
         return self._applied
 
@@ -226,7 +230,6 @@ class PostgresSink:
         session.build_keys()
         partitions = [FoldedPartition.decode(receipt.body) for receipt in receipts]
         if any(folded.is_refused for folded in partitions):
-            self._has_leftovers = True
             self._attempts.label_rows()
             raise WriteAgain
         changes = sum(receipt.changes for receipt in receipts)

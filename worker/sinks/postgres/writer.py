@@ -195,10 +195,11 @@ class PostgresWriter:
                         table = pieces[i].table
                         staged[i] = self._stage_piece(session, pieces[i], next(names), rejections)
             if parked:
-                ensure_parked_table(session.connection(), self.names.parked_table)
+                parking = self.names.parked_table(partition.first_sequence)
+                ensure_parked_table(session.connection(), parking)
                 with session.connection().transaction():
                     for i in parked:
-                        staged[i] = self._park_piece(session, pieces[i], next(names))
+                        staged[i] = self._park_piece(session, parking, pieces[i], next(names))
         except psycopg.Error as error:
             raise PieceError(table, error) from None
         if rejections:
@@ -211,9 +212,9 @@ class PostgresWriter:
         by_size = sorted(large, key=lambda i: pieces[i].text_bytes, reverse=True)
         return sorted(by_size[:room]), sorted(by_size[room:])
 
-    def _park_piece(self, session: TaskSession, piece: Piece, name: str) -> Piece:
+    def _park_piece(self, session: TaskSession, table: str, piece: Piece, name: str) -> Piece:
         assert isinstance(piece.content, bytes)
-        return replace(piece, content=park(session.connection(), self.names.parked_table, name, piece.content))
+        return replace(piece, content=park(session.connection(), table, name, piece.content))
 
     def _stage_piece(self, session: TaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
         assert isinstance(piece.content, bytes)

@@ -43,7 +43,7 @@ sessions, or some hundred when its settings are small."""
 
 _STAGES = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relkind = 'r' AND (starts_with(c.relname, %s) OR c.relname = %s)
+WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
 """
 
 
@@ -57,16 +57,11 @@ class StageNames:
 
     @property
     def prefix(self) -> str:
-        return f"stage_{self._digest}_"
+        return f"stage_{hashlib.blake2b(f'{self.group}/{self.worker}'.encode(), digest_size=6).hexdigest()}_"
 
-    @property
-    def parked_table(self) -> str:
-        """Where text is parked (``parked_text``)."""
-        return f"parked_{self._digest}"
-
-    @property
-    def _digest(self) -> str:
-        return hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
+    def parked_table(self, first_sequence: int) -> str:
+        """Where text of one partition is parked (``parked_text``)."""
+        return f"{self.prefix}{first_sequence}_parked"
 
     def of_attempt(self, first_sequence: int) -> Iterable[str]:
         """Names for one attempt to write one partition; no other attempt gets the same."""
@@ -145,15 +140,11 @@ def drop_stages(connection: Connection, names: Sequence[str]) -> None:
 
 
 def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: int | None) -> list[str]:
-    """This worker's staging tables whose first sequence is at most ``up_to_sequence`` (None: all of them), and the table of
-    parked text. Once the position has passed it, nobody will merge them: the batch was applied, or the task that made them was
+    """This worker's staging tables, those of parked text among them, whose first sequence is at most ``up_to_sequence`` (None:
+    all of them). Once the position has passed it, nobody will merge them: the batch was applied, or the task that made them was
     repeated elsewhere."""
-    found = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix, names.parked_table]).fetchall()]
-    return [
-        name
-        for name in found
-        if up_to_sequence is None or name == names.parked_table or names.first_sequence(name) <= up_to_sequence
-    ]
+    found = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix]).fetchall()]
+    return [name for name in found if up_to_sequence is None or names.first_sequence(name) <= up_to_sequence]
 
 
 class Stage:

@@ -1,4 +1,4 @@
-"""COPY text that waits at the target in one table, whatever tables it is for.
+"""COPY text that waits at the target in one table for each partition, whatever tables it is for.
 
 A stage of its own takes a piece's merge up to three locks at the target. A batch over many tables would need more of them than
 the target has, so beyond some stages the text is parked: the driver fetches it piece by piece when it merges, and goes on as if

@@ -18,8 +18,10 @@ from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError,
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
+from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.query import ChangeQuery, start_query
+from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.dead_letters.replay import Replay
@@ -100,17 +102,17 @@ class Harness:
         return FailingSink(self.settings, self.path, *failures, task=task)
 
     def apply(self, sink: FailingSink) -> Applied:
-        """Applies what the stream holds; returns what the query has applied by then."""
-        query = self.start(sink)
+        """Applies what the stream holds; returns what is applied by then."""
+        batches = self.start(sink)
         try:
-            wait_until(lambda: query.ended(0.1), deadline_s=LONGEST_S, what="the end of the query")
-            return query.applied
+            wait_until(lambda: batches.ended(0.1), deadline_s=LONGEST_S, what="the end of the batches")
+            return batches.applied
         finally:
-            query.stop()
+            batches.stop()
             sink.close()
 
-    def start(self, sink: FailingSink) -> ChangeQuery:
-        return start_query(self._running(sink))
+    def start(self, sink: FailingSink) -> BatchLoop:
+        return start_batches(self._running(sink))
 
     def _running(self, sink: FailingSink) -> RunningWorker:
         bucket = StateBucket(self.client, self.names)
@@ -119,6 +121,8 @@ class Harness:
         return RunningWorker(
             settings=self.settings,
             loop=self.loop,
+            connection=BrokerConnection(self.names, self.loop, self.client),
+            bell=Bell(),
             spark=self.spark,
             sink=sink,
             streams=streams,
@@ -143,7 +147,7 @@ class Harness:
 def spark(spark_environment: None) -> Iterator[Spark]:
     os.environ["PYTHONPATH"] = str(REPOSITORY)  # what tasks unpickle is here
     process = Spark("test", {"master": "local[2]", "memory": "512m"}, "pgsluice.worker.spark_daemon")
-    process.start_session()
+    process.start()
     yield process
     process.expect_end()
     process.close()
@@ -173,11 +177,11 @@ def test_a_batch_that_fails_for_now_is_applied_once_at_the_next_attempt(
 
 def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     sink = harness.sink(*(TransientError("the target is away", "wait") for _ in range(1000)))
-    query = harness.start(sink)
+    batches = harness.start(sink)
     try:
         wait_until(lambda: sink.commits >= 2, deadline_s=LONGEST_S, what="a second attempt")
     finally:
-        query.stop()
+        batches.stop()
         sink.close()
     assert set(events(caplog)) == {"a batch could not be applied, trying again"}  # and none that was broken off
     assert ids_in(harness.path) == []

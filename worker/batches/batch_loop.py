@@ -1,0 +1,284 @@
+"""The worker's loop over batches: each is planned, written by Spark tasks, and committed by the sink.
+
+One thread applies batches, one after the other. Where the sink allows it (``Delivery.AHEAD``), another one has the next batch
+planned and written meanwhile. What was written ahead is thrown away when anything goes wrong with the batch before it: its tasks
+were told what to leave out as it was known then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import assert_never
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.process.defect import unexpected
+from pgsluice.shared.process.retrying import BATCH, Backoff
+from pgsluice.shared.spark.session import failure_reason
+from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
+from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
+from pgsluice.worker.dead_letters.filter import DiscardingWriter
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.sinks.sink import Delivery, PartitionWriter, PatientSink, Receipt
+
+SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
+DRAIN_DEADLINE_S = 25.0
+EXECUTOR_CHECK_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 0.5
+END_DEADLINE_S = 5.0
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """What the tasks of one attempt answer; an iterator runs them as it is taken."""
+
+    plan: PlannedBatch
+    answers: Iterable[TaskAnswer]
+
+
+class BatchLoop:
+    """Applies batches until it is stopped, or until the worker's target is reached. ``stop`` lets the one in hand finish."""
+
+    def __init__(self, worker: RunningWorker, planner: BatchPlanner) -> None:
+        """``start_batches`` makes one."""
+        self.applied = worker.start.applied
+        """What the sink has applied."""
+        self._worker = worker
+        self._planner = planner
+        self._sink = worker.sink
+        self._registry = worker.registry
+        self._before = worker.start.before
+        self._turn = threading.Lock()
+        """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
+        self._asking = 0
+        """How many wait for their turn between batches."""
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._error: PgsluiceError | None = None
+        self._writing_ahead = ThreadPoolExecutor(1, "pgsluice-ahead")
+        self._ahead: Future[WrittenBatch | None] | None = None
+        self._thread = threading.Thread(target=self._run, name="pgsluice-batches", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ended(self, timeout_s: float) -> bool:
+        """Waits up to ``timeout_s``; raises the error that ended the loop."""
+        ended = self._ended.wait(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    def between_batches(self, work: Callable[[], None], timeout_s: float) -> bool:
+        """Calls ``work`` while no batch is in hand; False when batches left no room for that in time. Raises what it raises."""
+        self._asking += 1
+        try:
+            if not self._turn.acquire(timeout=timeout_s):
+                return False
+        finally:
+            self._asking -= 1
+        try:
+            work()
+            return True
+        finally:
+            self._turn.release()
+
+    def stop(self) -> None:
+        """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
+        self._stopping.set()
+        self._planner.wake()
+        if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
+            self._turn.release()
+        else:
+            log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
+            if isinstance(self._sink, PatientSink):
+                self._sink.break_off()
+            self._worker.spark.cancel_jobs()
+        if self._thread.is_alive():
+            self._thread.join(END_DEADLINE_S)
+        self._writing_ahead.shutdown(wait=False, cancel_futures=True)
+
+    def _batch_ends(self, deadline: float) -> bool:
+        """Whether the batch in hand has ended by then: then the turn is ours. One that waits for executors does not end."""
+        while not self._turn.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
+            if time.monotonic() > deadline or not self._worker.spark.executors:
+                return False
+        return True
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and not self._is_target_reached:
+                plan = self._next_plan()
+                if plan is not None:
+                    with self._turn:
+                        self._apply_while_there_are_more(plan)
+        except PgsluiceError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001  nobody would print it, and its text may quote a row
+            self._error = unexpected(error, "a batch")
+        finally:
+            self._stopping.set()
+            self._ended.set()
+
+    @property
+    def _is_target_reached(self) -> bool:
+        target = self._worker.target
+        return target is not None and target.is_reached(self.applied)
+
+    def _next_plan(self) -> PlannedBatch | None:
+        try:
+            return self._planner.next(Place.of(self.applied), self._worker.spark.parallelism, LOOK_INTERVAL_S)
+        except TransientError as error:
+            self._worker.report.note_waiting(str(error))
+            log.warning("the streams cannot be looked at, trying again", reason=str(error))
+            self._stopping.wait(LOOK_INTERVAL_S)
+            return None
+
+    def _apply_while_there_are_more(self, plan: PlannedBatch) -> None:
+        written: WrittenBatch | None = None
+        while not self._stopping.is_set():
+            try:
+                self._apply_until_done(plan, written)
+            finally:
+                written = self._take_ahead()
+            if written is None:
+                return
+            plan = written.plan
+
+    def _apply_until_done(self, plan: PlannedBatch, written: WrittenBatch | None) -> None:
+        backoff = Backoff(BATCH)
+        spark_failures = 0
+        rejections: Sequence[Rejection] = ()
+        while not self._stopping.is_set():
+            try:
+                if rejections:
+                    self._take_out(plan, rejections)
+                    rejections = ()
+                self._apply_once(written or self._write(plan))
+                return
+            except RejectedChanges as rejected:
+                rejections = rejected.rejections
+                pause_s = 0.0
+            except WriteAgain:
+                pause_s = 0.0
+            except TransientError as error:
+                self._worker.report.note_waiting(str(error))
+                pause_s = backoff.next_pause_s()
+                log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=round(pause_s, 3))
+            except (PySparkException, Py4JError) as error:
+                spark_failures += 1
+                if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
+                    raise _spark_failure(error) from None
+                pause_s = backoff.next_pause_s()
+                log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=round(pause_s, 3))
+            written = None
+            self._discard_ahead()
+            self._stopping.wait(pause_s)
+
+    def _write(self, plan: PlannedBatch) -> WrittenBatch:
+        """Has tasks write a batch; whoever takes STREAMED answers does."""
+        task = self._worker.task(self._sink.writer())
+        match self._sink.delivery:
+            case Delivery.STREAMED:
+                return WrittenBatch(plan, self._worker.spark.stream_tasks(task, plan.ranges))
+            case Delivery.COLLECTED | Delivery.AHEAD:
+                return WrittenBatch(plan, self._worker.spark.run_tasks(task, plan.ranges))
+            case unreachable:
+                assert_never(unreachable)
+
+    def _apply_once(self, written: WrittenBatch) -> None:
+        started = time.monotonic()
+        receipts = read_receipts(self._reported(written), self.applied, self._worker.transformation.hash, self._before)
+        counter = _Counter(chain([next(receipts)], receipts))
+        applied = self._sink.commit(counter, self._worker.streams.created())
+        if applied.sequence != self.applied.sequence:
+            self._before = None
+        self.applied = applied
+        self._registry.settle()
+        self._worker.note_batch(applied, counter.changes, time.monotonic() - started)
+
+    def _reported(self, written: WrittenBatch) -> Iterator[TaskAnswer]:
+        """The answers of the tasks, whose dead letters are published by then. Raises RejectedChanges or WriteAgain."""
+        if isinstance(written.answers, list):
+            self._registry.take(read_reports(written.answers))
+            self._registry.remove_truncated()
+            self._write_ahead(written.plan)
+            yield from written.answers
+            return
+        for answer in written.answers:
+            self._registry.take(read_reports([answer]))
+            yield answer
+        self._registry.remove_truncated()
+
+    def _write_ahead(self, plan: PlannedBatch) -> None:
+        """Begins the batch after ``plan``'s, if there is one by now that may be written while that is committed."""
+        if self._sink.delivery is Delivery.AHEAD and not (plan.is_fence or self._asking or self._stopping.is_set()):
+            self._ahead = self._writing_ahead.submit(self._written_after, plan, self._sink.writer())
+
+    def _written_after(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch | None:
+        following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0)
+        if following is None or following.is_fence or following.is_copied != plan.is_copied:
+            return None
+        return WrittenBatch(following, self._worker.spark.run_tasks(self._worker.task(writer), following.ranges))
+
+    def _take_ahead(self) -> WrittenBatch | None:
+        """What was written ahead; None when nothing was, or it failed: then it is tried again in its turn."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        try:
+            return ahead.result()
+        except (PgsluiceError, PySparkException, Py4JError, CancelledError) as error:
+            log.debug("a batch could not be written ahead", reason=type(error).__name__)
+            return None
+
+    def _discard_ahead(self) -> None:
+        """Returns when its tasks are done, too: what they leave behind is known by then."""
+        self._take_ahead()
+
+    def _take_out(self, plan: PlannedBatch, rejections: Sequence[Rejection]) -> None:
+        """Has tasks look for changes that the sink refused, makes dead letters of them, and blocks their rows."""
+        self._registry.reject(rejections)
+        answers = self._worker.spark.run_tasks(self._worker.task(DiscardingWriter()), plan.ranges)
+        with contextlib.suppress(RejectedChanges, WriteAgain):  # that rows are blocked now is what this was for
+            self._registry.take(read_reports(answers))
+        self._registry.check_found()
+
+
+def start_batches(worker: RunningWorker) -> BatchLoop:
+    """Begins after ``worker.start``. Spark has started."""
+    loop = BatchLoop(worker, worker.planner())
+    loop.start()
+    return loop
+
+
+class _Counter:
+    """Counts the changes of the receipts that pass through it."""
+
+    def __init__(self, receipts: Iterator[Receipt]) -> None:
+        self._receipts = receipts
+        self.changes = 0
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for receipt in self._receipts:
+            self.changes += receipt.changes
+            yield receipt
+
+
+def _spark_failure(error: Exception) -> TransientError:
+    return TransientError(
+        f"Spark gave up on a job ({failure_reason(error)})",
+        "nothing was lost; see the log lines of Spark above, then start again",
+    )
