@@ -22,6 +22,7 @@ sequence of its group's first chunk, so that it differs from the same chunk of a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +57,7 @@ ACK_TIMEOUT_S = 5.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
 _CHECK_INTERVAL_S = 0.25
+RING_INTERVAL_S = 0.005
 
 log = telemetry.logger(__name__)
 
@@ -109,6 +111,7 @@ class Publisher:
         self._fatal: PgsluiceError | None = None
         self._full_logged_at = 0.0
         self._reconnects = client.stats["reconnects"]
+        self._rung_at = 0.0
         self._work = asyncio.Event()
         self._progressed = asyncio.Event()
 
@@ -291,6 +294,15 @@ class Publisher:
             self._work.set()
         else:
             self._acknowledge(sequence)
+            await self._ring()
+
+    async def _ring(self) -> None:
+        """Tells workers that wait that the stream has grown. They look for themselves now and then, too: a ring may get lost."""
+        now = time.monotonic()
+        if not self._window or now - self._rung_at >= RING_INTERVAL_S:
+            self._rung_at = now
+            with contextlib.suppress(*CLIENT_ERRORS):
+                await self._client.publish(self._stream.bell)
 
     def _receive_error(self, error: Mapping[str, Any]) -> None:
         code, text = error.get("err_code"), error.get("description", "")

@@ -290,6 +290,7 @@ class ChangeStream(Stream):
     def __init__(self, client: Client, names: GroupNames) -> None:
         super().__init__(client, names.changes_stream, names.changes_subject)
         self.subject = names.changes_subject
+        self.bell = names.bell_subject
 
     async def last_message(self) -> StoredMessage | None:
         """The newest message; None when the stream is empty."""

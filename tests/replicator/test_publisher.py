@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
 
 from pgsluice.replicator.assembler import Message
@@ -97,6 +98,24 @@ async def test_messages_are_stored_in_order_with_headers_that_continue_the_strea
         assert await broker.ids() == [f"{message(n).first}-{message(n).last}" for n in range(1, count + 1)]
         headers = MessageHeaders.decode((await broker.stream.message(5)).headers)
         assert (headers.settled, headers.total_bytes, headers.flushed) == (4, 5 * len(b"body"), 508)
+
+
+async def test_the_bell_is_rung_when_messages_are_acknowledged_and_again_at_the_last_one(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        rings: asyncio.Queue[int] = asyncio.Queue()
+
+        async def ring(_: Msg) -> None:
+            await rings.put(broker.acknowledged[-1])
+
+        await broker.client.subscribe(broker.stream.bell, cb=ring)
+        publisher, _ = broker.publisher()
+        for count in (1, 1 + 3 * WINDOW_MESSAGES):
+            for number in range(publisher.end.sequence + 1, count + 1):
+                await publisher.publish(message(number))
+            await publisher.flush()
+            async with asyncio.timeout(10):
+                while await rings.get() < count:
+                    pass
 
 
 async def test_a_body_over_max_payload_is_cut_and_only_its_last_chunk_counts(open_broker: OpenBroker) -> None:
