@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -155,6 +156,7 @@ class Spark:
         try:
             _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
+            _remember_classes(gateway.jvm)
         except (Py4JError, OSError) as error:
             raise _start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
@@ -175,10 +177,15 @@ class Spark:
         return conf
 
     def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> list[U]:
-        """Runs one job with a task for each input, and returns what all of them yield, in the order of the inputs. Any thread may
-        call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does."""
-        results: list[U] = self._job(task, inputs).collect()
-        return results
+        """Runs one job with a task for each input, and returns what all of them yield, in the order of the inputs: little, for it
+        travels as text. Any thread may call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does.
+
+        ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, at each
+        call, and opens a socket for the results.
+        """
+        pickled = self._job(_Gathered(task), inputs)._jrdd.collectAsync().get()
+        gathered = [each for rows in pickled for each in pickle.loads(rows)]  # noqa: S301  from our own processes
+        return [result for results in gathered for result in results]
 
     def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
         """The same, one input after the other, each while the results of the one before are taken."""
@@ -320,6 +327,22 @@ def _start_error(error: Exception) -> TransientError:
         f"Spark did not start ({type(error).__name__})",
         "see the lines of Spark in the log; check the settings under 'spark', then start again",
     )
+
+
+def _remember_classes(jvm: Any) -> None:
+    """Those that each job needs. PySpark asks for them by name each time, and then the JVM looks through all of its archives."""
+    for name in ("SimplePythonFunction", "PythonRDD"):
+        setattr(jvm, name, getattr(jvm, name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered(Generic[T, U]):
+    """Yields as one row what ``task`` yields."""
+
+    task: Callable[[T], Iterable[U]]
+
+    def __call__(self, given: T) -> Iterator[list[U]]:
+        yield [*self.task(given)]
 
 
 @dataclass(frozen=True, slots=True)
