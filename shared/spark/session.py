@@ -180,8 +180,8 @@ class Spark:
         """Runs one job with a task for each input, and returns what all of them yield, in the order of the inputs: little, for it
         travels as text. Any thread may call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does.
 
-        ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, at each
-        call, and opens a socket for the results.
+        ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, each
+        time, and opens a socket for the results.
         """
         pickled = self._job(_Gathered(task), inputs)._jrdd.collectAsync().get()
         gathered = [each for rows in pickled for each in pickle.loads(rows)]  # noqa: S301  from our own processes
