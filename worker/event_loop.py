@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import uvloop
+
 from pgsluice.shared.errors import TransientError
 
 CANCEL_DEADLINE_S = 5.0
@@ -26,7 +28,7 @@ class EventLoopThread:
     """A daemon thread; ``close`` ends it, and the process does not wait for it otherwise."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 

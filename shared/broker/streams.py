@@ -18,6 +18,7 @@ was free, and the stream keeps a share of it: streams that are made later find r
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import uuid
 from collections.abc import Awaitable, Iterator, Mapping
@@ -30,6 +31,7 @@ import nats.errors
 import nats.js.errors
 import orjson
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, Placement, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from pgsluice.shared import telemetry
@@ -194,20 +196,15 @@ class Stream:
         has; the caller asks again. A gap inside shows in the sequences.
         """
         inbox = self._client.new_inbox()
-        subscription = await self._client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
+        answers = _BatchAnswer()
+        subscription = await self._client.subscribe(inbox, cb=answers.take, pending_msgs_limit=0, pending_bytes_limit=0)
         try:
             request = orjson.dumps({"seq": first_sequence, "batch": count, "max_bytes": max_bytes})
             await self._client.publish(_DIRECT_GET + self.name, request, reply=inbox)
-            messages: list[StoredMessage] = []
-            while True:
-                answer = await subscription.next_msg(timeout=REQUEST_TIMEOUT_S)
-                headers = answer.headers or {}
-                status = headers.get("Status")
-                if status in (_END_OF_BATCH, _NOT_FOUND):
-                    return messages
-                if status is not None:
-                    raise self._unavailable(f"status {status} {headers.get('Description', '')}")
-                messages.append(_stored(headers, answer.data))
+            end = await answers.end()
+            if end["Status"] not in (_END_OF_BATCH, _NOT_FOUND):
+                raise self._unavailable(f"status {end['Status']} {end.get('Description', '')}")
+            return answers.messages
         except (nats.errors.Error, TimeoutError) as error:
             raise self._unavailable(type(error).__name__) from None
         finally:
@@ -311,6 +308,31 @@ class SnapshotStream(Stream):
     async def next_begin(self, first_sequence: int) -> StoredMessage | None:
         """The first message from ``first_sequence`` on that begins a table; None without one."""
         return await self.next_message_on(self._begin_subjects, first_sequence)
+
+
+class _BatchAnswer:
+    """What comes back for one batched direct get: messages, and a status at the end."""
+
+    def __init__(self) -> None:
+        self.messages: list[StoredMessage] = []
+        self._end: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+
+    async def take(self, answer: Msg) -> None:
+        headers = answer.headers or {}
+        if "Status" not in headers:
+            self.messages.append(_stored(headers, answer.data))
+        elif not self._end.done():
+            self._end.set_result(headers)
+
+    async def end(self) -> Mapping[str, str]:
+        """The headers of the last answer. Raises TimeoutError when none comes for REQUEST_TIMEOUT_S."""
+        seen = -1
+        while seen < len(self.messages):
+            seen = len(self.messages)
+            await asyncio.wait({self._end}, timeout=REQUEST_TIMEOUT_S)
+            if self._end.done():
+                return self._end.result()
+        raise TimeoutError
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:

@@ -11,6 +11,7 @@ are taken where they are met.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import assert_never
 
@@ -94,9 +95,12 @@ def _read_frames(body: bytes, position: int, size: int, parts: Parts, transactio
     return change_count
 
 
+_decode_message = functools.lru_cache(256)(decode_message)  # every message repeats the Relation and Type messages that it needs
+
+
 def _take(payload: bytes, change_index: int, parts: Parts, transactions: Transactions) -> int:
     """Takes a message that is not a row; returns how many changes it is, 0 or 1."""
-    match decode_message(payload):
+    match _decode_message(payload):
         case Relation() as relation:
             parts.relate(relation)
         case Truncate() as truncate:

@@ -24,6 +24,7 @@ there, whatever became of sequences and LSNs. Streams of earlier versions have n
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -147,7 +148,10 @@ class MessageHeaders:
 
 def _anchor(headers: Mapping[str, str], name: str) -> Anchor | None:
     text = headers.get(name)
-    return None if text is None else Anchor.parse(text)
+    return None if text is None else _parse_anchor(text)
+
+
+_parse_anchor = functools.lru_cache(16)(Anchor.parse)  # each is in two messages, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +165,19 @@ class Descriptor:
 
     @classmethod
     def decode(cls, document: bytes) -> Descriptor:
-        try:
-            content: Any = orjson.loads(document)
-            if content["protocol"] != 1:
-                raise ValueError(f"protocol {content['protocol']}")
-            return cls(tuple(Table.decode(relation) for relation in content["relations"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"a message's descriptor is malformed ({type(error).__name__})") from None
+        """Raises WireError. Messages about the same tables bring the same document, which is read once then."""
+        return _decode_descriptor(document)
+
+
+@functools.lru_cache(64)
+def _decode_descriptor(document: bytes) -> Descriptor:
+    try:
+        content: Any = orjson.loads(document)
+        if content["protocol"] != 1:
+            raise ValueError(f"protocol {content['protocol']}")
+        return Descriptor(tuple(Table.decode(relation) for relation in content["relations"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"a message's descriptor is malformed ({type(error).__name__})") from None
 
 
 def frame_length(payload: bytes | memoryview) -> bytes:
