@@ -40,13 +40,13 @@ PUBLICATION = Option(
 BATCH_SIZE = Option(
     "batch-size",
     Kind.NUMBER,
-    "Most stream messages in one micro-batch (a message holds up to 256 KiB of changes)",
+    "Most stream messages in one batch (a message holds up to 256 KiB of changes)",
     "8192",
     "8192",
     minimum=1,
     maximum=1_000_000,
 )
-BATCH_BYTES = Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one micro-batch", "64MiB", "64MiB", minimum=1)
+BATCH_BYTES = Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one batch", "64MiB", "64MiB", minimum=1)
 
 
 @settings
@@ -315,7 +315,7 @@ class SourceGroupSettings:
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
 
-    ``batch_messages`` and ``batch_bytes`` bound one micro-batch, unless a single transaction is larger. ``spark`` holds
+    ``batch_messages`` and ``batch_bytes`` bound one batch, unless a single transaction is larger. ``spark`` holds
     Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
     ``rules_file`` and ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
     """

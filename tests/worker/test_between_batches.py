@@ -16,7 +16,9 @@ from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientEr
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker import group_streams
+from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
+from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
@@ -92,6 +94,8 @@ class Harness:
         self.worker = RunningWorker(
             settings=settings,
             loop=self.loop,
+            connection=BrokerConnection(names, self.loop, self.client),
+            bell=Bell(),
             spark=spark,
             sink=self.sink,
             streams=streams,
@@ -119,7 +123,7 @@ class Harness:
         if drains:
             between.follow(Stopping())
             return
-        with pytest.raises(TransientError, match="the streaming query ended by itself"):
+        with pytest.raises(TransientError, match="the batches ended by themselves"):
             between.follow(Stopping())
 
     def close(self) -> None:

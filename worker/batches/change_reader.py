@@ -1,4 +1,4 @@
-"""Reading the change stream synchronously: in the planner process and in Spark tasks."""
+"""Reading the change stream synchronously: in the driver and in Spark tasks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, find_drain_target
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.sink import Applied, Partition, Receipt
+from pgsluice.worker.sinks.sink import Applied, Delivery, Partition, Receipt
 from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
@@ -87,19 +87,59 @@ class FailingSink(SqliteSink):
         return super().commit(receipts, stream_created)
 
 
+@dataclass(frozen=True)
+class MarkingWriter(LineWriter):
+    """Adds a byte to a file in ``marks`` for each attempt at writing a partition, named by its first sequence."""
+
+    marks: Path
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        yield from super().write(partition, messages)
+        with (self.marks / str(partition.first_sequence)).open("a") as file:
+            file.write(".")
+
+
+class AheadSink(FailingSink):
+    """``commit`` does not return, or fail, before the batch after it was written once, up to message ``last``."""
+
+    delivery = Delivery.AHEAD
+
+    def __init__(self, settings: object, path: Path, marks: Path, last: int, *failures: Exception) -> None:
+        super().__init__(settings, path, *failures, task=MarkingWriter(marks))
+        self.marks, self.last = marks, last
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        batch = list(receipts)
+        following = batch[-1].last_sequence + 1
+        if following <= self.last:
+            wait_until(lambda: self.attempts(following), deadline_s=LONGEST_S, what="the batch written ahead")
+        return super().commit(batch, stream_created)
+
+    def attempts(self, sequence: int) -> int:
+        mark = self.marks / str(sequence)
+        return mark.stat().st_size if mark.exists() else 0
+
+
 class Harness:
     """A worker of one test, without the steps of its start."""
 
-    def __init__(self, spark: Spark, nats: NatsServer, group: str, path: Path) -> None:
+    def __init__(self, spark: Spark, nats: NatsServer, group: str, path: Path, messages: int = 3) -> None:
         self.spark, self.path, self.names = spark, path, GroupNames(group)
         self.loop = EventLoopThread("test-worker")
         self.settings = settings_for(nats.settings(), group)
         self.client = self.loop.run(connect(self.settings.nats, "test"))
         self.registry = DeadLetterRegistry(self.loop, self.client, self.names, "w", 10)
-        self.loop.run(publish_inserts(self.client, group, 3))
+        self.loop.run(publish_inserts(self.client, group, messages))
 
     def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
         return FailingSink(self.settings, self.path, *failures, task=task)
+
+    def sink_ahead(self, *failures: Exception, waits_up_to: int = 3) -> AheadSink:
+        """For a worker whose batches are a message each."""
+        self.settings = replace(self.settings, batch_messages=1)
+        marks = self.path.parent / "marks"
+        marks.mkdir()
+        return AheadSink(self.settings, self.path, marks, waits_up_to, *failures)
 
     def apply(self, sink: FailingSink) -> Applied:
         """Applies what the stream holds; returns what is applied by then."""
@@ -185,6 +225,48 @@ def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: H
         sink.close()
     assert set(events(caplog)) == {"a batch could not be applied, trying again"}  # and none that was broken off
     assert ids_in(harness.path) == []
+
+
+def test_a_batch_is_written_while_the_one_before_it_is_committed(harness: Harness) -> None:
+    sink = harness.sink_ahead()
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    assert [sink.attempts(sequence) for sequence in (1, 2, 3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failure", [TransientError("the target is away", "wait"), WriteAgain()])
+def test_what_was_written_ahead_is_thrown_away_when_the_batch_before_it_fails(harness: Harness, failure: Exception) -> None:
+    sink = harness.sink_ahead(failure)
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    assert [sink.attempts(sequence) for sequence in (1, 2, 3)] == [2, 2, 1]
+
+
+def test_a_row_that_is_blocked_since_a_batch_was_written_ahead_is_not_changed_by_it(harness: Harness) -> None:
+    sink = harness.sink_ahead(RejectedChanges([Rejection(position_of(1), "too long")]))
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [2, 3]
+    assert sink.attempts(2) == 2
+
+
+def test_what_comes_between_batches_has_its_turn_though_there_is_always_another_one(
+    spark: Spark, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    messages = 100
+    harness = Harness(spark, nats_server, group, tmp_path / "changes.db", messages)
+    sink = harness.sink_ahead(waits_up_to=0)
+    batches = harness.start(sink)
+    seen: list[int] = []
+    try:
+        wait_until(lambda: sink.commits, deadline_s=LONGEST_S, what="a first batch")
+        assert batches.between_batches(lambda: seen.append(batches.applied.sequence), LONGEST_S)
+        wait_until(lambda: batches.ended(0.1), deadline_s=LONGEST_S, what="the end of the batches")
+    finally:
+        batches.stop()
+        sink.close()
+        harness.close()
+    assert 0 < seen[0] < messages
+    assert ids_in(harness.path) == [*range(1, messages + 1)]
 
 
 def test_a_sink_that_wants_to_look_closer_gets_another_pass_at_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, MissingMessagesError, StreamBehindError, TerminalError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position
-from pgsluice.worker.batches.broker_connection import BrokerConnection
+from pgsluice.worker.batches.broker_connection import BrokerConnection, OwnConnection
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.data_source.feed_stream import FeedOffset, FeedRange, FeedStream, check_follows
 from pgsluice.worker.data_source.read_options import read_settings
@@ -99,7 +99,7 @@ class Group:
 
 @pytest.fixture
 def there(nats_server: NatsServer, group: str) -> Iterator[Group]:
-    connection = BrokerConnection(nats_server.settings(), group)
+    connection = OwnConnection(nats_server.settings(), group)
     yield Group(connection)
     connection.close()
 
