@@ -27,14 +27,14 @@ def position_of(number: int) -> Position:
     return Position(LSN(number * 100), 1)
 
 
-async def publish_inserts(client: Client, group: str, count: int) -> None:
-    """Makes the group's stream and bucket, and publishes the rows 1 to ``count``, a transaction and a message for each."""
+async def publish_inserts(client: Client, group: str, count: int, first: int = 1) -> None:
+    """Makes the group's stream and bucket, and publishes rows ``first`` to ``count``, a transaction and a message for each."""
     names = GroupNames(group)
     await StateBucket(client, names).ensure(STREAM)
     stream = ChangeStream(client, names)
     await stream.ensure(STREAM)
     anchor, total_bytes = NO_ANCHOR, 0
-    for number in range(1, count + 1):
+    for number in range(first, count + 1):
         position, committed_at = position_of(number), number * 1_000_000
         after, anchor = anchor, Anchor(position, number, committed_at)
         change = insert(TABLE, b"%d" % number)

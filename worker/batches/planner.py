@@ -72,7 +72,8 @@ class Bell:
 
     def __init__(self) -> None:
         self._rung = threading.Event()
-        self._pause_s = FIRST_PAUSE_S
+        self.pause_s = FIRST_PAUSE_S
+        """How long the next wait is at most."""
 
     async def listen(self, client: Client, names: GroupNames) -> None:
         """Until ``client`` is closed. To be called on its event loop; the rest is for any thread."""
@@ -83,7 +84,7 @@ class Bell:
         await client.subscribe(names.bell_subject, cb=ring)
 
     def ring(self) -> None:
-        self._pause_s = FIRST_PAUSE_S
+        self.pause_s = FIRST_PAUSE_S
         self._rung.set()
 
     def note_look(self) -> None:
@@ -95,8 +96,8 @@ class Bell:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return False
-        if not self._rung.wait(min(self._pause_s, left_s)):
-            self._pause_s = min(self._pause_s * PAUSE_GROWTH, LONGEST_PAUSE_S)
+        if not self._rung.wait(min(self.pause_s, left_s)):
+            self.pause_s = min(self.pause_s * PAUSE_GROWTH, LONGEST_PAUSE_S)
         return True
 
 

@@ -1,0 +1,111 @@
+"""What the next batch is, and how it is waited for: on a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.batches.broker_connection import BrokerConnection
+from pgsluice.worker.batches.planner import LONGEST_PAUSE_S, BatchPlanner, Bell, Place, PlannedBatch
+from pgsluice.worker.batches.planning import BatchLimit, SequenceRange
+from pgsluice.worker.event_loop import EventLoopThread
+from tests.servers import NatsServer
+from tests.waiting import wait_until
+from tests.worker.published_stream import publish_inserts
+
+LONGEST_S = 30.0
+LIMIT = BatchLimit(messages=1000, bytes=1 << 24)
+
+
+class Group:
+    """A stream of a test, and what plans its batches."""
+
+    def __init__(self, nats: NatsServer, group: str) -> None:
+        self.names = GroupNames(group)
+        self.loop = EventLoopThread("test-planner")
+        self.client = self.loop.run(connect(nats.settings(), "test"))
+        self.bell = Bell()
+
+    def planner(self, limit: BatchLimit = LIMIT, drain_to: int | None = None) -> BatchPlanner:
+        return BatchPlanner(BrokerConnection(self.names, self.loop, self.client), self.bell, limit, drain_to)
+
+    def publish(self, count: int, first: int = 1) -> None:
+        self.loop.run(publish_inserts(self.client, self.names.group, count, first))
+
+    def close(self) -> None:
+        self.loop.run(disconnect(self.client))
+        self.loop.close()
+
+
+@pytest.fixture
+def stream(nats_server: NatsServer, group: str) -> Iterator[Group]:
+    made = Group(nats_server, group)
+    yield made
+    made.close()
+
+
+def test_a_batch_begins_where_the_one_before_it_ended(stream: Group) -> None:
+    stream.publish(5)
+    planner = stream.planner(BatchLimit(messages=2, bytes=1 << 20))
+    place, batches = Place(0, 0), []
+    while (batch := planner.next(place, 2, 0.0)) is not None:
+        batches.append(batch)
+        place = batch.end
+    assert [batch.ranges for batch in batches] == [
+        (SequenceRange(False, first, last, 1),) for first, last in ((1, 2), (3, 4), (5, 5))
+    ]
+    assert place == Place(0, 5)
+    assert not any(batch.is_fence or batch.is_copied for batch in batches)
+
+
+def test_a_worker_that_ends_by_itself_takes_no_more_than_it_has_to(stream: Group) -> None:
+    stream.publish(5)
+    planner = stream.planner(drain_to=3)
+    batch = planner.next(Place(0, 0), 2, 0.0)
+    assert batch is not None
+    assert batch.end == Place(0, 3)
+    assert planner.next(batch.end, 2, 0.0) is None
+
+
+def test_nothing_new_is_waited_for_until_patience_ends(stream: Group) -> None:
+    stream.publish(1)
+    started = time.monotonic()
+    assert stream.planner().next(Place(0, 1), 2, 0.2) is None
+    assert time.monotonic() - started >= 0.2
+
+
+@pytest.mark.parametrize("rings", [True, False])
+def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group, rings: bool) -> None:
+    stream.loop.run(stream.bell.listen(stream.client, stream.names))
+    stream.publish(1)
+    found: list[PlannedBatch | None] = []
+    planner = stream.planner()
+    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, LONGEST_S)))
+    waiting.start()
+    wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
+    stream.publish(2, first=2)
+    if rings:
+        stream.loop.run(stream.client.publish(stream.names.bell_subject))
+    waiting.join(LONGEST_S)
+    assert [batch and batch.end for batch in found] == [Place(0, 2)]
+
+
+def test_the_bell_ends_a_wait_at_once_and_makes_the_next_one_short(stream: Group) -> None:
+    bell = stream.bell
+    stream.loop.run(bell.listen(stream.client, stream.names))
+    while bell.pause_s < LONGEST_PAUSE_S:
+        bell.note_look()
+        assert bell.wait(time.monotonic() + LONGEST_S)
+    bell.note_look()
+    stream.loop.run(stream.client.publish(stream.names.bell_subject))
+    stream.loop.run(stream.client.flush())
+    wait_until(lambda: bell.pause_s < LONGEST_PAUSE_S, what="a ring")
+    started = time.monotonic()
+    assert bell.wait(time.monotonic() + LONGEST_S)
+    assert time.monotonic() - started < LONGEST_PAUSE_S
+    assert not bell.wait(time.monotonic())
