@@ -16,14 +16,14 @@ from pgsluice.replicator.snapshot.copy_task import copy_ranges
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark.session import Spark, failure_reason
-from pgsluice.shared.spark.spark_settings import is_local, local_tasks
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local, local_tasks
 
 DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"
 
 
 def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str, str]:
     """Spark's settings with at most ``connections`` tasks at a time where Spark runs in our own process."""
-    tasks = local_tasks(settings.get("spark.master", "local[*]"))
+    tasks = local_tasks(settings.get("spark.master", DEFAULT_MASTER))
     if tasks is None:
         return dict(settings)
     return dict(settings) | {"spark.master": f"local[{min(tasks, connections)}]"}

@@ -28,7 +28,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
-from pgsluice.shared.spark.spark_settings import is_local
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  what Spark writes is scratch: in memory, where the system has such a place
 _DIRECTORY_PREFIX = "pgsluice-spark-"
@@ -40,7 +40,7 @@ _INEVITABLE = ("WARNING: Using incubator modules",)
 """Lines the JVM prints at every start whatever its settings."""
 
 DEFAULTS = {
-    "spark.master": "local[*]",
+    "spark.master": DEFAULT_MASTER,
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",

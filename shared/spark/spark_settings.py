@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pgsluice.shared.errors import UsageError
 
 _LOCAL_MASTER = re.compile(r"local(?:\[\s*(?P<tasks>\*|[0-9]+)\s*(?:,\s*[0-9]+\s*)?\])?")
+DEFAULT_MASTER = "local[*]"
 _AUTHENTICATION = "spark.authenticate"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
@@ -55,7 +56,7 @@ def local_tasks(master: str) -> int | None:
 def check_cluster(settings: Mapping[str, str]) -> None:
     """Raises UsageError when tasks run elsewhere and Spark's connections are not both authenticated and encrypted: they carry
     rows and passwords, and give both to whoever asks. For a local master our own defaults provide."""
-    master = settings.get("spark.master", "local")
+    master = settings.get("spark.master", DEFAULT_MASTER)
     is_trusted = _is_on(settings, _AUTHENTICATION) and any(_is_on(settings, name) for name in _ENCRYPTION)
     if is_local(master) or is_trusted:
         return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.attempts import Attempts
@@ -27,6 +28,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
 )
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.applied import AppliedRow, CopiedMessages, not_applied
+from pgsluice.worker.sinks.postgres.own.handed_text import HandoverDirectory
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
@@ -73,7 +75,7 @@ class PostgresSink:
     """``Sink`` for one target database: exactly once, by the row in ``pgsluice.applied``.
 
     ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task, ``most_stages`` how many
-    staging tables a batch may have before pieces are parked.
+    staging tables a batch may have before pieces are parked. ``hands_over``: tasks may hand text to the driver in files.
     """
 
     def __init__(
@@ -82,7 +84,10 @@ class PostgresSink:
         sink_settings: PostgresSinkSettings,
         inline_bytes: int = INLINE_BYTES,
         most_stages: int = MOST_STAGES,
+        *,
+        hands_over: bool | None = None,
     ) -> None:
+        """``hands_over`` is true unless somebody says otherwise, or Spark runs tasks on other machines."""
         self._settings = sink_settings
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
@@ -90,6 +95,8 @@ class PostgresSink:
         self._known_tables = KnownTables.of(settings.group, settings.name)
         self._missed: Sequence[MissedChanges] = ()
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes)
+        is_local_spark = is_local(settings.spark.get("spark.master", DEFAULT_MASTER))
+        self._handover = HandoverDirectory() if (is_local_spark if hands_over is None else hands_over) else None
         self._session: DriverSession | None = None
         self._applied = NOTHING_APPLIED
         self._in_doubt: Applied | None = None
@@ -140,7 +147,8 @@ class PostgresSink:
         self._applied = applied
 
     def writer(self) -> PostgresWriter:
-        return self._attempts.writer(self._writer)
+        handover = "" if self._handover is None else self._handover.path
+        return replace(self._attempts.writer(self._writer), handover=handover)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
@@ -184,6 +192,8 @@ class PostgresSink:
     def close(self) -> None:
         if self._session is not None:
             self._session.connection.close()
+        if self._handover is not None:
+            self._handover.close()
         self._session = None
 
     def _connected(self) -> DriverSession:
@@ -278,6 +288,8 @@ class PostgresSink:
     def _clean_up(self, session: DriverSession) -> None:
         """Drops what the merge did not, and what attempts left whose work was done by others. The batch is applied
         whatever happens here."""
+        if self._handover is not None:
+            self._handover.clear(self._applied.sequence)
         if not self._has_leftovers:
             return
         try:

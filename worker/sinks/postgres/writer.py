@@ -6,12 +6,14 @@ connection at all, which makes a small batch fast. Copied rows are loaded right 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import psycopg
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.table import Table
@@ -30,6 +32,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
 )
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
+from pgsluice.worker.sinks.postgres.own.handed_text import hand_over
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import ensure_parked_table, park
@@ -43,6 +46,12 @@ REFUSED = FoldedPartition((), (), is_refused=True)
 INLINE_BYTES = 256 * 1024
 """Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
 the target about five."""
+
+HANDED_FROM_BYTES = 16 * 1024
+"""More COPY text than that is handed over in a file, where tasks run on the driver's machine."""
+
+MOST_HANDED_PARTITIONS = 8
+"""Of larger batches, which are single transactions, the text is staged: in files it would take the machine's memory."""
 
 MOST_STAGES = 1000
 """So many staging tables a batch may have at a target with locks for them, all partitions together, and at least one per
@@ -66,6 +75,8 @@ RECEIPTS_BYTES = 32 * 1024 * 1024
 TRANSACTION_BYTES = 8 * 1024 * 1024
 """So much copied text is loaded at once, which is what a task holds: enough to make a commit's cost disappear."""
 
+log = telemetry.logger(__name__)
+
 T = TypeVar("T")
 
 
@@ -76,7 +87,8 @@ class PostgresWriter:
     ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With ``labelled``,
     rows carry a number and a position, so that those that the target refuses can be named; the position is that of the row's last
     change in the partition, with ``blame_first`` that of its first one. ``stages`` is how many staging tables the batch may have
-    (0: none at all). ``is_last``: when the target has no room for another lock, it was tried often enough.
+    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. ``is_last``: when the target has no
+    room for another lock, it was tried often enough.
     """
 
     settings: PostgresSinkSettings
@@ -86,12 +98,15 @@ class PostgresWriter:
     labelled: bool = False
     blame_first: bool = False
     stages: int = MOST_STAGES
+    handover: str = ""
     is_last: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``FoldedPartition``. What it staged is committed by then. Raises RejectedChanges only
         when rows are ``labelled``."""
         folded = self._fold(messages)
+        if self.handover:
+            folded = self._handed_over(partition, folded)
         large = self._large(folded.pieces, RECEIPTS_BYTES // partition.partitions)
         if large:
             try:
@@ -147,6 +162,20 @@ class PostgresWriter:
         except PieceError as error:
             raise copy_error(error, f"loading {_messages(partition)}", is_last=self.is_last) from None
         return []
+
+    def _handed_over(self, partition: Partition, folded: FoldedPartition) -> FoldedPartition:
+        """``folded`` with its text in a file, if there is enough for one, and room."""
+        texts = [piece.content for piece in folded.pieces if isinstance(piece.content, bytes)]
+        is_large_batch = partition.partitions > MOST_HANDED_PARTITIONS
+        if is_large_batch or self.labelled or sum(map(len, texts)) < min(HANDED_FROM_BYTES, self.inline_bytes):
+            return folded
+        try:
+            handed = iter(hand_over(self.handover, partition.first_sequence, texts))
+        except OSError as error:
+            log.warning("rows cannot be handed to the driver in a file, staging them", reason=os.strerror(error.errno or 0))
+            return folded
+        pieces = [replace(each, content=next(handed)) if isinstance(each.content, bytes) else each for each in folded.pieces]
+        return replace(folded, pieces=tuple(pieces))
 
     def _large(self, pieces: tuple[Piece, ...], room: int) -> set[int]:
         """Indexes of the pieces to stage: the largest, until the rest is little enough for a receipt, or small and within

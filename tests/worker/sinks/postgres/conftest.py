@@ -30,8 +30,11 @@ Changes = Sequence[Change | Truncate]
 class Target:
     """The target database and one worker that writes to it."""
 
-    def __init__(self, database: Database, inline_bytes: int, most_stages: int = MOST_STAGES) -> None:
+    def __init__(
+        self, database: Database, inline_bytes: int, most_stages: int = MOST_STAGES, *, hands_over: bool = False
+    ) -> None:
         self.database = database
+        self.hands_over = hands_over
         self.inline_bytes = inline_bytes
         self.most_stages = most_stages
         self.settings = PostgresSinkSettings(
@@ -52,7 +55,9 @@ class Target:
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
         worker = worker_settings("orders", name=name)
-        sink = PostgresSink(worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages)
+        sink = PostgresSink(
+            worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages, hands_over=self.hands_over
+        )
         self._sinks.append(sink)
         return sink
 
@@ -112,8 +117,8 @@ def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
     """Makes a target whose receipts carry so many bytes, and whose batches have so many staging tables."""
     made: list[Target] = []
 
-    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES) -> Target:
-        made.append(Target(target_database, inline_bytes, most_stages))
+    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES, *, hands_over: bool = False) -> Target:
+        made.append(Target(target_database, inline_bytes, most_stages, hands_over=hands_over))
         return made[-1]
 
     yield make
@@ -121,7 +126,8 @@ def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
         each.close()
 
 
-@pytest.fixture(params=[INLINE_BYTES, 0], ids=["in the receipt", "staged"])
+@pytest.fixture(params=[(INLINE_BYTES, False), (0, False), (0, True)], ids=["in the receipt", "staged", "handed over"])
 def target(request: pytest.FixtureRequest, new_target: Callable[..., Target]) -> Target:
-    """Both ways for rows to reach the merge."""
-    return new_target(request.param)
+    """Every way for rows to reach the merge."""
+    inline_bytes, hands_over = request.param
+    return new_target(inline_bytes, hands_over=hands_over)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
 import orjson
@@ -62,16 +62,25 @@ class ParkedText:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedText:
+    """COPY text of ``size`` bytes in a file of this machine, from the byte ``start`` on."""
+
+    path: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """``rows`` counts rows, of which ``absent`` may be missing at the target already (DELETE: they came and went within the
-    round). ``content`` is COPY text, or where the rows were staged or the text is parked."""
+    round). ``content`` is COPY text, or where the rows were staged or the text is."""
 
     table: Table
     round: int
     kind: PieceKind
     rows: int
     absent: int
-    content: bytes | StagedRows | ParkedText
+    content: bytes | StagedRows | ParkedText | HandedText
 
     @property
     def text_bytes(self) -> int:
@@ -79,7 +88,7 @@ class Piece:
         match self.content:
             case StagedRows():
                 return 0
-            case ParkedText(size=size):
+            case ParkedText(size=size) | HandedText(size=size):
                 return size
             case bytes() as text:
                 return len(text)
@@ -123,12 +132,14 @@ class FoldedPartition:
         pieces: list[list[Any]] = []
         texts: list[bytes] = []
         for piece in self.pieces:
-            content: int | str | list[Any]
+            content: int | str | list[Any] | dict[str, Any]
             match piece.content:
                 case StagedRows(name=name):
                     content = name
                 case ParkedText(table=table, name=name, size=size):
                     content = [table, name, size]
+                case HandedText():
+                    content = asdict(piece.content)
                 case bytes() as text:
                     content = len(text)
                     texts.append(text)
@@ -210,11 +221,13 @@ def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, star
     """The pieces, and where the text of the last one ends."""
     pieces = []
     for table, round_number, kind, rows, absent, content in listed:
-        source: bytes | StagedRows | ParkedText
+        source: bytes | StagedRows | ParkedText | HandedText
         if isinstance(content, str):
             source = StagedRows(content)
         elif isinstance(content, list):
             source = ParkedText(*content)
+        elif isinstance(content, dict):
+            source = HandedText(**content)
         else:
             source = body[start : start + content]
             start += content

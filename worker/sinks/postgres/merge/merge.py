@@ -25,6 +25,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.piece import (
     Clearing,
     FoldedPartition,
+    HandedText,
     ParkedText,
     Piece,
     PieceKind,
@@ -34,6 +35,7 @@ from pgsluice.worker.sinks.postgres.fold.piece import (
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
+from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -168,6 +170,8 @@ class Merge:
                 self._merge(piece, Stage(own_table(name), self.targets[piece.table]))
             case ParkedText() as parked:
                 self._apply_text(piece, fetch(self.connection, parked))
+            case HandedText() as handed:
+                self._apply_text(piece, fetch_handed(handed))
             case bytes() as text:
                 self._apply_text(piece, text)
             case unreachable:

@@ -23,8 +23,9 @@ from pgsluice.shared.rows.copy_text import join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
-from pgsluice.worker.sinks.postgres.fold.piece import ParkedText, Piece, StagedRows
+from pgsluice.worker.sinks.postgres.fold.piece import HandedText, ParkedText, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
+from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -150,6 +151,8 @@ class RowMerge:
                 return _Source(piece, target, own_table(name))
             case ParkedText() as parked:
                 text = fetch(self.connection, parked)
+            case HandedText() as handed:
+                text = fetch_handed(handed)
             case bytes():
                 text = piece.content
             case unreachable:
