@@ -87,8 +87,8 @@ class PostgresWriter:
     ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With ``labelled``,
     rows carry a number and a position, so that those that the target refuses can be named; the position is that of the row's last
     change in the partition, with ``blame_first`` that of its first one. ``stages`` is how many staging tables the batch may have
-    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. ``is_last``: when the target has no
-    room for another lock, it was tried often enough.
+    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. ``is_last``: when the target has
+    no room for another lock, it was tried often enough.
     """
 
     settings: PostgresSinkSettings
