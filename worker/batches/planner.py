@@ -33,6 +33,11 @@ from pgsluice.worker.sinks.sink import Applied
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.5
 PAUSE_GROWTH = 1.5
+GATHER_FROM_BYTES = 1024 * 1024
+GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less for each change
+GATHER_RATE = 10 * 1024 * 1024  # bytes a second
+GATHER_S = 0.4
+GATHER_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +151,30 @@ class BatchPlanner:
     def _changes_batch(self, start: Place, last: Mark, parallelism: int) -> PlannedBatch | None:
         first = start.changes
         self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= first}
-        self._marks[last.sequence] = last
         bytes_before = self._bytes_before(first + 1)
+        if self._drain_to is None:
+            last = self._gathered(bytes_before, last)
+        self._marks[last.sequence] = last
         end = plan_end(first, bytes_before, last, self._limit, self._mark)
         if end == first:
             return None
         total_bytes = self._mark(end).bytes_through - bytes_before
         tiles = tile(first, end, total_bytes, parallelism, copied=False)
         return PlannedBatch(start, replace(start, changes=end), _ranges(tiles, copied=False))
+
+    def _gathered(self, bytes_before: int, last: Mark) -> Mark:
+        """The newest message, after a while when the stream grows fast: each batch costs the same to run and to commit, however
+        much is in it, and the time goes to the replicator meanwhile."""
+        deadline = time.monotonic() + GATHER_S
+        growth = GATHER_RATE
+        while GATHER_FROM_BYTES <= last.bytes_through - bytes_before < GATHER_BYTES and growth >= GATHER_RATE:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(GATHER_PAUSE_S)
+            newer = self._changes.peek_last() or last
+            growth = int((newer.bytes_through - last.bytes_through) / GATHER_PAUSE_S)
+            last = max(last, newer, key=lambda mark: mark.sequence)
+        return last
 
     def _last_mark(self, start: int) -> Mark | None:
         """The newest message that may be applied; None when there is none after ``start``, or a replica that lags says so."""
