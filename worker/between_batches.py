@@ -42,6 +42,7 @@ class BetweenBatches:
             Duty("replay dead letters", self._replay_letters, at_end=True),
             Duty("let the sink tick", self._tick),
             Duty("check the streams", self._check_streams, is_check=True),
+            Duty("check Spark", worker.spark.check_alive, is_check=True),
             Duty("look for executors", self._note_executors),
         )
 

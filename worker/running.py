@@ -11,7 +11,7 @@ from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.batches.planner import BatchPlanner, Bell
 from pgsluice.worker.batches.planning import BatchLimit
-from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.batches.task import PartitionTask, WarmUp
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.event_loop import EventLoopThread
@@ -60,6 +60,10 @@ class RunningWorker:
             self.streams.id_prefix(),
             self.streams.is_text_unchecked(),
         )
+
+    def keep_warm(self) -> None:
+        """Runs a small job: Spark ends Python processes that had nothing to do for a minute. Raises what PySpark does."""
+        self.spark.warm_up(WarmUp(self.settings.nats, self.settings.group))
 
     def planner(self) -> BatchPlanner:
         """How batches are cut."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.util import _load_from_socket
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
@@ -177,20 +179,40 @@ class Spark:
         return conf
 
     def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> list[U]:
-        """Runs one job with a task for each input, and returns what all of them yield, in the order of the inputs: little, for it
-        travels as text. Any thread may call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does.
+        """Runs one job with a task for each input (at least one), and returns what all of them yield, in the order of the inputs:
+        little, for it travels as text. Any thread may call. Raises PySparkException or Py4JError when a task fails for good, or
+        the JVM does.
 
         ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, each
         time, and opens a socket for the results.
         """
-        pickled = self._job(_Gathered(task), inputs)._jrdd.collectAsync().get()
-        gathered = [each for rows in pickled for each in pickle.loads(rows)]  # noqa: S301  from our own processes
+        rows = self._job(_Gathered(task), inputs)._jrdd.collectAsync().get()
+        gathered = [each for row in rows for each in pickle.loads(row)]  # noqa: S301  from our own processes
         return [result for results in gathered for result in results]
 
     def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
-        """The same, one input after the other, each while the results of the one before are taken."""
-        results: Iterator[U] = self._job(task, inputs).toLocalIterator(prefetchPartitions=True)
-        return results
+        """The same, one input after the other, each while the results of the one before are taken. They may be large: they come
+        by a socket.
+
+        ``RDD.toLocalIterator`` prints a stack trace when nobody takes what is left.
+        """
+        with ThreadPoolExecutor(1, "spark-stream") as ahead:
+            following = [ahead.submit(self._serve, task, given) for given in inputs[:1]]
+            for given in inputs[1:]:
+                results = following.pop().result()
+                following.append(ahead.submit(self._serve, task, given))
+                yield from results
+            for last in following:
+                yield from last.result()
+
+    def _serve(self, task: Callable[[T], Iterable[U]], given: T) -> list[U]:
+        job = self._job(task, [given])
+        rows = job._jrdd.collectAsync().get()
+        jvm = self.context._jvm
+        assert jvm is not None
+        iterator = jvm.scala.jdk.javaapi.CollectionConverters.asScala(rows.iterator())
+        with _load_from_socket(jvm.PythonRDD.serveIterator(iterator, "results"), job._jrdd_deserializer) as results:
+            return list(results)
 
     def _job(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> RDD[U]:
         count = len(inputs)
@@ -252,10 +274,7 @@ class Spark:
         except Exception as error:  # PySpark meets a dead JVM with exceptions of any kind
             if not self.has_died:
                 raise
-            raise TransientError(
-                f"Spark's JVM ended ({failure_reason(error) or type(error).__name__})",
-                "nothing is lost; start again, with more memory if the system had none left (spark: {memory: …})",
-            ) from None
+            raise _jvm_ended(failure_reason(error) or type(error).__name__) from None
 
     @property
     def has_died(self) -> bool:
@@ -265,6 +284,11 @@ class Spark:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DEATH_S)
         return self._process.returncode is not None
+
+    def check_alive(self) -> None:
+        """Raises TransientError when the JVM is gone though nobody closed it. Looks, and does not wait."""
+        if self._process is not None and self._process.poll() is not None:
+            raise _jvm_ended(f"exit code {self._process.returncode}")
 
     @property
     def process_id(self) -> int | None:
@@ -320,6 +344,13 @@ def _ignore_stop_signals(jvm: Any) -> None:
 
 def _log_broken_connection(*_: object) -> None:
     log.debug("a connection of the JVM broke")
+
+
+def _jvm_ended(reason: str) -> TransientError:
+    return TransientError(
+        f"Spark's JVM ended ({reason})",
+        "nothing is lost; start again, with more memory if the system had none left (spark: {memory: …})",
+    )
 
 
 def _start_error(error: Exception) -> TransientError:

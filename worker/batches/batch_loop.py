@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import assert_never
@@ -36,6 +36,7 @@ DRAIN_DEADLINE_S = 25.0
 EXECUTOR_CHECK_INTERVAL_S = 0.5
 LOOK_INTERVAL_S = 0.5
 END_DEADLINE_S = 5.0
+KEEP_WARM_INTERVAL_S = 30.0
 
 log = telemetry.logger(__name__)
 
@@ -62,6 +63,7 @@ class BatchLoop:
         self._before = worker.start.before
         self._turn = threading.Lock()
         """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
+        self._busy_at = time.monotonic()
         self._asking = 0
         """How many wait for their turn between batches."""
         self._stopping = threading.Event()
@@ -119,11 +121,8 @@ class BatchLoop:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set() and not self._is_target_reached:
-                plan = self._next_plan()
-                if plan is not None:
-                    with self._turn:
-                        self._apply_while_there_are_more(plan)
+            with self._worker.spark.while_it_lives():
+                self._apply_until_told()
         except PgsluiceError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001  nobody would print it, and its text may quote a row
@@ -131,6 +130,16 @@ class BatchLoop:
         finally:
             self._stopping.set()
             self._ended.set()
+
+    def _apply_until_told(self) -> None:
+        while not self._stopping.is_set() and not self._is_target_reached:
+            plan = self._next_plan()
+            if plan is None:
+                self._keep_warm()
+                continue
+            with self._turn:
+                self._apply_while_there_are_more(plan)
+            self._busy_at = time.monotonic()
 
     @property
     def _is_target_reached(self) -> bool:
@@ -145,6 +154,13 @@ class BatchLoop:
             log.warning("the streams cannot be looked at, trying again", reason=str(error))
             self._stopping.wait(LOOK_INTERVAL_S)
             return None
+
+    def _keep_warm(self) -> None:
+        """The first change after an hour is to be as fast as any."""
+        if time.monotonic() - self._busy_at >= KEEP_WARM_INTERVAL_S:
+            with contextlib.suppress(PySparkException, Py4JError):  # the next batch will say it better
+                self._worker.keep_warm()
+            self._busy_at = time.monotonic()
 
     def _apply_while_there_are_more(self, plan: PlannedBatch) -> None:
         written: WrittenBatch | None = None
@@ -238,11 +254,11 @@ class BatchLoop:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        try:
-            return ahead.result()
-        except (PgsluiceError, PySparkException, Py4JError, CancelledError) as error:
+        error = ahead.exception()
+        if error is not None:
             log.debug("a batch could not be written ahead", reason=type(error).__name__)
             return None
+        return ahead.result()
 
     def _discard_ahead(self) -> None:
         """Returns when its tasks are done, too: what they leave behind is known by then."""

@@ -1,13 +1,16 @@
-"""What Spark leaves behind, and what it gives to strangers: nothing."""
+"""Running tasks, what Spark leaves behind, and what it gives to strangers."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgsluice.shared.spark import session as spark_session
 from pgsluice.shared.spark.session import Spark
+from tests.servers.program import REPOSITORY
 from tests.spark_stranger import read_blocks
 
 
@@ -29,6 +32,48 @@ def test_what_the_jvm_writes_is_in_private_directories_that_go_with_it(
         spark.close()
     assert [*temporary.iterdir()] == []
     assert [*shared_memory.iterdir()] == []
+
+
+def repeated(number: int) -> Iterator[bytes]:
+    yield b"%d" % number
+    yield b"x" * (number * 1_000_000)
+
+
+@pytest.mark.parametrize(("name", "has_sockets"), [("short", True), ("long" * 16, False)])
+def test_tasks_answer_by_sockets_in_a_directory_of_ours_or_over_tcp_where_its_path_is_too_long(
+    monkeypatch: pytest.MonkeyPatch, spark_environment: None, name: str, has_sockets: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # what tasks unpickle is here
+    with tempfile.TemporaryDirectory() as directory:
+        shared_memory = Path(directory) / name
+        shared_memory.mkdir()
+        monkeypatch.setattr(spark_session, "_SHARED_MEMORY", shared_memory)
+        spark = Spark("test", {"spark.master": "local[2]"}, "pyspark.daemon")
+        try:
+            spark.start()
+            expected = [b"1", b"x" * 1_000_000, b"3", b"x" * 3_000_000, b"0", b""]
+            assert spark.run_tasks(repeated, [1, 3, 0]) == expected
+            assert [*spark.stream_tasks(repeated, [1, 3, 0])] == expected
+            sockets = [path for path in Path(directory).rglob("*") if path.is_socket()]
+            assert bool(sockets) == has_sockets
+            assert all(path.parent.stat().st_mode & 0o077 == 0 for path in sockets)
+        finally:
+            spark.close()
+
+
+def test_what_nobody_takes_of_streamed_results_makes_no_noise(
+    spark_environment: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    spark = Spark("test", {"spark.master": "local[2]"}, "pyspark.daemon")
+    try:
+        spark.start()
+        results = spark.stream_tasks(repeated, [1, 2, 3])
+        assert next(results) == b"1"
+        del results
+    finally:
+        spark.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def temporary_directories(spark: Spark) -> list[str]:
