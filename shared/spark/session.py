@@ -132,6 +132,7 @@ class Spark:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
         self.context: SparkContext
+        self._parallelism: int | None = None
         self._partitions: dict[int, RDD[int]] = {}
         """Nothing in so many partitions, made once: what each job's tasks are derived from."""
 
@@ -297,8 +298,10 @@ class Spark:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
-        return int(self.context.defaultParallelism)
+        """How many tasks run at once. On a cluster that may change."""
+        if self._parallelism is None or not is_local(str(self.context.master)):
+            self._parallelism = int(self.context.defaultParallelism)
+        return self._parallelism
 
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""

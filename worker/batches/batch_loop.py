@@ -20,9 +20,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.defect import unexpected
-from pgsluice.shared.process.retrying import BATCH, Backoff
+from pgsluice.shared.process.retrying import BATCH, Backoff, RetryNews
 from pgsluice.shared.spark.session import failure_reason
 from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
@@ -63,6 +63,7 @@ class BatchLoop:
         self._before = worker.start.before
         self._turn = threading.Lock()
         """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
+        self._news = RetryNews()
         self._busy_at = time.monotonic()
         self._asking = 0
         """How many wait for their turn between batches."""
@@ -151,7 +152,8 @@ class BatchLoop:
             return self._planner.next(Place.of(self.applied), self._worker.spark.parallelism, LOOK_INTERVAL_S)
         except TransientError as error:
             self._worker.report.note_waiting(str(error))
-            log.warning("the streams cannot be looked at, trying again", reason=str(error))
+            if self._news.is_due(error):
+                log.warning("the streams cannot be looked at, trying again", reason=str(error))
             self._stopping.wait(LOOK_INTERVAL_S)
             return None
 
@@ -217,7 +219,14 @@ class BatchLoop:
     def _apply_once(self, written: WrittenBatch) -> None:
         started = time.monotonic()
         receipts = read_receipts(self._reported(written), self.applied, self._worker.transformation.hash, self._before)
-        counter = _Counter(chain([next(receipts)], receipts))
+        first = next(receipts, None)
+        if first is None:
+            raise TerminalError(
+                f"the tasks of messages {written.plan.ranges[0].first_sequence} to {written.plan.ranges[-1].last_sequence} "
+                "returned no receipt",
+                "this is a defect of the sink: 'write' must yield one; nothing was applied",
+            )
+        counter = _Counter(chain([first], receipts))
         applied = self._sink.commit(counter, self._worker.streams.created())
         if applied.sequence != self.applied.sequence:
             self._before = None

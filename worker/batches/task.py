@@ -7,6 +7,7 @@ hands them to the sink's writer. What goes back to the driver are answers (``rec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -81,7 +82,8 @@ class WarmUp:
     group: str
 
     def __call__(self, _: int) -> Iterator[None]:
-        process_connection(self.nats, self.group).ask(_is_connected)
+        with suppress(TransientError):  # it is only for speed; what is wrong will fail the first batch, with a better sentence
+            process_connection(self.nats, self.group).ask(_is_connected)
         return iter(())
 
 

@@ -294,6 +294,20 @@ def test_a_rejection_of_a_change_that_is_not_in_the_batch_is_a_defect_of_the_sin
     assert ids_in(harness.path) == []
 
 
+class SilentWriter(LineWriter):
+    """Forgets its receipt."""
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        list(messages)
+        return iter(())
+
+
+def test_a_sink_whose_tasks_return_no_receipt_is_told_so(harness: Harness) -> None:
+    with pytest.raises(TerminalError, match="the tasks of messages 1 to 3 returned no receipt"):
+        harness.apply(harness.sink(task=SilentWriter()))
+    assert ids_in(harness.path) == []
+
+
 @pytest.mark.parametrize(("failure", "error_class"), [("usage", UsageError), ("defect", TerminalError)])
 def test_what_ends_a_task_ends_the_worker_as_it_would_in_the_driver(
     harness: Harness, failure: str, error_class: type[PgsluiceError]
