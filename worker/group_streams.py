@@ -47,9 +47,10 @@ class GroupStreams:
         self._checked_at = time.monotonic()
 
     def exist(self) -> bool:
-        """Whether there is either. A group that only copied has no change stream."""
+        """Whether there is either, and the state bucket, which the replicator makes after them. A group that only copied has no
+        change stream."""
         states = self._loop.run(self._states())
-        return bool(states.changes or states.snapshot)
+        return bool(states.changes or states.snapshot) and self._loop.run(self._bucket.exists())
 
     def created(self) -> str:
         """Identifies the change stream; "" while there is none."""

@@ -1,13 +1,12 @@
 """The process that Spark forks Python workers from, with our imports done once, before the first fork.
 
 Spark starts it as ``python -m pgsluice.worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python
-worker imports pyarrow and the sink's libraries for itself: more than a second of its first batch.
+worker imports the sink's libraries for itself: more than a second of its first batch.
 """
 
 import gc
 import signal
 
-import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 

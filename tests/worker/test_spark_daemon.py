@@ -46,7 +46,7 @@ def started(module: str) -> tuple[dict[str, Any], str]:
     [
         (
             WORKER,
-            {"pyarrow", "pgsluice.worker.batches.task"} | {f"{package}.sink" for package in SINKS.values()},
+            {"numpy", "pgsluice.worker.batches.task"} | {f"{package}.sink" for package in SINKS.values()},
         ),
         (REPLICATOR, {"pyspark.worker", "pgsluice.replicator.snapshot.copy_task"}),
     ],

@@ -17,17 +17,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import orjson
-import pyarrow as pa
 
 from pgsluice.shared import errors
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
 from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.sinks.sink import Applied, Receipt
-
-COMPRESSED_FROM_BYTES = 32 * 1024
-"""What Spark carries costs ten times what compressing it costs; a small body costs nothing either way."""
-
 
 _CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PgsluiceError)}
 """Those that keep their class on the way from a task to the driver."""
@@ -48,18 +43,16 @@ class Covered(NamedTuple):
 
 
 class TaskAnswer(NamedTuple):
-    """``body_bytes`` is the size of a body that is compressed, 0 of one that is not. Picklable, with classes of Python's only."""
+    """What a task says of a part of its messages. Picklable."""
 
     covered: Covered
     body: bytes | None = None
-    body_bytes: int = 0
     report: bytes | None = None
     error: bytes | None = None
 
 
 def receipt_answer(covered: Covered, body: bytes | None, report: TaskReport) -> TaskAnswer:
-    packed, body_bytes = (None, 0) if body is None else pack_body(body)
-    return TaskAnswer(covered, packed, body_bytes, report.encode())
+    return TaskAnswer(covered, body, report.encode())
 
 
 def error_answer(covered: Covered, error: PgsluiceError) -> TaskAnswer:
@@ -79,18 +72,6 @@ def decode_error(carried: bytes) -> PgsluiceError:
 
 def _known_class(error_class: type[PgsluiceError]) -> type[PgsluiceError]:
     return next(known for known in error_class.__mro__ if _CLASSES.get(known.__name__) is known)
-
-
-def pack_body(body: bytes) -> tuple[bytes, int]:
-    """The columns ``body`` and ``body_bytes``."""
-    if len(body) < COMPRESSED_FROM_BYTES:
-        return body, 0
-    return pa.compress(body, codec="zstd", asbytes=True), len(body)
-
-
-def unpack_body(body: bytes, body_bytes: int) -> bytes:
-    """The inverse of ``pack_body``."""
-    return pa.decompress(body, body_bytes, codec="zstd", asbytes=True) if body_bytes else body
 
 
 def read_reports(answers: Iterable[TaskAnswer]) -> list[TaskReport]:
@@ -143,7 +124,7 @@ def read_receipts(
             covered.changes + changes,
             covered.commit_lsn,
             covered.committed_at,
-            unpack_body(answer.body, answer.body_bytes),
+            answer.body,
             copied=covered.copied,
             rules=rules,
         )

@@ -7,11 +7,9 @@ import pytest
 from pgsluice.shared.errors import HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.worker.batches.receipts import (
-    COMPRESSED_FROM_BYTES,
     Covered,
     TaskAnswer,
     encode_error,
-    pack_body,
     read_receipts,
 )
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
@@ -24,13 +22,12 @@ def answer(
     copied: bool = False,
     changes: int = 1,
     body: bytes | None = b"body",
-    body_bytes: int = 0,
     error: bytes | None = None,
     after: str | None = None,
     anchor: str | None = None,
 ) -> TaskAnswer:
     covered = Covered(copied, first_sequence, last_sequence, changes, 7, 8, after, anchor)
-    return TaskAnswer(covered, body, body_bytes, error=error)
+    return TaskAnswer(covered, body, error=error)
 
 
 def coverage(answers: list[TaskAnswer], applied: Applied = NOTHING_APPLIED) -> list[tuple[int, int, int]]:
@@ -39,15 +36,6 @@ def coverage(answers: list[TaskAnswer], applied: Applied = NOTHING_APPLIED) -> l
 
 def test_receipts_keep_what_the_tasks_reported() -> None:
     assert list(read_receipts([answer(1, 3)], NOTHING_APPLIED)) == [Receipt(1, 3, 1, 7, 8, b"body")]
-
-
-@pytest.mark.parametrize("size", [0, 1, COMPRESSED_FROM_BYTES - 1, COMPRESSED_FROM_BYTES, 3 * COMPRESSED_FROM_BYTES + 1])
-def test_a_body_of_any_size_arrives_as_it_was(size: int) -> None:
-    body = bytes(i % 251 for i in range(size))
-    packed, body_bytes = pack_body(body)
-    assert (len(packed) < len(body)) is (size >= COMPRESSED_FROM_BYTES)
-    row = answer(1, 3, body=packed, body_bytes=body_bytes)
-    assert [receipt.body for receipt in read_receipts([row], NOTHING_APPLIED)] == [body]
 
 
 def test_an_answer_without_a_body_extends_the_receipt_before_it() -> None:
