@@ -309,6 +309,7 @@ class Spark:
 
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
+        self.expect_end()  # PySpark's daemon and the JVM may both remove the daemon's socket, and one of them complains
         exit_code = None
         try:
             if hasattr(self, "context"):
