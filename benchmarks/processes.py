@@ -29,14 +29,10 @@ SERVER = "postgres"
 
 REPLICATOR = "replicator"
 WORKER = "worker"
-WORKER_PARTS = ("worker driver", "worker JVM", "worker analysis", "worker planner", "worker tasks")
+WORKER_PARTS = ("worker driver", "worker JVM", "worker tasks")
 WHOLE_WORKER = "worker in all"
 PARENTS_OF_PARTS = (BENCHMARK, REPLICATOR, "replicator JVM", *WORKER_PARTS[:2])
 """What they start, and reap, is watched as another part."""
-
-PLANNER_MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
-DAEMON_MODULE = ".spark_daemon"
-"""How the modules end from whose processes Spark forks those that run tasks (``shared.spark.session``)."""
 
 ELSEWHERE = "elsewhere"
 """The rest of the machine: when it was busy, figures mean little."""
@@ -223,8 +219,7 @@ def suspended(pid: int) -> Iterator[None]:
 def role(root: str, process: psutil.Process, *, is_root: bool) -> str:
     """What a process of the part ``root`` is for.
 
-    A worker's or a replicator's JVM starts Python processes: the daemon, which forks those that run tasks; the planner; and, at
-    the start of a query, those that look up our data source (*analysis*).
+    A worker's or a replicator's JVM starts one Python process, the daemon, which forks those that run tasks.
     """
     if root not in (WORKER, REPLICATOR):
         return root
@@ -232,11 +227,6 @@ def role(root: str, process: psutil.Process, *, is_root: bool) -> str:
         return WORKER_PARTS[0] if root == WORKER else root
     if not process.name().startswith("python"):
         return f"{root} JVM"
-    words = process.cmdline()
-    if PLANNER_MODULE in words:
-        return f"{root} planner"
-    if not any(word.endswith(DAEMON_MODULE) for word in words):
-        return f"{root} analysis"
     parent = process.parent()
     return f"{root} tasks" if parent is not None and parent.name().startswith("python") else f"{root} daemon"
 

@@ -34,9 +34,10 @@ from pgsluice.worker.sinks.sink import Delivery, PartitionWriter, PatientSink, R
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
 EXECUTOR_CHECK_INTERVAL_S = 0.5
-LOOK_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 5.0
 END_DEADLINE_S = 5.0
 KEEP_WARM_INTERVAL_S = 30.0
+RETRY_INTERVAL_S = 0.5
 
 log = telemetry.logger(__name__)
 
@@ -154,7 +155,7 @@ class BatchLoop:
             self._worker.report.note_waiting(str(error))
             if self._news.is_due(error):
                 log.warning("the streams cannot be looked at, trying again", reason=str(error))
-            self._stopping.wait(LOOK_INTERVAL_S)
+            self._stopping.wait(RETRY_INTERVAL_S)
             return None
 
     def _keep_warm(self) -> None:

@@ -31,7 +31,7 @@ from pgsluice.worker.batches.snapshot_reader import SnapshotReader
 from pgsluice.worker.sinks.sink import Applied
 
 FIRST_PAUSE_S = 0.004
-LONGEST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 1.0
 PAUSE_GROWTH = 1.5
 GATHER_FROM_BYTES = 1024 * 1024
 GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less for each change
@@ -125,8 +125,11 @@ class BatchPlanner:
         while True:
             self._bell.note_look()
             batch = self._batch(start, parallelism)
-            if batch is not None or not self._bell.wait(deadline):
+            if batch is not None:
+                self._bell.pause_s = FIRST_PAUSE_S  # where nobody rings, more may come soon all the same
                 return batch
+            if not self._bell.wait(deadline):
+                return None
 
     def wake(self) -> None:
         """Has a ``next`` that waits look once more. Any thread may call."""
