@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
@@ -16,22 +15,14 @@ from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientEr
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker import group_streams
-from pgsluice.worker.batches.broker_connection import BrokerConnection
-from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.between_batches import BetweenBatches
-from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
-from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.group_streams import GroupStreams
-from pgsluice.worker.positions.missed_changes import MissedChangesLog
-from pgsluice.worker.positions.report import BatchLog, ProgressReport
-from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied
 from pgsluice.worker.stopping import Stopping, StopRequested
 from tests.servers import NatsServer
 from tests.worker.published_stream import publish_inserts, settings_for
+from tests.worker.running_worker import running_worker
 from tests.worker.sinks.sqlite_sink import SqliteSink
 
 COPIED = Applied(0, 0, 0, "", snapshot_sequence=7)
@@ -89,27 +80,7 @@ class Harness:
         self.loop.run(publish_inserts(self.client, group, 1))
         self.bucket = StateBucket(self.client, names)
         self.sink = TickingSink(settings, path)
-        streams = GroupStreams(self.loop, self.client, names)
-        registry = DeadLetterRegistry(self.loop, self.client, names, "w", 10)
-        self.worker = RunningWorker(
-            settings=settings,
-            loop=self.loop,
-            connection=BrokerConnection(names, self.loop, self.client),
-            bell=Bell(),
-            spark=spark,
-            sink=self.sink,
-            streams=streams,
-            start=streams.find_start(self.sink.open()),
-            target=None,
-            transformation=UNTRANSFORMED,
-            ownership=OwnershipLedger(self.bucket),
-            registry=registry,
-            replay=Replay(registry, UNTRANSFORMED, lambda: self.sink),
-            copy_end=CopyEnd(self.bucket),
-            report=ProgressReport(self.bucket, "w", COPIED),
-            missed_log=MissedChangesLog(self.sink, UNTRANSFORMED),
-            batch_log=BatchLog(),
-        )
+        self.worker = running_worker(settings, self.loop, self.client, spark, self.sink)
 
     def end_copy(self) -> None:
         """As the replicator does when all ranges are in the stream."""

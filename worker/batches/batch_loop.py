@@ -44,9 +44,11 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """What the tasks of one attempt answer; an iterator runs them as it is taken."""
+    """What the tasks of one attempt answer, which began at ``began_at`` of the monotonic clock; an iterator runs them as it is
+    taken."""
 
     plan: PlannedBatch
+    began_at: float
     answers: Iterable[TaskAnswer]
 
 
@@ -203,22 +205,25 @@ class BatchLoop:
                 pause_s = backoff.next_pause_s()
                 log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=round(pause_s, 3))
             written = None
-            self._discard_ahead()
+            self._take_ahead()  # and thrown away; its tasks are done by then, so what they leave behind is known
             self._stopping.wait(pause_s)
 
     def _write(self, plan: PlannedBatch) -> WrittenBatch:
         """Has tasks write a batch; whoever takes STREAMED answers does."""
-        task = self._worker.task(self._sink.writer())
         match self._sink.delivery:
             case Delivery.STREAMED:
-                return WrittenBatch(plan, self._worker.spark.stream_tasks(task, plan.ranges))
+                began_at, task = time.monotonic(), self._worker.task(self._sink.writer())
+                return WrittenBatch(plan, began_at, self._worker.spark.stream_tasks(task, plan.ranges))
             case Delivery.COLLECTED | Delivery.AHEAD:
-                return WrittenBatch(plan, self._worker.spark.run_tasks(task, plan.ranges))
+                return self._collected(plan, self._sink.writer())
             case unreachable:
                 assert_never(unreachable)
 
+    def _collected(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
+        began_at, task = time.monotonic(), self._worker.task(writer)
+        return WrittenBatch(plan, began_at, self._worker.spark.run_tasks(task, plan.ranges))
+
     def _apply_once(self, written: WrittenBatch) -> None:
-        started = time.monotonic()
         receipts = read_receipts(self._reported(written), self.applied, self._worker.transformation.hash, self._before)
         first = next(receipts, None)
         if first is None:
@@ -233,7 +238,7 @@ class BatchLoop:
             self._before = None
         self.applied = applied
         self._registry.settle()
-        self._worker.note_batch(applied, counter.changes, time.monotonic() - started)
+        self._worker.note_batch(applied, counter.changes, time.monotonic() - written.began_at)
 
     def _reported(self, written: WrittenBatch) -> Iterator[TaskAnswer]:
         """The answers of the tasks, whose dead letters are published by then. Raises RejectedChanges or WriteAgain."""
@@ -257,7 +262,7 @@ class BatchLoop:
         following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0)
         if following is None or following.is_fence or following.is_copied != plan.is_copied:
             return None
-        return WrittenBatch(following, self._worker.spark.run_tasks(self._worker.task(writer), following.ranges))
+        return self._collected(following, writer)
 
     def _take_ahead(self) -> WrittenBatch | None:
         """What was written ahead; None when nothing was, or it failed: then it is tried again in its turn."""
@@ -269,10 +274,6 @@ class BatchLoop:
             log.debug("a batch could not be written ahead", reason=type(error).__name__)
             return None
         return ahead.result()
-
-    def _discard_ahead(self) -> None:
-        """Returns when its tasks are done, too: what they leave behind is known by then."""
-        self._take_ahead()
 
     def _take_out(self, plan: PlannedBatch, rejections: Sequence[Rejection]) -> None:
         """Has tasks look for changes that the sink refused, makes dead letters of them, and blocks their rows."""

@@ -21,13 +21,13 @@ from pgsluice.replicator.source.copy_data import (
     PASSED_OVER,
     XLOG_DATA,
     Keepalive,
-    message_end,
 )
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.wire.position import LSN, parse_lsn
 from tests.replicator import frames
+from tests.replicator.source.received import messages
 from tests.replicator.source.scripted_walsender import COPY_BOTH, error, message, scripted_walsender
 from tests.servers import Database, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
@@ -74,24 +74,17 @@ async def streaming(settings: PostgresSettings, slot: str, way: str = "plain") -
 async def frames_until(walsender: WalSender, is_end: Callable[[bytes], bool]) -> list[bytes]:
     """The pgoutput messages up to the one that ``is_end``, which is the last of what arrived. Raises why the stream ended."""
     found: list[bytes] = []
-    while True:
-        data = walsender.stream.receive()
-        if data is None:
-            await walsender.wait_readable()
-            continue
-        start = 0
-        while (end := message_end(data, start)) >= 0:
-            if data[start] == COPY_DATA:
-                if data[start + KIND_OFFSET] == XLOG_DATA:
-                    found.append(data[start + FRAME_OFFSET : end])
-                    if is_end(found[-1]):
-                        return found
-                elif (keepalive := Keepalive.decode(data[start + KIND_OFFSET : end])).reply_requested:
-                    walsender.send_status(keepalive.wal_end, keepalive.wal_end, reply=False)
-            elif data[start] not in PASSED_OVER:
-                raise end_error(data[start:end])
-            start = end
-        walsender.stream.keep(data[start:])
+    async for sent in messages(walsender):
+        if sent[0] != COPY_DATA:
+            if sent[0] not in PASSED_OVER:
+                raise end_error(sent)
+        elif sent[KIND_OFFSET] == XLOG_DATA:
+            found.append(sent[FRAME_OFFSET:])
+            if is_end(found[-1]):
+                break
+        elif (keepalive := Keepalive.decode(sent[KIND_OFFSET:])).reply_requested:
+            walsender.send_status(keepalive.wal_end, keepalive.wal_end, reply=False)
+    return found
 
 
 def commits(count: int) -> Callable[[bytes], bool]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from pgsluice.replicator.source.copy_both import end_error
-from pgsluice.replicator.source.copy_data import COPY_DATA, message_end
+from pgsluice.replicator.source.copy_data import COPY_DATA
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.position import LSN
+from tests.replicator.source.received import messages
 from tests.servers import Database
 
 MARKER = "M4RKER"
@@ -18,17 +19,10 @@ async def failure(source: Database) -> PgsluiceError:
     walsender = await WalSender.connect(source.settings)
     try:
         await walsender.start("failing", "failing", LSN(0))
-        while True:
-            data = walsender.stream.receive()
-            if data is None:
-                await walsender.wait_readable()
-                continue
-            start = 0
-            while (end := message_end(data, start)) >= 0:
-                if data[start] != COPY_DATA:
-                    return end_error(data[start:end])
-                start = end
-            walsender.stream.keep(data[start:])
+        async for message in messages(walsender):
+            if message[0] != COPY_DATA:
+                return end_error(message)
+        raise AssertionError("the stream goes on for ever")
     finally:
         await walsender.close()
 

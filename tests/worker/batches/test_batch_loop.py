@@ -11,32 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.rules.transformation import UNTRANSFORMED
-from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
-from pgsluice.worker.batches.broker_connection import BrokerConnection
-from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
-from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.group_streams import GroupStreams
-from pgsluice.worker.positions.missed_changes import MissedChangesLog
-from pgsluice.worker.positions.report import BatchLog, ProgressReport
-from pgsluice.worker.positions.target import CopyEnd, find_drain_target
-from pgsluice.worker.running import RunningWorker
+from pgsluice.worker.positions.target import find_drain_target
 from pgsluice.worker.sinks.sink import Applied, Delivery, Partition, Receipt
 from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.waiting import wait_until
 from tests.worker.published_stream import ids_in, position_of, publish_inserts, settings_for
+from tests.worker.running_worker import running_worker
 from tests.worker.sinks.sqlite_sink import LineWriter, SqliteSink
 
 LONGEST_S = 120.0
@@ -128,7 +119,7 @@ class Harness:
         self.loop = EventLoopThread("test-worker")
         self.settings = settings_for(nats.settings(), group)
         self.client = self.loop.run(connect(self.settings.nats, "test"))
-        self.registry = DeadLetterRegistry(self.loop, self.client, self.names, "w", 10)
+        self.registry: DeadLetterRegistry
         self.loop.run(publish_inserts(self.client, group, messages))
 
     def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
@@ -152,31 +143,10 @@ class Harness:
             sink.close()
 
     def start(self, sink: FailingSink) -> BatchLoop:
-        return start_batches(self._running(sink))
-
-    def _running(self, sink: FailingSink) -> RunningWorker:
-        bucket = StateBucket(self.client, self.names)
-        streams = GroupStreams(self.loop, self.client, self.names)
-        start = streams.find_start(sink.open())
-        return RunningWorker(
-            settings=self.settings,
-            loop=self.loop,
-            connection=BrokerConnection(self.names, self.loop, self.client),
-            bell=Bell(),
-            spark=self.spark,
-            sink=sink,
-            streams=streams,
-            start=start,
-            target=self.loop.run(find_drain_target(self.client, self.names, "current")),
-            transformation=UNTRANSFORMED,
-            ownership=OwnershipLedger(bucket),
-            registry=self.registry,
-            replay=Replay(self.registry, UNTRANSFORMED, lambda: sink),
-            copy_end=CopyEnd(bucket),
-            report=ProgressReport(bucket, "w", start.applied),
-            missed_log=MissedChangesLog(sink, UNTRANSFORMED),
-            batch_log=BatchLog(),
-        )
+        worker = running_worker(self.settings, self.loop, self.client, self.spark, sink)
+        self.registry = worker.registry
+        target = self.loop.run(find_drain_target(self.client, self.names, "current"))
+        return start_batches(replace(worker, target=target))
 
     def close(self) -> None:
         self.loop.run(disconnect(self.client))

@@ -19,7 +19,8 @@ from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import RejectingSinkContract, SinkContract
+from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
 from tests.worker.sinks.tried_batches import followed_accounts

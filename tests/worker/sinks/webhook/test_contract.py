@@ -11,7 +11,7 @@ from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers import NatsServer
 from tests.servers.http_server import Answer, HttpServer, Received
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import RejectingSinkContract
+from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.test_contract import counting_events
 from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.webhook.sinks import new_sink

@@ -1,0 +1,81 @@
+"""What every sink promises whose destination may refuse single changes: the contract of sinks, and more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+
+from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges
+from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
+from pgsluice.worker.sinks.sink import Applied, Sink
+from tests.worker.sinks.batch import Batch, apply
+from tests.worker.sinks.contract import Destination, SinkContract
+from tests.worker.sinks.tried_batches import batch, events, position
+
+
+class RefusingDestination(Destination, Protocol):
+    def refuse(self, *events: int) -> None:
+        """From now on these events, by their ids, are not taken."""
+        ...
+
+
+class RejectingSinkContract(SinkContract):
+    """Of a sink whose destination may refuse single changes: its fixture ``destination`` is a RefusingDestination."""
+
+    def test_refused_changes_are_named_and_the_rest_is_delivered(
+        self, destination: RefusingDestination, sink: Sink, successor: Sink
+    ) -> None:
+        """In as many passes over the batch as it takes; what was named is left out of those that follow."""
+        apply(sink, batch([1]))
+        destination.refuse(5, 8)
+        rejected: set[Position] = set()
+        while True:
+            try:
+                applied = apply_until_told(sink, [[without(each, rejected) for each in part] for part in batch([2, 3], [4])])
+                break
+            except RejectedChanges as refusal:
+                named = {rejection.position for rejection in refusal.rejections}
+                assert named, "at least one, or the batch would come for ever"
+                assert not named & rejected, "what is not in the batch cannot be refused"
+                rejected |= named
+                if destination.is_exactly_once:
+                    assert destination.delivered() == events(1)
+        assert rejected == {Position(LSN(2000), 2), Position(LSN(4000), 1)}
+        assert applied == position(4)
+        assert destination.delivered() == [2, 3, 4, 6, 7, 9]
+        sink.close()
+        assert successor.open() == position(4)
+
+    def test_rejected_changes_leave_the_position(self, destination: RefusingDestination, sink: Sink, successor: Sink) -> None:
+        """As when the worker is killed before it has made letters of them."""
+        apply(sink, batch([1]))
+        destination.refuse(4)
+        with pytest.raises(RejectedChanges):
+            apply_until_told(sink, batch([2], [3]))
+        sink.close()
+        assert successor.open() == position(1)
+
+
+def apply_until_told(sink: Sink, changes: Batch) -> Applied:
+    """As often as the sink wants to look closer."""
+    while True:
+        try:
+            return apply(sink, changes)
+        except WriteAgain:
+            continue
+
+
+def without(changes: MessageChanges, rejected: set[Position]) -> MessageChanges:
+    """``changes`` but for the rejected ones."""
+    gone = {
+        index
+        for transaction in changes.transactions
+        for index in range(transaction.first_change, transaction.end_change)
+        if transaction.position(index) in rejected
+    }
+    parts = [part for part in changes.parts if isinstance(part, TableChanges)]
+    kept: list[Part] = [part.select([row for row, at in enumerate(part.change_indexes) if at not in gone]) for part in parts]
+    return replace(changes, parts=kept)
