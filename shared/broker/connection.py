@@ -106,9 +106,10 @@ class _Client(Client):
         headers = {}
         for line in raw.split(b"\r\n"):
             name, colon, value = line.partition(b":")
-            name = name.strip()
-            if colon and name.isascii() and len(name.split()) == 1:
-                headers[name.decode("ascii")] = value.strip().decode("utf-8", "replace")
+            if colon and name.isascii():
+                key = name.strip().decode("ascii")
+                if not key or key.split() == [key]:  # no space inside
+                    headers[key] = value.strip().decode("utf-8", "replace")
         return headers
 
 

@@ -33,7 +33,9 @@ async def publish_inserts(client: Client, group: str, count: int, first: int = 1
     await StateBucket(client, names).ensure(STREAM)
     stream = ChangeStream(client, names)
     await stream.ensure(STREAM)
-    anchor, total_bytes = NO_ANCHOR, 0
+    last = await stream.last_message()
+    before = MessageHeaders.decode(last.headers) if last is not None else None
+    anchor, total_bytes = ((before.anchor or NO_ANCHOR), before.total_bytes) if before is not None else (NO_ANCHOR, 0)
     for number in range(first, count + 1):
         position, committed_at = position_of(number), number * 1_000_000
         after, anchor = anchor, Anchor(position, number, committed_at)

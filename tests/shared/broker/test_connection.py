@@ -12,10 +12,12 @@ from pathlib import Path
 import nats.errors
 import pytest
 import uvloop
+from hypothesis import example, given
+from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.connection import _Client, connected
 from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -27,6 +29,22 @@ FIRST_LINE_S = 2.0
 LONGEST_LINE = 400
 
 REPLICATOR = {key: value for key, value in REQUIRED.items() if not key.startswith("target-")}
+
+
+header_blocks = st.one_of(
+    st.binary(max_size=60),
+    st.lists(st.tuples(st.text("aZ-: \té\x1c\xa0", max_size=6), st.text("v é\t:", max_size=6)), max_size=4).map(
+        lambda pairs: b"".join(f"{name}:{value}\r\n".encode() for name, value in pairs)
+    ),
+)
+
+
+@given(header_blocks)
+@example(b"Nats-Sequence: 7\r\nPgsluice-First: 0/64:1\r\n\r\n")
+@example(b"bad name: 1\r\nno colon\r\n : 2\r\nValue:\xff\xfe\r\n")
+def test_headers_are_read_as_the_client_reads_them_itself(raw: bytes) -> None:
+    """It would be slower, and it must still ask for them in this way: then a new version is noticed here."""
+    assert _Client._parse_header_lines(raw) == Client._parse_header_lines(raw)
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark import session as spark_session
 from pgsluice.shared.spark.session import Spark
 from tests.servers.program import REPOSITORY
@@ -74,6 +77,35 @@ def test_what_nobody_takes_of_streamed_results_makes_no_noise(
     finally:
         spark.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def process_ids(_: int) -> Iterator[int]:
+    yield os.getpid()
+
+
+def test_a_python_process_runs_one_job_after_the_other(spark_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    spark = Spark("test", {"spark.master": "local[1]"}, "pyspark.daemon")
+    try:
+        spark.start()
+        assert len({pid for _ in range(5) for pid in spark.run_tasks(process_ids, [1])}) == 1
+    finally:
+        spark.close()
+
+
+def test_a_jvm_that_was_killed_is_noticed_without_asking_it(spark_environment: None) -> None:
+    spark = Spark("test", {"spark.master": "local[1]"}, "pyspark.daemon")
+    try:
+        spark.check_alive()
+        spark.start()
+        spark.check_alive()
+        assert spark.process_id is not None
+        os.kill(spark.process_id, signal.SIGKILL)
+        assert spark.has_died
+        with pytest.raises(TransientError, match="Spark's JVM ended"):
+            spark.check_alive()
+    finally:
+        spark.close()
 
 
 def temporary_directories(spark: Spark) -> list[str]:

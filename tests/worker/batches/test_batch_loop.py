@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.ledger import CopyState, Ledger
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
-from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.snapshot_message import encode_table
+from pgsluice.worker.batches import batch_loop
 from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
@@ -26,7 +30,8 @@ from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.waiting import wait_until
-from tests.worker.published_stream import ids_in, position_of, publish_inserts, settings_for
+from tests.worker.published_copy import ORDERS, copy_publisher, snapshot_record
+from tests.worker.published_stream import TABLE, ids_in, position_of, publish_inserts, settings_for
 from tests.worker.running_worker import running_worker
 from tests.worker.sinks.sqlite_sink import LineWriter, SqliteSink
 
@@ -80,35 +85,45 @@ class FailingSink(SqliteSink):
 
 @dataclass(frozen=True)
 class MarkingWriter(LineWriter):
-    """Adds a byte to a file in ``marks`` for each attempt at writing a partition, named by its first sequence."""
+    """Adds a byte to a file in ``marks`` for each attempt at writing a partition, named by its stream and first sequence."""
 
     marks: Path
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         yield from super().write(partition, messages)
-        with (self.marks / str(partition.first_sequence)).open("a") as file:
+        self._mark(f"m{partition.first_sequence}")
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        yield from super().write_copied(partition, copied)
+        self._mark(f"c{partition.first_sequence}")
+
+    def _mark(self, name: str) -> None:
+        with (self.marks / name).open("a") as file:
             file.write(".")
 
 
-class AheadSink(FailingSink):
-    """``commit`` does not return, or fail, before the batch after it was written once, up to message ``last``."""
+class WatchingSink(FailingSink):
+    """``commit`` waits for what is being written ahead, and notes what was written by then."""
 
-    delivery = Delivery.AHEAD
+    batches: BatchLoop
 
-    def __init__(self, settings: object, path: Path, marks: Path, last: int, *failures: Exception) -> None:
+    def __init__(self, settings: object, path: Path, marks: Path, *failures: Exception, delivery: Delivery) -> None:
         super().__init__(settings, path, *failures, task=MarkingWriter(marks))
-        self.marks, self.last = marks, last
+        self.delivery = delivery
+        self.marks = marks
+        self.seen: list[list[str]] = []
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        batch = list(receipts)
-        following = batch[-1].last_sequence + 1
-        if following <= self.last:
-            wait_until(lambda: self.attempts(following), deadline_s=LONGEST_S, what="the batch written ahead")
-        return super().commit(batch, stream_created)
+        if self.batches._ahead is not None:
+            self.batches._ahead.exception(LONGEST_S)
+        self.seen.append(self.written())
+        return super().commit(receipts, stream_created)
 
-    def attempts(self, sequence: int) -> int:
-        mark = self.marks / str(sequence)
-        return mark.stat().st_size if mark.exists() else 0
+    def written(self) -> list[str]:
+        return sorted(path.name for path in self.marks.iterdir())
+
+    def attempts(self, *names: str) -> list[int]:
+        return [(self.marks / name).stat().st_size for name in names]
 
 
 class Harness:
@@ -125,12 +140,25 @@ class Harness:
     def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
         return FailingSink(self.settings, self.path, *failures, task=task)
 
-    def sink_ahead(self, *failures: Exception, waits_up_to: int = 3) -> AheadSink:
+    def watching_sink(self, *failures: Exception, delivery: Delivery = Delivery.AHEAD) -> WatchingSink:
         """For a worker whose batches are a message each."""
         self.settings = replace(self.settings, batch_messages=1)
         marks = self.path.parent / "marks"
         marks.mkdir()
-        return AheadSink(self.settings, self.path, marks, waits_up_to, *failures)
+        return WatchingSink(self.settings, self.path, marks, *failures, delivery=delivery)
+
+    def copy(self) -> None:
+        """A finished copy of a table that is not in the ledger, so that its rows do not count: it was begun twice."""
+
+        async def publish() -> None:
+            messages = await copy_publisher(self.client, self.names.group)
+            for attempt in (1, 2):
+                await messages.begin(ORDERS, attempt, encode_table(TABLE))
+            for number in (1, 2):
+                await messages.rows(ORDERS, encode_table(TABLE), range_number=number)
+            await Ledger(StateBucket(self.client, self.names)).store_snapshot(snapshot_record(CopyState.FINISHED, 4))
+
+        self.loop.run(publish())
 
     def apply(self, sink: FailingSink) -> Applied:
         """Applies what the stream holds; returns what is applied by then."""
@@ -146,7 +174,12 @@ class Harness:
         worker = running_worker(self.settings, self.loop, self.client, self.spark, sink)
         self.registry = worker.registry
         target = self.loop.run(find_drain_target(self.client, self.names, "current"))
-        return start_batches(replace(worker, target=target))
+        worker = replace(worker, target=target)
+        if not isinstance(sink, WatchingSink):
+            return start_batches(worker)
+        sink.batches = BatchLoop(worker, worker.planner())
+        sink.batches.start()
+        return sink.batches
 
     def close(self) -> None:
         self.loop.run(disconnect(self.client))
@@ -197,26 +230,64 @@ def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: H
     assert ids_in(harness.path) == []
 
 
-def test_a_batch_is_written_while_the_one_before_it_is_committed(harness: Harness) -> None:
-    sink = harness.sink_ahead()
+@pytest.mark.parametrize(
+    ("delivery", "seen"),
+    [
+        (Delivery.AHEAD, [["m1", "m2"], ["m1", "m2", "m3"], ["m1", "m2", "m3"]]),
+        (Delivery.COLLECTED, [["m1"], ["m1", "m2"], ["m1", "m2", "m3"]]),
+    ],
+)
+def test_a_batch_is_written_while_the_one_before_it_is_committed_if_the_sink_says_so(
+    harness: Harness, delivery: Delivery, seen: list[list[str]]
+) -> None:
+    sink = harness.watching_sink(delivery=delivery)
     assert harness.apply(sink).sequence == 3
     assert ids_in(harness.path) == [1, 2, 3]
-    assert [sink.attempts(sequence) for sequence in (1, 2, 3)] == [1, 1, 1]
+    assert sink.seen == seen
+    assert sink.attempts("m1", "m2", "m3") == [1, 1, 1]
+
+
+def test_nothing_is_written_ahead_over_a_table_that_is_begun_again_nor_over_the_end_of_the_copy(harness: Harness) -> None:
+    harness.copy()
+    sink = harness.watching_sink()
+    applied = harness.apply(sink)
+    assert (applied.snapshot_sequence, applied.sequence) == (4, 3)
+    copied = ["c1", "c2", "c3", "c4"]
+    assert sink.seen == [copied[:1], copied[:2], copied, copied, [*copied, "m1", "m2"]] + [[*copied, "m1", "m2", "m3"]] * 2
 
 
 @pytest.mark.parametrize("failure", [TransientError("the target is away", "wait"), WriteAgain()])
 def test_what_was_written_ahead_is_thrown_away_when_the_batch_before_it_fails(harness: Harness, failure: Exception) -> None:
-    sink = harness.sink_ahead(failure)
+    sink = harness.watching_sink(failure)
     assert harness.apply(sink).sequence == 3
     assert ids_in(harness.path) == [1, 2, 3]
-    assert [sink.attempts(sequence) for sequence in (1, 2, 3)] == [2, 2, 1]
+    assert sink.attempts("m1", "m2", "m3") == [2, 2, 1]
 
 
 def test_a_row_that_is_blocked_since_a_batch_was_written_ahead_is_not_changed_by_it(harness: Harness) -> None:
-    sink = harness.sink_ahead(RejectedChanges([Rejection(position_of(1), "too long")]))
+    sink = harness.watching_sink(RejectedChanges([Rejection(position_of(1), "too long")]))
     assert harness.apply(sink).sequence == 3
     assert ids_in(harness.path) == [2, 3]
-    assert sink.attempts(2) == 2
+    assert sink.attempts("m2") == [2]
+
+
+def test_spark_is_kept_warm_while_nothing_comes(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_loop, "KEEP_WARM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(batch_loop, "LOOK_INTERVAL_S", 0.1)
+    sink = harness.sink()
+    worker = running_worker(harness.settings, harness.loop, harness.client, harness.spark, sink)
+    batches = start_batches(worker)
+
+    def jobs() -> int:
+        return len(harness.spark.context.statusTracker().getJobIdsForGroup())
+
+    try:
+        wait_until(lambda: batches.applied.sequence == 3, deadline_s=LONGEST_S, what="all that there is")
+        before = jobs()
+        wait_until(lambda: jobs() > before + 1, deadline_s=LONGEST_S, what="jobs of nothing")
+    finally:
+        batches.stop()
+        sink.close()
 
 
 def test_what_comes_between_batches_has_its_turn_though_there_is_always_another_one(
@@ -224,7 +295,7 @@ def test_what_comes_between_batches_has_its_turn_though_there_is_always_another_
 ) -> None:
     messages = 100
     harness = Harness(spark, nats_server, group, tmp_path / "changes.db", messages)
-    sink = harness.sink_ahead(waits_up_to=0)
+    sink = harness.watching_sink()
     batches = harness.start(sink)
     seen: list[int] = []
     try:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.ledger import CopyState, Ledger
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.batches import planner as planner_module
 from pgsluice.worker.batches.broker_connection import BrokerConnection
-from pgsluice.worker.batches.planner import LONGEST_PAUSE_S, BatchPlanner, Bell, Place, PlannedBatch
+from pgsluice.worker.batches.change_reader import ChangeReader
+from pgsluice.worker.batches.planner import FIRST_PAUSE_S, LONGEST_PAUSE_S, BatchPlanner, Bell, Place, PlannedBatch
 from pgsluice.worker.batches.planning import BatchLimit, SequenceRange
 from pgsluice.worker.event_loop import EventLoopThread
 from tests.servers import NatsServer
 from tests.waiting import wait_until
+from tests.worker.published_copy import ORDERS, copy_publisher, snapshot_record
 from tests.worker.published_stream import publish_inserts
 
 LONGEST_S = 30.0
@@ -36,6 +41,29 @@ class Group:
 
     def publish(self, count: int, first: int = 1) -> None:
         self.loop.run(publish_inserts(self.client, self.names.group, count, first))
+
+    def size(self) -> int:
+        """Of the stream's bodies, as its last message counts it."""
+        mark = ChangeReader(BrokerConnection(self.names, self.loop, self.client)).peek_last()
+        assert mark is not None
+        return mark.bytes_through
+
+    def copy(self, state: CopyState, attempts: Sequence[int], rows: int) -> None:
+        """A begin message for each attempt at one table, and messages of rows."""
+
+        async def publish() -> None:
+            messages = await copy_publisher(self.client, self.names.group)
+            for attempt in attempts:
+                await messages.begin(ORDERS, attempt)
+            for _ in range(rows):
+                await messages.rows(ORDERS, b"rows")
+
+        self.loop.run(publish())
+        self.note_copy(state)
+
+    def note_copy(self, state: CopyState, last_sequence: int = 0) -> None:
+        bucket = StateBucket(self.client, self.names)
+        self.loop.run(Ledger(bucket).store_snapshot(snapshot_record(state, last_sequence)))
 
     def close(self) -> None:
         self.loop.run(disconnect(self.client))
@@ -72,6 +100,51 @@ def test_a_worker_that_ends_by_itself_takes_no_more_than_it_has_to(stream: Group
     assert planner.next(batch.end, 2, 0.0) is None
 
 
+def test_copied_rows_come_first_and_changes_when_the_copy_is_finished_and_applied(stream: Group) -> None:
+    stream.publish(2)
+    stream.copy(CopyState.RUNNING, attempts=[1], rows=2)
+    planner = stream.planner()
+    copied = planner.next(Place(0, 0), 2, 0.0)
+    assert copied is not None
+    assert (copied.end, copied.is_copied, copied.is_fence) == (Place(3, 0), True, False)
+    assert [part.copied for part in copied.ranges] == [True] * len(copied.ranges)
+    assert planner.next(copied.end, 2, 0.0) is None, "more may be copied"
+    stream.note_copy(CopyState.FINISHED, 3)
+    changes = planner.next(copied.end, 2, 0.0)
+    assert changes is not None
+    assert (changes.end, changes.is_copied) == (Place(3, 2), False)
+
+
+def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:
+    stream.publish(1)
+    stream.copy(CopyState.RUNNING, attempts=[1, 2], rows=1)
+    planner, place, batches = stream.planner(), Place(0, 0), []
+    while (batch := planner.next(place, 2, 0.0)) is not None:
+        batches.append((batch.end.snapshot, batch.is_fence))
+        place = batch.end
+    assert batches == [(1, False), (2, True), (3, False)]
+
+
+@pytest.mark.parametrize(("drain_to", "last"), [(None, 3), (1, 1)])
+def test_while_the_stream_grows_fast_a_batch_gathers_what_comes(
+    stream: Group, monkeypatch: pytest.MonkeyPatch, drain_to: int | None, last: int
+) -> None:
+    """Not for a worker that ends by itself, which has nothing to wait for."""
+    stream.publish(1)
+    size = stream.size()
+    for name, value in (("FROM_BYTES", 1), ("BYTES", 3 * size), ("RATE", 0), ("S", LONGEST_S)):
+        monkeypatch.setattr(planner_module, f"GATHER_{name}", value)
+    found: list[PlannedBatch | None] = []
+    planner = stream.planner(drain_to=drain_to)
+    planning = threading.Thread(target=lambda: found.append(planner.next(Place(0, 0), 2, LONGEST_S)))
+    planning.start()
+    if drain_to is not None:
+        planning.join(LONGEST_S)
+    stream.publish(3, first=2)
+    planning.join(LONGEST_S)
+    assert [batch and batch.end for batch in found] == [Place(0, last)]
+
+
 def test_nothing_new_is_waited_for_until_patience_ends(stream: Group) -> None:
     stream.publish(1)
     started = time.monotonic()
@@ -93,6 +166,13 @@ def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group,
         stream.loop.run(stream.client.publish(stream.names.bell_subject))
     waiting.join(LONGEST_S)
     assert [batch and batch.end for batch in found] == [Place(0, 2)]
+
+
+def test_after_a_batch_the_next_one_is_looked_for_soon_though_nobody_rings(stream: Group) -> None:
+    stream.publish(1)
+    stream.bell.pause_s = LONGEST_PAUSE_S
+    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert stream.bell.pause_s == FIRST_PAUSE_S
 
 
 def test_the_bell_ends_a_wait_at_once_and_makes_the_next_one_short(stream: Group) -> None:

@@ -3,68 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, connected
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import Chunk
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.snapshot_reader import CopyProgress, SnapshotReader
 from tests.servers import NatsServer
+from tests.worker.published_copy import LINES, ORDERS, SETTINGS, CopyPublisher, copy_publisher
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 28, retention_s=60)
-ORDERS, LINES = 11, 12
-
-
-class Publisher:
-    """Publishes as the copy's tasks do: each message names the one before it on its subject."""
-
-    def __init__(self, names: GroupNames, publish: Callable[[str, bytes, dict[str, str]], Awaitable[int]]) -> None:
-        self._names = names
-        self._publish = publish
-        self._last: dict[str, tuple[int, int]] = {}
-
-    async def begin(self, oid: int, attempt: int = 1) -> int:
-        headers = SnapshotHeaders("first", oid, attempt, None, 1, 0, 0, 0, False)
-        return await self._send(self._names.snapshot_begin_subject(f"first{attempt}", oid), b"begin", headers)
-
-    async def rows(self, oid: int, data: bytes, chunk: Chunk | None = None, *, range_number: int = 1) -> int:
-        headers = SnapshotHeaders("first", oid, 1, range_number, 1, 5, 5, len(data), False, chunk or Chunk(1, 1))
-        return await self._send(self._names.snapshot_range_subject("first", oid, range_number), data, headers)
-
-    async def _send(self, subject: str, data: bytes, headers: SnapshotHeaders) -> int:
-        number, sequence = self._last.get(subject, (0, 0))
-        fenced = replace(headers, number=number + 1).encode() | {EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER: str(sequence)}
-        self._last[subject] = (number + 1, await self._publish(subject, data, fenced))
-        return self._last[subject][1]
-
-
-@asynccontextmanager
-async def publisher(server: NatsServer, group: str) -> AsyncIterator[Publisher]:
-    client = await connect(server.settings(), "test")
-    names = GroupNames(group)
-    await SnapshotStream(client, names).ensure(SETTINGS)
-
-    async def publish(subject: str, data: bytes, headers: dict[str, str]) -> int:
-        return (await client.jetstream().publish(subject, data, headers=headers)).seq
-
-    try:
-        yield Publisher(names, publish)
-    finally:
-        await client.close()
-
-
-Script = Callable[[Publisher], Awaitable[None]]
+Script = Callable[[CopyPublisher], Awaitable[None]]
 
 
 @pytest.fixture
@@ -73,8 +29,8 @@ def publish(nats_server: NatsServer, group: str) -> Callable[[Script], None]:
 
     def run(script: Script) -> None:
         async def publish_all() -> None:
-            async with publisher(nats_server, group) as messages:
-                await script(messages)
+            async with connected(nats_server.settings(), "test") as client:
+                await script(await copy_publisher(client, group))
 
         asyncio.run(publish_all())
 
@@ -93,7 +49,7 @@ def bodies(reader: SnapshotReader, first: int, last: int) -> list[tuple[int, byt
 
 
 def test_a_range_yields_its_bodies_with_their_headers(publish: Callable[[Script], None], reader: SnapshotReader) -> None:
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.begin(ORDERS)
         await messages.rows(ORDERS, b"1")
         await messages.rows(LINES, b"2")
@@ -109,7 +65,7 @@ def test_a_range_yields_its_bodies_with_their_headers(publish: Callable[[Script]
 def test_chunks_are_joined_across_other_subjects_and_belong_to_the_range_of_their_last(
     publish: Callable[[Script], None], reader: SnapshotReader
 ) -> None:
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.rows(ORDERS, b"a")
         await messages.rows(ORDERS, b"b1", Chunk(1, 3))
         await messages.rows(LINES, b"c1", Chunk(1, 2))
@@ -127,7 +83,7 @@ def test_chunks_are_joined_across_other_subjects_and_belong_to_the_range_of_thei
 
 
 def test_a_body_that_was_never_completed_is_in_no_range(publish: Callable[[Script], None], reader: SnapshotReader) -> None:
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.rows(ORDERS, b"1", Chunk(1, 3))
         await messages.rows(ORDERS, b"2", Chunk(2, 3))
         await messages.rows(LINES, b"a")
@@ -140,7 +96,7 @@ def test_a_body_that_was_never_completed_is_in_no_range(publish: Callable[[Scrip
 def test_large_bodies_arrive_whole(publish: Callable[[Script], None], reader: SnapshotReader) -> None:
     pieces = [bytes([number]) * 900_000 for number in range(1, 8)]
 
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         for index, piece in enumerate(pieces, start=1):
             await messages.rows(ORDERS, piece, Chunk(index, len(pieces)))
             await messages.rows(LINES, piece)
@@ -152,7 +108,7 @@ def test_large_bodies_arrive_whole(publish: Callable[[Script], None], reader: Sn
 def test_a_chunk_that_is_gone_is_an_error(
     publish: Callable[[Script], None], reader: SnapshotReader, nats_server: NatsServer, group: str
 ) -> None:
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.rows(ORDERS, b"1", Chunk(1, 2))
         await messages.rows(ORDERS, b"2", Chunk(2, 2))
 
@@ -172,7 +128,7 @@ def test_a_chunk_that_is_gone_is_an_error(
 def test_the_first_restart_is_the_first_begin_of_a_later_attempt(
     publish: Callable[[Script], None], reader: SnapshotReader
 ) -> None:
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.begin(ORDERS)
         await messages.rows(ORDERS, b"1")
         await messages.begin(LINES)
@@ -204,7 +160,7 @@ def test_the_progress_of_a_copy_is_the_end_of_the_stream_until_the_ledger_says_t
             if snapshot is not None:
                 await Ledger(bucket).store_snapshot(snapshot)
 
-    async def script(messages: Publisher) -> None:
+    async def script(messages: CopyPublisher) -> None:
         await messages.begin(ORDERS)
         await messages.rows(ORDERS, b"1")
 

@@ -52,8 +52,8 @@ class Attempts:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether the batch in hand, and the next one, are written as any other."""
-        return not (self._one_by_one or self._labelled_batches or self._stageless_batches)
+        """Whether rows of the batch in hand, and of the next one, are written as those of any other."""
+        return not (self._one_by_one or self._labelled_batches)
 
     def limit_stages(self, most: int) -> None:
         """The target has no room for more than ``most``."""

@@ -60,3 +60,25 @@ def test_a_batch_has_no_more_stages_than_the_target_has_room_for(writer: Postgre
     assert attempts.writer(writer).stages == 8
     attempts.limit_stages(3)
     assert attempts.writer(writer).stages == 3
+
+
+def test_batches_overlap_only_while_they_are_written_as_any_other() -> None:
+    for refused in (psycopg.errors.UniqueViolation(), psycopg.errors.NumericValueOutOfRange()):
+        attempts = Attempts(most_stages=8)
+        assert attempts.is_ordinary
+        attempts.refusal(PieceError(ORDERS, refused), "messages 1 to 2")
+        assert not attempts.is_ordinary
+        for _ in range(LABELLED_BATCHES):
+            attempts.changes_applied()
+        assert attempts.is_ordinary
+
+
+def test_a_commit_that_failed_may_have_left_something_also_of_the_batch_after_it() -> None:
+    attempts = Attempts(most_stages=8)
+    attempts.begin_commit()
+    assert not attempts.committed()
+    attempts.begin_commit()
+    attempts.begin_commit()
+    assert attempts.committed()
+    attempts.begin_commit()
+    assert not attempts.committed()

@@ -103,6 +103,14 @@ def test_what_was_handed_over_ahead_stays_when_the_batch_before_it_is_applied(ha
     assert files_of(handing) == []
 
 
+def test_a_sink_that_is_closed_leaves_no_file(handing: Target) -> None:
+    handing.write([[insert(ORDERS, b"1", b"a")]])
+    directory = Path(handing.sink.writer().handover)
+    assert files(directory)
+    handing.sink.close()
+    assert not directory.exists()
+
+
 def test_a_file_that_is_gone_is_asked_for_again(handing: Target) -> None:
     batch = [handing.messages([insert(ORDERS, b"1", b"a")])]
     receipts = write(handing.sink, batch)

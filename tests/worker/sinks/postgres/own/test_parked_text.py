@@ -51,6 +51,14 @@ def test_a_row_that_the_target_refuses_is_found_in_parked_text(parking: Target) 
     assert [rejection.position.ordinal for rejection in caught.value.rejections] == [2]
 
 
+def test_what_was_parked_ahead_stays_when_the_batch_before_it_is_applied(parking: Target) -> None:
+    first, second = (parking.write([[insert(ORDERS, number, b"a")]]) for number in (b"1", b"2"))
+    for receipts in (first, second):
+        parking.sink.commit(receipts, STREAM_CREATED)
+    assert parking.table("public", "orders") == [("1", "a"), ("2", "a")]
+    assert parking.stages() == []
+
+
 @pytest.mark.parametrize("statement", ["TRUNCATE TABLE {}", "DROP TABLE {}"])
 def test_parked_text_that_is_gone_is_asked_for_again(parking: Target, statement: str) -> None:
     receipts = parking.write([[insert(ORDERS, b"1", b"a")]])
