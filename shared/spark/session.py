@@ -391,7 +391,5 @@ class _OneOf(Generic[T, U]):
     task: Callable[[T], Iterable[U]]
     inputs: tuple[T, ...]
 
-    def __call__(self, partition: int, rows: Iterable[Any]) -> Iterable[U]:
-        for _ in rows:  # a Python process that leaves input unread is not used again
-            pass
+    def __call__(self, partition: int, _: Iterable[Any]) -> Iterable[U]:
         return self.task(self.inputs[partition])

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
 
+from pgsluice.replicator import publisher as publisher_module
 from pgsluice.replicator.assembler import Message
 from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
 from pgsluice.replicator.tasks import cancel
@@ -100,7 +101,11 @@ async def test_messages_are_stored_in_order_with_headers_that_continue_the_strea
         assert (headers.settled, headers.total_bytes, headers.flushed) == (4, 5 * len(b"body"), 508)
 
 
-async def test_the_bell_is_rung_when_messages_are_acknowledged_and_again_at_the_last_one(open_broker: OpenBroker) -> None:
+@pytest.mark.parametrize("interval_s", [0.0, 1e12])
+async def test_the_bell_is_rung_when_messages_are_acknowledged_and_in_any_case_at_the_last_one(
+    open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    monkeypatch.setattr(publisher_module, "RING_INTERVAL_S", interval_s)
     async with open_broker() as broker:
         rings: asyncio.Queue[int] = asyncio.Queue()
 

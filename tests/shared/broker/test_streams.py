@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -12,11 +13,12 @@ import pytest_asyncio
 import uvloop
 from nats.aio.client import Client
 
+from pgsluice.shared.broker import streams
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
@@ -86,6 +88,20 @@ async def test_fetching_ends_at_the_limits_and_at_the_end(client: Client, stream
     assert [message.sequence for message in await stream.fetch(2, 100, 2500)][:2] == [2, 3]
     assert [message.sequence for message in await stream.fetch(5, 100, 1 << 20)] == [5, 6]
     assert await stream.fetch(7, 100, 1 << 20) == []
+
+
+async def test_a_fetch_that_is_not_answered_says_so(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "REQUEST_TIMEOUT_S", 0.3)
+    with NatsServer() as server:
+        async with connected(server.settings(), "test") as client:
+            stream = ChangeStream(client, GroupNames(group))
+            await stream.ensure(SETTINGS)
+            server.send(signal.SIGSTOP)
+            try:
+                with pytest.raises(TransientError, match="does not answer"):
+                    await stream.fetch(1, 10, 1 << 20)
+            finally:
+                server.send(signal.SIGCONT)
 
 
 async def test_purging_removes_everything_up_to_a_sequence(client: Client, stream: ChangeStream) -> None:

@@ -64,9 +64,9 @@ class FailingWriter(LineWriter):
 
 
 class FailingSink(SqliteSink):
-    """``failures`` are raised by ``commit``, one at each call, before it applies anything."""
+    """``failures`` are raised by ``commit``, one at each call, before it applies anything; at None it goes on."""
 
-    def __init__(self, settings: object, path: Path, *failures: Exception, task: LineWriter | None = None) -> None:
+    def __init__(self, settings: object, path: Path, *failures: Exception | None, task: LineWriter | None = None) -> None:
         super().__init__(settings, {"path": str(path)})  # type: ignore[arg-type]
         self.failures = list(failures)
         self.task = task or LineWriter()
@@ -77,9 +77,10 @@ class FailingSink(SqliteSink):
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         self.commits += 1
-        if self.failures:
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
             list(receipts)
-            raise self.failures.pop(0)
+            raise failure
         return super().commit(receipts, stream_created)
 
 
@@ -107,16 +108,19 @@ class WatchingSink(FailingSink):
 
     batches: BatchLoop
 
-    def __init__(self, settings: object, path: Path, marks: Path, *failures: Exception, delivery: Delivery) -> None:
+    def __init__(self, settings: object, path: Path, marks: Path, *failures: Exception | None, delivery: Delivery) -> None:
         super().__init__(settings, path, *failures, task=MarkingWriter(marks))
         self.delivery = delivery
         self.marks = marks
+        self.delivery_after_failure = delivery
         self.seen: list[list[str]] = []
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         if self.batches._ahead is not None:
             self.batches._ahead.exception(LONGEST_S)
         self.seen.append(self.written())
+        if self.failures and self.failures[0] is not None:
+            self.delivery = self.delivery_after_failure
         return super().commit(receipts, stream_created)
 
     def written(self) -> list[str]:
@@ -140,7 +144,7 @@ class Harness:
     def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
         return FailingSink(self.settings, self.path, *failures, task=task)
 
-    def watching_sink(self, *failures: Exception, delivery: Delivery = Delivery.AHEAD) -> WatchingSink:
+    def watching_sink(self, *failures: Exception | None, delivery: Delivery = Delivery.AHEAD) -> WatchingSink:
         """For a worker whose batches are a message each."""
         self.settings = replace(self.settings, batch_messages=1)
         marks = self.path.parent / "marks"
@@ -262,6 +266,22 @@ def test_what_was_written_ahead_is_thrown_away_when_the_batch_before_it_fails(ha
     assert harness.apply(sink).sequence == 3
     assert ids_in(harness.path) == [1, 2, 3]
     assert sink.attempts("m1", "m2", "m3") == [2, 2, 1]
+
+
+def test_what_was_written_ahead_is_not_kept_for_a_sink_that_wants_no_more_of_that(harness: Harness) -> None:
+    """As the Postgres sink, after its target refused rows."""
+    sink = harness.watching_sink(WriteAgain())
+    sink.delivery_after_failure = Delivery.COLLECTED
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    assert sink.attempts("m1", "m2", "m3") == [2, 2, 1]
+
+
+def test_a_batch_that_was_written_ahead_is_written_again_when_it_fails(harness: Harness) -> None:
+    sink = harness.watching_sink(None, RejectedChanges([Rejection(position_of(2), "too long")]))
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 3]
+    assert sink.attempts("m1", "m2") == [1, 2]
 
 
 def test_a_row_that_is_blocked_since_a_batch_was_written_ahead_is_not_changed_by_it(harness: Harness) -> None:

@@ -136,7 +136,7 @@ def test_while_the_stream_grows_fast_a_batch_gathers_what_comes(
         monkeypatch.setattr(planner_module, f"GATHER_{name}", value)
     found: list[PlannedBatch | None] = []
     planner = stream.planner(drain_to=drain_to)
-    planning = threading.Thread(target=lambda: found.append(planner.next(Place(0, 0), 2, LONGEST_S)))
+    planning = threading.Thread(target=lambda: found.append(planner.next(Place(0, 0), 2, LONGEST_S)), daemon=True)
     planning.start()
     if drain_to is not None:
         planning.join(LONGEST_S)
@@ -158,7 +158,7 @@ def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group,
     stream.publish(1)
     found: list[PlannedBatch | None] = []
     planner = stream.planner()
-    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, LONGEST_S)))
+    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, LONGEST_S)), daemon=True)
     waiting.start()
     wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
     stream.publish(2, first=2)
@@ -178,14 +178,21 @@ def test_after_a_batch_the_next_one_is_looked_for_soon_though_nobody_rings(strea
 def test_the_bell_ends_a_wait_at_once_and_makes_the_next_one_short(stream: Group) -> None:
     bell = stream.bell
     stream.loop.run(bell.listen(stream.client, stream.names))
-    while bell.pause_s < LONGEST_PAUSE_S:
-        bell.note_look()
-        assert bell.wait(time.monotonic() + LONGEST_S)
-    bell.note_look()
+    bell.pause_s = 10 * LONGEST_S
+    waiting = threading.Thread(target=lambda: bell.wait(time.monotonic() + 10 * LONGEST_S), daemon=True)
+    waiting.start()
     stream.loop.run(stream.client.publish(stream.names.bell_subject))
-    stream.loop.run(stream.client.flush())
-    wait_until(lambda: bell.pause_s < LONGEST_PAUSE_S, what="a ring")
+    waiting.join(LONGEST_S)
+    assert not waiting.is_alive()
+    assert bell.pause_s == FIRST_PAUSE_S
+    assert not bell.wait(time.monotonic()), "the deadline has passed"
+
+
+def test_what_rang_before_a_look_does_not_end_the_wait_after_it(stream: Group) -> None:
+    bell, pause_s = stream.bell, 0.1
+    bell.ring()
+    bell.note_look()
+    bell.pause_s = pause_s
     started = time.monotonic()
-    assert bell.wait(time.monotonic() + LONGEST_S)
-    assert time.monotonic() - started < LONGEST_PAUSE_S
-    assert not bell.wait(time.monotonic())
+    assert bell.wait(started + LONGEST_S)
+    assert time.monotonic() - started >= pause_s
