@@ -112,6 +112,16 @@ def test_a_target_that_was_renamed_first_keeps_getting_the_rows(target: Target) 
     assert tables(target) == ["public.remarks"]
 
 
+def test_a_target_that_a_person_made_and_renamed_keeps_getting_the_rows(target: Target) -> None:
+    target.execute("CREATE TABLE notes (id bigint PRIMARY KEY, note text)")
+    target.apply(insert(NOTES, b"1", b"a"))
+    target.execute("ALTER TABLE notes RENAME TO remarks")
+    start_again(target)
+    target.apply(insert(NOTES, b"2", b"b"))
+    assert target.table("public", "remarks") == [("1", "a"), ("2", "b")]
+    assert tables(target) == ["public.remarks"]
+
+
 def test_a_table_of_the_other_name_is_not_taken_for_the_renamed_one(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("CREATE TABLE remarks (id bigint PRIMARY KEY, note text)")
