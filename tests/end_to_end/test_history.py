@@ -134,7 +134,7 @@ def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
         insert(source, 1, 5)
         wait_for_equal(source, target_database)
         applied = asyncio.run(last_sequence(nats, group))
-        under_test.worker.signal_all(signal.SIGSTOP)  # else it would miss its lease before it sees a message
+        under_test.worker.pause_all()  # else it would miss its lease before it sees a message
         under_test.replicator.kill()
         with PgsluiceProcess("drop", "--yes", config=keys) as drop:
             assert drop.wait() == 0

@@ -15,6 +15,7 @@ from pgsluice.shared.errors import TransientError
 from tests.end_to_end.group_under_test import configuration
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
+from tests.servers.child import pause
 from tests.waiting import wait_until
 
 INCOMPRESSIBLE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {kilobytes} * 32))"
@@ -124,13 +125,13 @@ def test_a_broker_that_hangs_does_not_cost_the_replication_connection(group: str
         with process(replication, nats) as replicator:
             replicator.wait_for_log("replicating")
             [(walsender,)] = database.execute("SELECT active_pid FROM pg_replication_slots")
-            os.kill(nats.pid, signal.SIGSTOP)
+            nats.pause()
             try:
                 database.execute("INSERT INTO t SELECT n, repeat('v', 500) FROM generate_series(1, 60000) n")
                 threading.Event().wait(9)
                 assert database.execute("SELECT active_pid FROM pg_replication_slots") == [(walsender,)]
             finally:
-                os.kill(nats.pid, signal.SIGCONT)
+                nats.resume()
             wait_until(lambda: published_changes(replication) == 60_000, what="every change in the stream")
             assert replicator.memory_bytes() < 150 << 20
             assert "trying again" not in replicator.log()
@@ -229,7 +230,7 @@ def test_a_slot_that_is_lost_while_it_runs_stops_it(group: str, nats: NatsServer
         replication.replicate()
         with process(replication, nats) as replicator:
             replicator.wait_for_log("replicating")
-            os.kill(replicator.pid, signal.SIGSTOP)
+            pause(replicator.pid)
             for _ in range(6):  # not of a published table: a walsender whose socket is full never ends, and the slot with it
                 database.execute("INSERT INTO elsewhere.t SELECT repeat('x', 100) FROM generate_series(1, 20000)")
                 database.execute("SELECT pg_switch_wal()")
@@ -247,7 +248,7 @@ def test_a_source_that_falls_silent_is_given_up_and_found_again(replication: Gro
         [(walsender,)] = replication.source.execute(
             "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [replication.names.slot]
         )
-        os.kill(walsender, signal.SIGSTOP)
+        pause(walsender)
         try:
             replicator.wait_for_log("the source has been silent", deadline_s=60)
         finally:

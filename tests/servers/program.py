@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import yaml
 
-from tests.servers.child import ChildProcess, PrivateDirectory
+from tests.servers.child import ChildProcess, PrivateDirectory, pause_tree
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -90,6 +90,10 @@ class PgsluiceProcess:
     def signal_all(self, number: int) -> None:
         """The signal to it and to all its descendants, as systemd stops a service."""
         self._started.send_all(number)
+
+    def pause_all(self) -> None:
+        """SIGSTOP to it and to all its descendants; none of them runs when this returns."""
+        pause_tree(self.pid)
 
     def kill(self) -> None:
         """SIGKILL to it and all its descendants (the JVM and its Python workers among them)."""

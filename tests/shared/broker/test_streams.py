@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -96,12 +95,12 @@ async def test_a_fetch_that_is_not_answered_says_so(group: str, monkeypatch: pyt
         async with connected(server.settings(), "test") as client:
             stream = ChangeStream(client, GroupNames(group))
             await stream.ensure(SETTINGS)
-            server.send(signal.SIGSTOP)
+            server.pause()
             try:
                 with pytest.raises(TransientError, match="does not answer"):
                     await stream.fetch(1, 10, 1 << 20)
             finally:
-                server.send(signal.SIGCONT)
+                server.resume()
 
 
 async def test_purging_removes_everything_up_to_a_sequence(client: Client, stream: ChangeStream) -> None:
