@@ -7,6 +7,7 @@ is one log. Settings of the user's configuration (``spark:``) win over the defau
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import re
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
 
+from py4j.java_collections import ListConverter, MapConverter
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import NoOpSerializer
 from pyspark.util import _load_from_socket
 
 from pgsluice.shared import telemetry
@@ -117,6 +120,10 @@ _SOCKET_DIRECTORY_KEY = "spark.python.unix.domain.socket.dir"
 _LONGEST_SOCKET_DIRECTORY = 64
 """A socket's path has 107 bytes at most (unix(7)), and PySpark calls a socket ``.<UUID>.sock``."""
 
+_PIECE_BYTES = 6000
+"""Of results. The JVM writes an answer of more than 8 KiB (of base64) in two pieces, and the kernel keeps the second one back
+until the first is acknowledged, which takes it 40 ms (Nagle's algorithm, RFC 896, and delayed acknowledgements, RFC 1122)."""
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -163,7 +170,7 @@ class Spark:
         try:
             _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
-            _remember_classes(gateway.jvm)
+            _spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
             raise _start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
@@ -191,9 +198,10 @@ class Spark:
         ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, each
         time, and opens a socket for the results.
         """
-        rows = self._job(_Gathered(task), inputs)._jrdd.collectAsync().get()
-        gathered = [each for row in rows for each in pickle.loads(row)]  # noqa: S301  from our own processes
-        return [result for results in gathered for result in results]
+        job = self._job(_Gathered(task), inputs)
+        job._jrdd_deserializer = NoOpSerializer()
+        pickled = io.BytesIO(b"".join(job._jrdd.collectAsync().get()))
+        return [result for _ in inputs for result in pickle.load(pickled)]  # noqa: S301  from our own processes
 
     def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
         """The same, one input after the other, each while the results of the one before are taken. They may be large: they come
@@ -368,20 +376,25 @@ def _start_error(error: Exception) -> TransientError:
     )
 
 
-def _remember_classes(jvm: Any) -> None:
-    """Those that each job needs. PySpark asks for them by name each time, and then the JVM looks through all of its archives."""
-    for name in ("SimplePythonFunction", "PythonRDD"):
-        setattr(jvm, name, getattr(jvm, name))
+def _spare_calls(context: Any, gateway: Any) -> None:
+    """Of the JVM, by each job: PySpark asks for classes by name each time, and then the JVM looks through all of its archives;
+    and it makes a Java map and a Java list again that never change, element by element."""
+    for name in ("SimplePythonFunction", "PythonRDD", "PythonUtils"):
+        setattr(gateway.jvm, name, getattr(gateway.jvm, name))
+    context.environment = MapConverter().convert(context.environment, gateway._gateway_client)
+    context._python_includes = ListConverter().convert(context._python_includes, gateway._gateway_client)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gathered(Generic[T, U]):
-    """Yields as one row what ``task`` yields."""
+    """Yields what ``task`` yields as one pickled list in pieces of PIECE_BYTES."""
 
     task: Callable[[T], Iterable[U]]
 
-    def __call__(self, given: T) -> Iterator[list[U]]:
-        yield [*self.task(given)]
+    def __call__(self, given: T) -> Iterator[bytes]:
+        pickled = pickle.dumps([*self.task(given)], pickle.HIGHEST_PROTOCOL)
+        for start in range(0, len(pickled), _PIECE_BYTES):
+            yield pickled[start : start + _PIECE_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

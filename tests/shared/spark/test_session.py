@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
+import pickle
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ import pytest
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark import session as spark_session
-from pgsluice.shared.spark.session import Spark
+from pgsluice.shared.spark.session import Spark, _Gathered
 from tests.servers.program import REPOSITORY
 from tests.spark_stranger import read_blocks
 
@@ -77,6 +80,14 @@ def test_what_nobody_takes_of_streamed_results_makes_no_noise(
     finally:
         spark.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_results_are_cut_so_that_the_jvm_writes_each_piece_at_once() -> None:
+    """Its writer's buffer has 8192 characters; what is larger waits for an acknowledgement."""
+    pieces = [*_Gathered(repeated)(1), *_Gathered(repeated)(3)]
+    assert max(len(base64.b64encode(piece)) for piece in pieces) < 8192 - len("!yj\n")
+    joined = io.BytesIO(b"".join(pieces))
+    assert [pickle.load(joined), pickle.load(joined)] == [[*repeated(1)], [*repeated(3)]]
 
 
 def process_ids(_: int) -> Iterator[int]:
