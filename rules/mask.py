@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from pgsluice.rules.orderings import is_text
 from pgsluice.rules.rule import Transformed
@@ -48,6 +47,8 @@ class Mask:
 
     def _masked_column(self, values: Sequence[bytes], together: bytes) -> list[bytes]:
         """Where every character is a byte: all values at once, as one text in which the kept places are put back."""
+        import pyarrow as pa  # here, because it takes 25 MB and most workers mask nothing
+
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         ends = np.cumsum(lengths)
         starts = ends - lengths

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import regex
 
 from pgsluice.rules.orderings import is_searched_as_text
@@ -142,6 +140,9 @@ def _replacement(parts: Iterable[Part]) -> str:
 
 def _replace_in_column(values: Sequence[bytes], pattern: str, replacement: str) -> list[bytes]:
     """By RE2. Raises ValueError when it does not take the pattern or the replacement, or when a value is not UTF-8."""
+    import pyarrow as pa  # here, because it takes 25 MB and most workers replace nothing
+    import pyarrow.compute as pc
+
     column = pa.array(values, pa.large_binary()).cast(pa.large_string())
     replaced: list[bytes] = pc.replace_substring_regex(column, pattern, replacement).cast(pa.large_binary()).to_pylist()
     return replaced

@@ -1,22 +1,24 @@
-"""The process that Spark forks Python workers from, with our imports done once, before the first fork.
+"""The process that Spark forks Python workers from, with a worker's imports done once, before the first fork.
 
 Spark starts it as ``python -m pgsluice.worker.spark_daemon`` in the place of ``pyspark.daemon``. Without it each fresh Python
-worker imports the sink's libraries for itself: more than a second of its first batch.
+worker imports the sink's libraries for itself: more than a second of its first batch, and memory that none shares with others.
 """
 
 import gc
+import importlib
+import os
 import signal
 
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import pgsluice.worker.batches.task  # noqa: F401
 from pgsluice.shared import telemetry
-from pgsluice.worker.sinks.sink_registry import preload_sinks
+from pgsluice.worker.batches.task import PRELOAD
 
 if __name__ == "__main__":
     telemetry.set_up_task()
-    preload_sinks()
+    for module in os.environ.get(PRELOAD, "").split():
+        importlib.import_module(module)
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -31,7 +31,7 @@ from pgsluice.worker.batches.batch_loop import start_batches
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.batches.planner import Bell
-from pgsluice.worker.batches.task import WarmUp
+from pgsluice.worker.batches.task import PRELOAD, WarmUp, modules_to_preload
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
@@ -80,7 +80,9 @@ class Worker:
         self._names = GroupNames(settings.group)
         self._stopping = Stopping()
         self._loop = EventLoopThread("pgsluice-worker-nats")
-        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", settings.spark, "pgsluice.worker.spark_daemon")
+        preload = {f"spark.executorEnv.{PRELOAD}": modules_to_preload(self._sink, transformation)}
+        spark_settings = preload | dict(settings.spark)
+        self._spark = Spark(f"pgsluice {settings.group} {settings.name}", spark_settings, "pgsluice.worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
         self._leaving: list[Callable[[], Awaitable[None]]] = []
         """What ends the worker's part in the broker, the last one first."""

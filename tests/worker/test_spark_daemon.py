@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pgsluice.worker.sinks.sink_registry import SINKS
+from pgsluice.rules.ruleset import NO_RULES, TableRules
+from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.shared.wire.table import TablePattern
+from pgsluice.worker.batches.task import PRELOAD, modules_to_preload
+from pgsluice.worker.sinks.sink_registry import find_sink
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -33,27 +40,43 @@ runpy.run_module(sys.argv[1], run_name="__main__")
 WORKER, REPLICATOR = "pgsluice.worker.spark_daemon", "pgsluice.replicator.snapshot.spark_daemon"
 
 
-def started(module: str) -> tuple[dict[str, Any], str]:
+def started(module: str, preload: str) -> tuple[dict[str, Any], str]:
     """The process's state, and its log."""
-    command = [sys.executable, "-c", STARTED, module]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    command, environment = [sys.executable, "-c", STARTED, module], os.environ | {PRELOAD: preload}
+    ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
     state: dict[str, Any] = json.loads(ended.stdout)
     return state, ended.stderr
 
 
+class OwnSink:
+    """Somebody's."""
+
+
+def preload(kind: str, transformation: Transformation) -> str:
+    module, _, name = find_sink(kind).sink.partition(":")
+    return modules_to_preload(object.__new__(getattr(importlib.import_module(module), name)), transformation)
+
+
+RULES = Transformation(replace(NO_RULES, entries=(TableRules("rules.yml", TablePattern.parse("t"), ()),)))
+
+
+def test_the_module_of_somebodys_own_sink_is_not_imported_before_it_is_needed() -> None:
+    assert modules_to_preload(OwnSink(), UNTRANSFORMED) == ""
+
+
 @pytest.mark.parametrize(
-    ("module", "needed"),
+    ("module", "preload", "needed", "spared"),
     [
-        (
-            WORKER,
-            {"numpy", "pgsluice.worker.batches.task"} | {f"{package}.sink" for package in SINKS.values()},
-        ),
-        (REPLICATOR, {"pyspark.worker", "pgsluice.replicator.snapshot.copy_task"}),
+        (WORKER, "", {"numpy", "pgsluice.worker.batches.task"}, {"pyarrow", "psycopg"}),
+        (WORKER, preload("postgres", UNTRANSFORMED), {"psycopg", "pgsluice.worker.sinks.postgres.sink"}, {"pyarrow"}),
+        (WORKER, preload("webhook", RULES), {"pyarrow.compute", "pgsluice.worker.sinks.webhook.sink"}, {"psycopg"}),
+        (REPLICATOR, "", {"pyspark.worker", "pgsluice.replicator.snapshot.copy_task"}, {"pyarrow"}),
     ],
 )
-def test_what_tasks_need_is_there_before_the_first_fork(module: str, needed: set[str]) -> None:
-    state, log = started(module)
+def test_what_tasks_need_is_there_before_the_first_fork(module: str, preload: str, needed: set[str], spared: set[str]) -> None:
+    state, log = started(module, preload)
     assert needed <= set(state["modules"])
+    assert not spared & set(state["modules"])
     assert state["frozen"] > 0
     assert {signal.SIGTERM, signal.SIGINT} <= set(state["blocked"])
     assert log.rstrip().endswith("INFO    task  a task says  table=public.t"), "a task's events have their fields"

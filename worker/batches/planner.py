@@ -32,6 +32,7 @@ from pgsluice.worker.sinks.sink import Applied
 
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_WHERE_IT_RINGS_S = 5.0
 PAUSE_GROWTH = 1.5
 GATHER_FROM_BYTES = 1024 * 1024
 GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less for each change
@@ -72,13 +73,18 @@ class Bell:
 
     The replicator rings (``names.bell_subject``) after what it published was acknowledged. A ring says nothing but that, so who
     else may publish there can do no harm by it. It may get lost, and earlier versions never ring: so a wait is over after a
-    while, too, and each is longer than the one before until something comes.
+    while, too, and each is longer than the one before until something comes. How long they become at most depends on whether
+    the last news came by a ring.
     """
 
     def __init__(self) -> None:
         self._rung = threading.Event()
         self.pause_s = FIRST_PAUSE_S
         """How long the next wait is at most."""
+        self.longest_pause_s = LONGEST_PAUSE_S
+        """What it grows to."""
+        self._was_quiet = False
+        """Whether the last wait ended by itself."""
 
     async def listen(self, client: Client, names: GroupNames) -> None:
         """Until ``client`` is closed. To be called on its event loop; the rest is for any thread."""
@@ -89,8 +95,19 @@ class Bell:
         await client.subscribe(names.bell_subject, cb=ring)
 
     def ring(self) -> None:
+        self.longest_pause_s = LONGEST_PAUSE_WHERE_IT_RINGS_S
+        self.wake()
+
+    def wake(self) -> None:
+        """Ends a wait as a ring does."""
         self.pause_s = FIRST_PAUSE_S
         self._rung.set()
+
+    def note_news(self) -> None:
+        """Somebody looked, and there was something."""
+        self.pause_s = FIRST_PAUSE_S  # where nobody rings, more may come soon all the same
+        if self._was_quiet:
+            self.longest_pause_s = LONGEST_PAUSE_S
 
     def note_look(self) -> None:
         """To be called before one looks: what rings from now on ends the next wait."""
@@ -101,8 +118,9 @@ class Bell:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return False
-        if not self._rung.wait(min(self.pause_s, left_s)):
-            self.pause_s = min(self.pause_s * PAUSE_GROWTH, LONGEST_PAUSE_S)
+        self._was_quiet = not self._rung.wait(min(self.pause_s, left_s))
+        if self._was_quiet:
+            self.pause_s = min(self.pause_s * PAUSE_GROWTH, self.longest_pause_s)
         return True
 
 
@@ -126,14 +144,14 @@ class BatchPlanner:
             self._bell.note_look()
             batch = self._batch(start, parallelism)
             if batch is not None:
-                self._bell.pause_s = FIRST_PAUSE_S  # where nobody rings, more may come soon all the same
+                self._bell.note_news()
                 return batch
             if not self._bell.wait(deadline):
                 return None
 
     def wake(self) -> None:
         """Has a ``next`` that waits look once more. Any thread may call."""
-        self._bell.ring()
+        self._bell.wake()
 
     def _batch(self, start: Place, parallelism: int) -> PlannedBatch | None:
         last = self._last_mark(start.changes)

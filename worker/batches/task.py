@@ -34,6 +34,17 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, r
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.sinks.sink import Partition, PartitionWriter
 
+PRELOAD = "PGSLUICE_PRELOAD"
+"""Environment variable of Spark's Python processes: what they import beside this module before the first fork."""
+
+
+def modules_to_preload(sink: object, transformation: Transformation) -> str:
+    """The value of PRELOAD. Not the modules of somebody's own sink: they may do anything when they are imported."""
+    modules = [type(sink).__module__] if type(sink).__module__.startswith("pgsluice.") else []
+    if transformation.rules.entries:
+        modules.append("pyarrow.compute")
+    return " ".join(modules)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:

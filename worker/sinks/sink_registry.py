@@ -137,9 +137,3 @@ def find_sink(kind: str) -> SinkKind:
 def sink_settings() -> dict[str, type[Any]]:
     """Kind → what such a sink declares, sinks of others included."""
     return {kind: find_sink(kind).settings for kind in SINKS} | {"module:Class": CustomSinkSettings}
-
-
-def preload_sinks() -> None:
-    """Imports what tasks need of every kind."""
-    for kind in SINKS:
-        importlib.import_module(find_sink(kind).sink.partition(":")[0])

@@ -15,7 +15,16 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches import planner as planner_module
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader
-from pgsluice.worker.batches.planner import FIRST_PAUSE_S, LONGEST_PAUSE_S, BatchPlanner, Bell, Place, PlannedBatch
+from pgsluice.worker.batches.planner import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    LONGEST_PAUSE_WHERE_IT_RINGS_S,
+    PAUSE_GROWTH,
+    BatchPlanner,
+    Bell,
+    Place,
+    PlannedBatch,
+)
 from pgsluice.worker.batches.planning import BatchLimit, SequenceRange
 from pgsluice.worker.event_loop import EventLoopThread
 from tests.servers import NatsServer
@@ -186,6 +195,26 @@ def test_the_bell_ends_a_wait_at_once_and_makes_the_next_one_short(stream: Group
     assert not waiting.is_alive()
     assert bell.pause_s == FIRST_PAUSE_S
     assert not bell.wait(time.monotonic()), "the deadline has passed"
+
+
+def test_pauses_may_grow_longer_as_long_as_news_are_rung_for(stream: Group) -> None:
+    bell = stream.bell
+    assert bell.longest_pause_s == LONGEST_PAUSE_S
+    bell.ring()
+    bell.note_look()
+    stream.publish(1)
+    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
+    bell.pause_s = LONGEST_PAUSE_WHERE_IT_RINGS_S / PAUSE_GROWTH
+    bell._rung.set()
+    assert bell.wait(time.monotonic() + LONGEST_S)
+    assert bell.pause_s < LONGEST_PAUSE_WHERE_IT_RINGS_S, "a wait that a ring ended is not followed by a longer one"
+    bell.note_look()
+    bell.pause_s = FIRST_PAUSE_S
+    assert bell.wait(time.monotonic() + LONGEST_S), "nobody rings"
+    assert bell.pause_s == FIRST_PAUSE_S * PAUSE_GROWTH
+    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert bell.longest_pause_s == LONGEST_PAUSE_S
 
 
 def test_what_rang_before_a_look_does_not_end_the_wait_after_it(stream: Group) -> None:
