@@ -71,7 +71,7 @@ class BetweenBatches:
     def _finish_copy(self) -> None:
         """Does nothing unless a copy ended."""
         copy_end, applied = self._worker.copy_end, self._batches.applied
-        if not self._worker.loop.run(copy_end.is_reached(applied)):
+        if not copy_end.may_be_reached(applied) or not self._worker.loop.run(copy_end.is_reached(applied)):
             return
         if self._batches.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
             copy_end.note_handled(applied)

@@ -22,7 +22,7 @@ from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord,
 from pgsluice.shared.errors import TransientError
 from pgsluice.worker.event_loop import Ended, WatchedTask
 
-RENEWAL_INTERVAL_S = 2.0
+RENEWAL_INTERVAL_S = 3.0
 POLL_INTERVAL_S = 0.25
 WAIT_LOG_INTERVAL_S = 10.0
 

@@ -58,9 +58,13 @@ class CopyEnd:
         self._ledger = Ledger(bucket)
         self._handled_sequence = 0
 
+    def may_be_reached(self, applied: Applied) -> bool:
+        """Whether copied rows were applied since the last end."""
+        return applied.snapshot_sequence > self._handled_sequence
+
     async def is_reached(self, applied: Applied) -> bool:
-        """Whether there is an end to handle. Asks the broker only when copied rows were applied since the last one."""
-        if applied.snapshot_sequence <= self._handled_sequence:
+        """Whether there is an end to handle. Asks the broker when there may be one."""
+        if not self.may_be_reached(applied):
             return False
         copy = await self._ledger.load_snapshot()
         return copy is not None and copy.state is CopyState.FINISHED and copy.last_sequence <= applied.snapshot_sequence

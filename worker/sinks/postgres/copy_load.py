@@ -19,6 +19,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
 from pgsluice.worker.sinks.postgres.merge.refused_rows import refused_rows
+from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, merge_statements, stage_query
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
@@ -101,11 +102,11 @@ def _load(
 
 def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_empty: bool) -> None:
     if is_empty and target.takes_whole_rows:
-        _copy(connection, target.copy_destination, blocks)
+        copy_text(connection, target.copy_statement, blocks)
         return
     query = stage_query(target, PieceKind.INSERT)
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
-    _copy(connection, _STAGE, blocks)
+    copy_into(connection, _STAGE, blocks, new=False)
     kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
     check = identity_change_query(target, kind, _STAGE)
     if check is not None and connection.execute(check).rowcount:
@@ -113,9 +114,3 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[by
     for statement in merge_statements(target, kind, _STAGE):
         connection.execute(statement)
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
-
-
-def _copy(connection: Connection, into: sql.Composable, blocks: Iterable[bytes | memoryview]) -> None:
-    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN").format(into)) as copy:
-        for block in blocks:
-            copy.write(block)

@@ -13,7 +13,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
-from pgsluice.worker.sinks.postgres.own.known_tables import Known, KnownTables, known_columns
+from pgsluice.worker.sinks.postgres.own.known_tables import Destination, Known, KnownTables, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, find_table, read_catalog
@@ -75,9 +75,10 @@ class TargetTables(Mapping[Table, TargetTable]):
         known = self._known_tables.read(connection, unknown)
         for table in unknown:
             self._tables[table] = self._look_at(connection, table, catalog, known, copied=copied)
-        for table in unknown if remember else ():  # when all are fit: one of them may not be the table it was taken for
-            target = self._tables[table]
-            self._known_tables.remember(connection, table, target.oid, target.column_numbers, known)
+        if remember:  # when all are fit: one of them may not be the table it was taken for
+            targets = [self._tables[table] for table in unknown]
+            destinations = [Destination(target.table, target.oid, target.column_numbers) for target in targets]
+            self._known_tables.remember(connection, destinations, known)
 
     def _look_at(self, connection: Connection, table: Table, catalog: Catalog, known: Known, *, copied: bool) -> TargetTable:
         place, entry = self._find(connection, table, catalog, known)
@@ -120,7 +121,7 @@ class TargetTables(Mapping[Table, TargetTable]):
                 made = find_table(connection, table.schema, table.name)
                 assert made is not None
                 numbers = {column.name: column.number for column in made.columns}
-                self._known_tables.remember(connection, table, made.oid, numbers)
+                self._known_tables.remember(connection, [Destination(table, made.oid, numbers)])
         entry = find_table(connection, table.schema, table.name)
         assert entry is not None
         return entry

@@ -255,7 +255,7 @@ class PostgresWriter:
             rejections += copy_accepted(connection, own_table(name), target, piece.content)
             index_rows(connection, name)
         else:
-            copy_into(connection, own_table(name), piece.content, new=True)
+            copy_into(connection, own_table(name), [piece.content], new=True)
         return replace(piece, content=StagedRows(name))
 
 

@@ -33,7 +33,7 @@ from pgsluice.worker.sinks.postgres.fold.piece import (
     inserts_together,
 )
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
-from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
+from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
 from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
@@ -169,15 +169,15 @@ class Merge:
             case StagedRows(name=name):
                 self._merge(piece, Stage(own_table(name), self.targets[piece.table]))
             case ParkedText() as parked:
-                self._apply_text(piece, fetch(self.connection, parked))
+                self._apply_text(piece, [fetch(self.connection, parked)])
             case HandedText() as handed:
                 self._apply_text(piece, fetch_handed(handed))
             case bytes() as text:
-                self._apply_text(piece, text)
+                self._apply_text(piece, [text])
             case unreachable:
                 assert_never(unreachable)
 
-    def _apply_text(self, piece: Piece, text: bytes) -> None:
+    def _apply_text(self, piece: Piece, text: Iterable[bytes]) -> None:
         target = self.targets[piece.table]
         if self.stages.goes_straight(piece, target):
             self._copy(target, text)
@@ -185,12 +185,12 @@ class Merge:
         stage = self.stages[target, piece.kind]
         copy_into(self.connection, stage.identifier, text, new=False)
         self._merge(piece, stage)
-        self.stages.empty(stage, len(text))
+        self.stages.empty(stage, piece.text_bytes)
 
-    def _copy(self, target: TargetTable, text: bytes) -> None:
+    def _copy(self, target: TargetTable, text: Iterable[bytes]) -> None:
         """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
         try:
-            copy_into(self.connection, target.copy_destination, text, new=False)
+            copy_text(self.connection, target.copy_statement, text)
         except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):
             raise DirectCopyError from None
 

@@ -68,7 +68,7 @@ def copy_accepted(connection: Connection, stage: sql.Composable, target: TargetT
 
     def copy(low: int, high: int) -> None:
         with connection.transaction():
-            copy_into(connection, stage, join_lines(lines[low:high]), new=False)
+            copy_into(connection, stage, [join_lines(lines[low:high])], new=False)
 
     refused = refused_rows(0, len(lines), copy)
     return [
@@ -152,7 +152,7 @@ class RowMerge:
             case ParkedText() as parked:
                 text = fetch(self.connection, parked)
             case HandedText() as handed:
-                text = fetch_handed(handed)
+                text = b"".join(fetch_handed(handed))
             case bytes():
                 text = piece.content
             case unreachable:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
+from psycopg.abc import Buffer
 
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
@@ -107,11 +108,17 @@ def index_rows(connection: Connection, name: str) -> None:
     connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(own_table(name)))
 
 
-def copy_into(connection: Connection, table: sql.Composable, text: bytes, *, new: bool) -> None:
+def copy_into(connection: Connection, table: sql.Composable, text: Iterable[Buffer], *, new: bool) -> None:
     """``new``: the table was created in this transaction, so its rows may be written as frozen."""
     options = sql.SQL(" WITH (FREEZE)" if new else "")
-    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} FROM STDIN{}").format(table, options)) as copy:
-        copy.write(text)
+    copy_text(connection, sql.SQL("COPY {} FROM STDIN{}").format(table, options), text)
+
+
+def copy_text(connection: Connection, statement: bytes | sql.Composed, text: Iterable[Buffer]) -> None:
+    """``text`` in blocks of any size."""
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for block in text:
+            copy.write(block)
 
 
 def check_staged(connection: Connection, names: Iterable[str]) -> None:

@@ -7,10 +7,11 @@ that has room, and go with their batch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgsluice.shared.errors import TransientError
@@ -19,6 +20,9 @@ from pgsluice.worker.sinks.postgres.fold.piece import HandedText
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where the system has it
 _PREFIX = "pgsluice-handed-"
+
+_BLOCK_BYTES = 128 * 1024
+"""psycopg gives libpq no more at a time, and what is read next takes the place of it."""
 
 ROOM_BYTES = 512 * 1024 * 1024
 """So much must be free in shared memory; containers often have 64 MiB of it."""
@@ -67,16 +71,15 @@ def hand_over(directory: str, first_sequence: int, texts: Sequence[bytes]) -> li
     return handed
 
 
-def fetch_handed(handed: HandedText) -> bytes:
-    """Raises TransientError when not all of it is there: then the rows have to be written again."""
-    try:
-        with open(handed.path, "rb", buffering=0) as file:
-            text = os.pread(file.fileno(), handed.size, handed.start)
-    except FileNotFoundError:
-        text = b""
-    if len(text) != handed.size:
+def fetch_handed(handed: HandedText) -> Iterator[bytes]:
+    """The text in blocks. Raises TransientError when not all of it is there: then the rows have to be written again."""
+    start, end = handed.start, handed.start + handed.size
+    with contextlib.suppress(FileNotFoundError), open(handed.path, "rb", buffering=0) as file:
+        while block := os.pread(file.fileno(), min(_BLOCK_BYTES, end - start), start):
+            start += len(block)
+            yield block
+    if start != end:
         raise TransientError("rows that a task handed over are gone", "the batch is written again")
-    return text
 
 
 def _write(descriptor: int, text: bytes) -> None:

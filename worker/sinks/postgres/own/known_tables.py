@@ -89,6 +89,15 @@ NOTHING_KNOWN: Known = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """Where rows of ``table`` go: into the target's table ``oid``, and its columns to those of these numbers."""
+
+    table: Table
+    oid: int
+    columns: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class KnownTables:
     """The memory of one worker of one group. Picklable."""
 
@@ -109,19 +118,24 @@ class KnownTables:
             found[oid].append(KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name))
         return found
 
-    def remember(
-        self, connection: Connection, table: Table, target_oid: int, columns: Mapping[str, int], known: Known = NOTHING_KNOWN
-    ) -> None:
-        """That rows of ``table`` go to the target's table ``target_oid``, and its columns to those of these numbers; does nothing
-        when ``known`` says so."""
-        if self._entry(table, target_oid, columns, known) not in known.get(table.oid, ()):
-            entry = self._entry(table, target_oid, columns, self.read(connection, [table]))  # another version may be news too
-            row = [table.oid, *entry.place, *entry.source, target_oid, list(entry.columns), list(entry.columns.values())]
-            connection.execute(_REMEMBER, [*self._owner, *row])
+    def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
+        """Where rows of tables go. Does nothing about those that ``known`` has."""
+        news = [each for each in destinations if self._entry(each, known) not in known.get(each.table.oid, ())]
+        if not news:
+            return
+        entries = {**self.read(connection, [each.table for each in news])}
+        rows = []
+        for each in news:
+            entry = self._entry(each, entries)
+            entries[entry.oid] = [*entries.get(entry.oid, ()), entry]  # another version of the table may be news too
+            rows.append([entry.oid, *entry.place, *entry.source, each.oid, list(entry.columns), list(entry.columns.values())])
+        with connection.cursor() as cursor:
+            cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
 
-    def _entry(self, table: Table, target_oid: int, columns: Mapping[str, int], known: Known) -> KnownTable:
-        every_column = {**known_columns(table, target_oid, known), **columns}
-        return KnownTable(table.oid, _place(table), table.source_name, target_oid, every_column)
+    def _entry(self, destination: Destination, known: Known) -> KnownTable:
+        table, oid = destination.table, destination.oid
+        every_column = {**known_columns(table, oid, known), **destination.columns}
+        return KnownTable(table.oid, _place(table), table.source_name, oid, every_column)
 
     def forget(self, connection: Connection) -> None:
         connection.execute(_FORGET, self._owner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import psycopg
 from psycopg import sql
@@ -134,10 +135,9 @@ class TargetTable:
         return sql.Identifier(*self.place)
 
     @property
-    def copy_destination(self) -> sql.Composed:
-        """For COPY of whole rows of ``table``."""
-        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
-        return sql.SQL("{} ({})").format(self.identifier, names)
+    def copy_statement(self) -> bytes:
+        """COPY of whole rows of ``table``."""
+        return _copy_statement(self.place, tuple(column.name for column in self.columns))
 
     @property
     def column_numbers(self) -> dict[str, int]:
@@ -153,6 +153,12 @@ class TargetTable:
     def has_exact_key(self) -> bool:
         """Whether different keys of the source are different keys here."""
         return self.exact.issuperset(self.table.key)
+
+
+@lru_cache(4096)  # composing it takes as long as a COPY of a few rows
+def _copy_statement(place: tuple[str, str], columns: tuple[str, ...]) -> bytes:
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), names).as_bytes()
 
 
 def target_table(table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int]) -> TargetTable:

@@ -10,6 +10,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import replay_name
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables, known_columns
 from tests.changes_builder import delete, insert, restart, table, truncate, update
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
@@ -229,6 +230,16 @@ def test_a_renamed_column_stops_the_worker_until_the_target_s_is_renamed_too(tar
     start_again(target)
     target.apply(delete(before, b"1", None, None), update(after, b"2", b"C", b"y"))
     assert target.table("public", "notes") == [("2", "C", "y"), ("3", "c", "x")]
+
+
+def test_two_versions_of_a_table_that_come_together_are_both_remembered(target: Target) -> None:
+    before = table("public.notes", "id bigint", "note text", key=("id",))
+    after = table("public.notes", "id bigint", "body text", key=("id",))
+    known, columns = KnownTables.of("orders", "postgres"), [{"id": 1, "note": 2}, {"id": 1, "body": 2}]
+    start_again(target)  # makes the memory
+    with target.database.connect() as connection:
+        known.remember(connection, [Destination(version, 7, its) for version, its in zip((before, after), columns, strict=True)])
+        assert known_columns(after, 7, known.read(connection, [after])) == {"id": 1, "note": 2, "body": 2}
 
 
 def test_a_renamed_key_column_and_table_are_found_again(target: Target) -> None:
