@@ -231,7 +231,7 @@ async def _lag(stream: ChangeStream, state: StreamState, sequence: int) -> tuple
     if last is None or first_behind is None:
         return behind, None, None
     total = MessageHeaders.decode(last.headers).total_bytes
-    before = MessageHeaders.decode(first_behind.headers).total_bytes - len(first_behind.data)
+    before = MessageHeaders.decode(first_behind.headers).bytes_before(first_behind.data)
     return behind, total - before, max(0.0, (datetime.now(UTC) - first_behind.stored_at).total_seconds())
 
 

@@ -47,7 +47,7 @@ from pgsluice.shared.broker.stream_error import (
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import CHANGES, Backoff
-from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders, cut
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders, counted_bytes, cut
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
@@ -87,18 +87,26 @@ class _Outstanding:
 
 class Publisher:
     """``id_prefix`` is ``<system id>/<slot>/``. ``acknowledged`` is called with a sequence when the stream holds all up to it.
+    ``compress`` makes a body smaller, or returns None when it is to be sent as it is.
 
     ``run`` must be running for anything to be sent. It ends only by raising.
     """
 
     def __init__(
-        self, client: Client, stream: ChangeStream, id_prefix: str, end: StreamEnd, acknowledged: Callable[[int], None]
+        self,
+        client: Client,
+        stream: ChangeStream,
+        id_prefix: str,
+        end: StreamEnd,
+        acknowledged: Callable[[int], None],
+        compress: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
         self._id_prefix = id_prefix
         self._end = end
         self._acknowledged = acknowledged
+        self._compress = compress
         self._chunk_bytes = client.max_payload - HEADER_BYTES
         self._inbox = client.new_inbox()
         self._window: deque[_Outstanding] = deque()
@@ -155,7 +163,9 @@ class Publisher:
 
     def _pieces(self, message: Message) -> Iterator[tuple[MessageHeaders, bytes]]:
         """The message's headers and data, chunk by chunk."""
-        for chunk, data in cut(message.body, self._chunk_bytes):
+        compressed = None if self._compress is None else self._compress(message.body)
+        size = None if compressed is None else len(message.body)
+        for chunk, data in cut(message.body if compressed is None else compressed, self._chunk_bytes):
             is_last, end = chunk.is_last, self._end
             yield (
                 MessageHeaders(
@@ -163,10 +173,11 @@ class Publisher:
                     last=message.last,
                     flushed=message.flushed if is_last else end.flushed,
                     settled=end.sequence + 1 if is_last and message.settled else end.settled,
-                    total_bytes=end.total_bytes + len(data),
+                    total_bytes=end.total_bytes + counted_bytes(data, chunk, size),
                     chunk=chunk,
                     anchor=message.anchor,
                     after=end.anchor,
+                    size=size,
                 ),
                 data,
             )

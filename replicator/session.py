@@ -30,6 +30,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.config.settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
 
@@ -75,7 +76,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
         run.until = await find_until(settings.until_lsn, source)
 
     progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
-    publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged)
+    compress = _compression(settings.stream)
+    publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged, compress)
     receiver = Receiver(walsender, source, Assembler(point.published), publisher, progress, run.counts, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
@@ -84,6 +86,15 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
     _log_start(slot, stream, point)
     return Session(receiver, publisher, feedback, recorder, [retention, watch.run])
+
+
+def _compression(settings: StreamSettings) -> Callable[[bytes], bytes | None] | None:
+    """How bodies of changes are compressed; None when they are not, by us."""
+    if settings.compression != StreamCompression.ZSTD:
+        return None
+    from pgsluice.shared.wire.compressed_body import BodyCompressor  # most replicators need no such library
+
+    return BodyCompressor().compress
 
 
 def _log_start(slot: ReplicationSlot, stream: ChangeStream, point: ResumePoint) -> None:

@@ -29,6 +29,7 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         replicas=1,
         placement_tags=(),
         max_bytes=changed.pop("max_bytes", 1 << 30),
+        compression=changed.pop("compression", "none"),
         retention_s=changed.pop("retention_s", 86_400.0),
     )
     fields: dict[str, Any] = {

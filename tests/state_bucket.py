@@ -19,7 +19,7 @@ def ensure_bucket(settings: NatsSettings, group: str) -> None:
     async def ensure() -> None:
         async with connected(settings, "test") as client:
             await StateBucket(client, GroupNames(group)).ensure(
-                StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+                StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60)
             )
 
     asyncio.run(ensure())

@@ -35,11 +35,12 @@ FETCH_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Audit:
-    """``problems`` are sentences; ``rows`` counts changes by table and kind ("public.t insert"), truncates by table."""
+    """``problems`` are sentences; ``compressed`` counts messages whose body is; ``rows`` counts changes by table and kind ("public.t insert"), truncates by table."""
 
     problems: list[str] = field(default_factory=list)
     messages: int = 0
     chunks: int = 0
+    compressed: int = 0
     abandoned_chunks: int = 0
     changes: int = 0
     transactions: int = 0
@@ -92,7 +93,7 @@ class _Auditor:
         if message.headers[ID_HEADER] in self._ids:
             self.report(message.sequence, "has the id of an earlier message")
         self._ids.add(message.headers[ID_HEADER])
-        if self._total_bytes is not None and headers.total_bytes != self._total_bytes + len(message.data):
+        if self._total_bytes is not None and headers.bytes_before(message.data) != self._total_bytes:
             self.report(message.sequence, "has a wrong running total of bytes")
         self._total_bytes = headers.total_bytes
 
@@ -105,7 +106,8 @@ class _Auditor:
         if headers.chunk.is_last:
             self.audit.messages += 1
             self.audit.chunks += headers.chunk.count if headers.chunk.count > 1 else 0
-            self._take_body(message.sequence, headers, b"".join(piece.data for piece in self._pending))
+            self.audit.compressed += headers.size is not None
+            self._take_body(message.sequence, headers, headers.body([piece.data for piece in self._pending]))
             self._pending = []
         elif headers.settled != self._settled or self._flushed not in (None, headers.flushed):
             self.report(message.sequence, "is not a last chunk, but claims progress")

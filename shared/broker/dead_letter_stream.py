@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.broker.streams import StoredMessage, Stream, StreamState
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.dead_letter import DeadLetter, chunk_of
 from pgsluice.shared.wire.names import GroupNames
@@ -47,14 +47,16 @@ class DeadLetterStream(Stream):
         self._names = names
 
     async def ensure_like(self, name: str) -> StreamState:
-        """Creates the stream when there is none, with replicas and placement of the stream ``name``, and no larger than that."""
+        """Creates the stream when there is none, with replicas, placement and compression of the stream ``name``, and no larger
+        than that."""
         state = await self.state()
         if state is not None:
             return state
         model = await self.configuration_of(name)
         tags = tuple(model.placement.tags or ()) if model.placement else ()
         size = min(model.max_bytes or MAX_BYTES, MAX_BYTES)
-        return await self.ensure(StreamSettings(model.num_replicas or 1, tags, size, retention_s=0))
+        compression = StreamCompression(model.compression or StreamCompression.NONE)
+        return await self.ensure(StreamSettings(model.num_replicas or 1, tags, size, compression, retention_s=0))
 
     async def publish(self, letter: DeadLetter, *, queue: bool = False) -> StoredLetter:
         """Stored when it returns. ``queue``: the worker is asked to apply it."""

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import nats
 import nats.errors
@@ -44,7 +44,7 @@ from pgsluice.shared.broker.stream_error import (
     is_too_large,
     stream_error,
 )
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames
 
@@ -125,7 +125,8 @@ class Stream:
         self._subjects = subjects
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
-        """Creates the stream, or brings size, replicas and tags of an existing one to ``settings``; never touches messages.
+        """Creates the stream, or brings size, replicas, tags and compression of an existing one to ``settings``; never touches
+        messages.
         Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own.
         """
         try:
@@ -336,7 +337,7 @@ class _BatchAnswer:
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
-    """What we choose of a ``StreamConfig``: file storage, S2, direct get, nothing discarded and nothing expired; a full stream
+    """What we choose of a ``StreamConfig``: file storage, direct get, nothing discarded and nothing expired; a full stream
     refuses new messages."""
     chosen: dict[str, Any] = {
         "name": name,
@@ -344,7 +345,7 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
         "retention": RetentionPolicy.LIMITS,
         "storage": StorageType.FILE,
         "discard": DiscardPolicy.NEW,
-        "compression": StoreCompression.S2,
+        "compression": _block_compression(StreamCompression(settings.compression)),
         "allow_direct": True,
         "max_bytes": settings.max_bytes,
         "max_msgs": -1,
@@ -355,6 +356,17 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
     if settings.placement_tags:
         chosen["placement"] = Placement(tags=list(settings.placement_tags))
     return chosen
+
+
+def _block_compression(chosen: StreamCompression) -> StoreCompression:
+    """What JetStream does with the blocks that it writes from now on; it reads both kinds."""
+    match chosen:
+        case StreamCompression.S2:
+            return StoreCompression.S2
+        case StreamCompression.NONE | StreamCompression.ZSTD:  # what is compressed already only costs it time
+            return StoreCompression.NONE
+        case unreachable:
+            assert_never(unreachable)
 
 
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -46,12 +47,22 @@ BATCH_SIZE = Option(
     minimum=1,
     maximum=1_000_000,
 )
-BATCH_BYTES = Option("batch-bytes", Kind.SIZE, "Most bytes of stream messages in one batch", "64MiB", "64MiB", minimum=1)
+BATCH_BYTES = Option(
+    "batch-bytes", Kind.SIZE, "Most bytes of stream messages in one batch, before compression", "64MiB", "64MiB", minimum=1
+)
+
+
+class StreamCompression(enum.StrEnum):
+    """Who compresses a group's streams: nobody; JetStream, block by block; the replicator, each body of changes."""
+
+    NONE = "none"
+    S2 = "s2"
+    ZSTD = "zstd"
 
 
 @settings
 class StreamSettings:
-    """How the group's streams are made. ``max_bytes`` is 0 when nobody chose it."""
+    """How the group's streams are made. ``max_bytes`` is 0 when nobody chose it. ``compression`` is a StreamCompression."""
 
     replicas: int = read(
         Option("stream-replicas", Kind.NUMBER, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
@@ -67,6 +78,16 @@ class StreamSettings:
             "for a new stream an eighth of what NATS has free, from 256MiB to 10GiB)",
             "10GiB",
             minimum=1024 * 1024,
+        )
+    )
+    compression: str = read(
+        Option(
+            "stream-compression",
+            Kind.TEXT,
+            "What compresses the streams: nothing, NATS its files (s2), or the replicator its changes, not copied rows (zstd)",
+            "zstd",
+            "none",
+            choices=tuple(StreamCompression),
         )
     )
     retention_s: float = read(

@@ -3,20 +3,26 @@
     NATS headers
       Nats-Msg-Id                     <system id>/<slot>/<first position>-<last position>
       Nats-Expected-Last-Sequence     sequence of the message before it
-      Pgsluice-Format                 pgoutput/1
+      Pgsluice-Format                 pgoutput/1, or pgoutput/1+zstd when the body is compressed
       Pgsluice-First, Pgsluice-Last   positions of the first and last change in it
       Pgsluice-Flushed                end LSN of the last commit complete at its end
       Pgsluice-Settled                newest stream sequence at whose end no transaction was open
-      Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one
+      Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one, before compression
+      Pgsluice-Size                   bytes of the body before compression, only when it is compressed
       Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
       Pgsluice-After                  the anchor of the message before it; that of no change in the first message
       Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
     body
       u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
+      in the format pgoutput/1+zstd: one zstd frame that holds this
 
 The frames begin with the Type and Relation messages the others need and a Begin message (repeated when a transaction
 continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks, published
 one after the other; the body is their concatenation.
+
+With ``stream-compression: zstd`` a body is compressed as a whole, before it is cut. One of less than 512 bytes, and one that
+would not become a tenth smaller, goes as it is, so a stream may hold both formats. Of a compressed body's chunks only the last
+one adds to ``Pgsluice-Bytes``.
 
 ``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
 there, whatever became of sequences and LSNs. Streams of earlier versions have neither header.
@@ -26,7 +32,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +43,7 @@ from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn, par
 from pgsluice.shared.wire.table import Table
 
 FORMAT_PGOUTPUT = "pgoutput/1"
+FORMAT_COMPRESSED = "pgoutput/1+zstd"
 
 ID_HEADER = "Nats-Msg-Id"
 EXPECTED_LAST_SEQUENCE_HEADER = "Nats-Expected-Last-Sequence"
@@ -46,6 +53,7 @@ LAST_HEADER = "Pgsluice-Last"
 FLUSHED_HEADER = "Pgsluice-Flushed"
 SETTLED_HEADER = "Pgsluice-Settled"
 BYTES_HEADER = "Pgsluice-Bytes"
+SIZE_HEADER = "Pgsluice-Size"
 ANCHOR_HEADER = "Pgsluice-Anchor"
 AFTER_HEADER = "Pgsluice-After"
 CHUNK_HEADER = "Pgsluice-Chunk"
@@ -94,7 +102,8 @@ def cut(body: bytes, most_bytes: int) -> Iterator[tuple[Chunk, bytes]]:
 class MessageHeaders:
     """The headers of a change message without the two that only the publisher uses (id and expected sequence).
 
-    ``anchor`` and ``after`` are None in messages of a version that did not write them.
+    ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is that of a body that is
+    compressed, before it was; None of one that is not.
     """
 
     first: Position
@@ -105,10 +114,25 @@ class MessageHeaders:
     chunk: Chunk = WHOLE
     anchor: Anchor | None = None
     after: Anchor | None = None
+    size: int | None = None
+
+    def bytes_before(self, data: bytes) -> int:
+        """``total_bytes`` of the message before this one, which holds ``data``."""
+        return self.total_bytes - counted_bytes(data, self.chunk, self.size)
+
+    def body(self, pieces: Sequence[bytes]) -> bytes:
+        """What the data of all chunks make, of which these are the last one's headers. Raises WireError when they do not hold a
+        body of the size that the headers name."""
+        data = b"".join(pieces)
+        if self.size is None:
+            return data
+        from pgsluice.shared.wire.compressed_body import decompress_body  # few read what is compressed
+
+        return decompress_body(data, self.size)
 
     def encode(self) -> dict[str, str]:
         headers = {
-            FORMAT_HEADER: FORMAT_PGOUTPUT,
+            FORMAT_HEADER: FORMAT_PGOUTPUT if self.size is None else FORMAT_COMPRESSED,
             FIRST_HEADER: str(self.first),
             LAST_HEADER: str(self.last),
             FLUSHED_HEADER: format_lsn(self.flushed),
@@ -121,12 +145,15 @@ class MessageHeaders:
             headers[AFTER_HEADER] = str(self.after)
         if self.chunk != WHOLE:
             headers[CHUNK_HEADER] = str(self.chunk)
+        if self.size is not None:
+            headers[SIZE_HEADER] = str(self.size)
         return headers
 
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> MessageHeaders:
         """Raises WireError when a header is missing or malformed, or the format is not ours."""
-        if headers is None or headers.get(FORMAT_HEADER) != FORMAT_PGOUTPUT:
+        format_name = None if headers is None else headers.get(FORMAT_HEADER)
+        if headers is None or format_name not in (FORMAT_PGOUTPUT, FORMAT_COMPRESSED):
             raise WireError(
                 f"a stream message has no '{FORMAT_HEADER}: {FORMAT_PGOUTPUT}' header",
                 "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
@@ -141,9 +168,18 @@ class MessageHeaders:
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
                 anchor=_anchor(headers, ANCHOR_HEADER),
                 after=_anchor(headers, AFTER_HEADER),
+                size=int(headers[SIZE_HEADER]) if format_name == FORMAT_COMPRESSED else None,
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a stream message has a missing or malformed header ({error})") from None
+
+
+def counted_bytes(data: bytes, chunk: Chunk, size: int | None) -> int:
+    """What a message adds to ``total_bytes``: its ``data`` or, where a body of ``size`` bytes is compressed, all of it with the
+    last chunk. What bounds a batch is what its tasks hold, and that is not compressed."""
+    if size is None:
+        return len(data)
+    return size if chunk.is_last else 0
 
 
 def _anchor(headers: Mapping[str, str], name: str) -> Anchor | None:

@@ -28,7 +28,7 @@ from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.positions.lease import Lease
 from tests.servers import NatsServer
 
-STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=0)
+STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=0)
 
 T = TypeVar("T")
 

@@ -61,7 +61,7 @@ class Copier:
         keeper = await SnapshotKeeper.export_at_slot(self.source.settings, 60.0)
         client = await connect(self.nats, "test")
         try:
-            await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, 86_400.0))
+            await SnapshotStream(client, self.names).ensure(StreamSettings(1, (), self.max_bytes, "none", 86_400.0))
             [copied] = await read_tables(keeper.source, self.names, [self.oid(table)], self.source.server.version)
             parameters = CopyParameters(
                 group=self.group,

@@ -29,7 +29,7 @@ from tests.waiting import wait_until_async
 
 PREFIX = "17/pgsluice_t/"
 EMPTY = StreamEnd(0, 0, 0, LSN(0))
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, compression="none", retention_s=60)
 
 
 def message(number: int, body: bytes = b"body", settled: bool = True) -> Message:

@@ -159,7 +159,7 @@ class CopyStream:
 async def place(group: str, nats_server: NatsServer) -> AsyncIterator[CopyStream]:
     async with connected(nats_server.settings(), "test") as client:
         made = CopyStream(client, group)
-        settings = StreamSettings(1, (), 200_000, 60.0)
+        settings = StreamSettings(1, (), 200_000, "none", 60.0)
         await made.stream.ensure(settings)
         await made.bucket.ensure(settings)
         yield made

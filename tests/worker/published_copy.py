@@ -14,7 +14,7 @@ from pgsluice.shared.wire.message import Chunk
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 28, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 28, compression="none", retention_s=60)
 ORDERS, LINES = 11, 12
 
 

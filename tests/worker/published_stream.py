@@ -19,7 +19,7 @@ from tests.changes_builder import insert, table, transaction
 from tests.worker.encoded_changes import body_of
 from tests.worker.sinks.settings import worker_settings
 
-STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60)
 TABLE = table("t", "id bigint")
 
 

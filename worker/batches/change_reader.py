@@ -25,8 +25,8 @@ SHORT_ANSWER_PAUSE_S = 0.05
 
 
 class Body(NamedTuple):
-    """One message body, its chunks joined. ``first_sequence`` is the sequence of its first chunk, ``sequence`` of its last.
-    ``anchor`` and ``after`` are those of the headers."""
+    """One message body, its chunks joined, not compressed. ``first_sequence`` is the sequence of its first chunk, ``sequence`` of
+    its last. ``anchor`` and ``after`` are those of the headers."""
 
     first_sequence: int
     sequence: int
@@ -38,8 +38,9 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself.
-    ``begins``: its first change is the first of a transaction. ``anchor`` is that of its last change."""
+    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself. Bytes
+    are those of bodies before compression. ``begins``: its first change is the first of a transaction. ``anchor`` is that of its
+    last change."""
 
     sequence: int
     settled: int
@@ -84,7 +85,8 @@ class ChangeReader:
 
         Chunks at the start that belong to a body before the range are left out; a body that begins in the range is read to its
         end, even past ``last_sequence``. A group of chunks that was begun again (its publisher died) is left out too: the
-        same changes follow. Raises TerminalError when a message in the range is missing or somebody else's.
+        same changes follow. Raises TerminalError when a message in the range is missing or somebody else's, WireError when it is
+        not what the format says.
         """
         pending: list[bytes] = []
         pending_first = pending_ordinal = 0
@@ -99,7 +101,7 @@ class ChangeReader:
             elif len(pending) == chunk.index - 1:
                 pending.append(message.data)
             if chunk.is_last and len(pending) == chunk.count:
-                data = b"".join(pending)
+                data = headers.body(pending)
                 yield Body(pending_first, message.sequence, pending_ordinal, data, headers.anchor, headers.after)
                 pending = []
             if message.sequence >= last_sequence and not pending:
@@ -156,5 +158,5 @@ def _mark(message: StoredMessage | None) -> Mark | None:
         return None
     headers = MessageHeaders.decode(message.headers)
     begins = headers.first.ordinal == 1 and headers.chunk.index == 1
-    before = headers.total_bytes - len(message.data)
+    before = headers.bytes_before(message.data)
     return Mark(message.sequence, headers.settled, before, headers.total_bytes, begins, headers.anchor)

@@ -186,7 +186,7 @@ class _Search:
             pieces.append(message.data)
             if len(pieces) == headers.chunk.count and headers.last.commit_lsn >= self._applied.commit_lsn:
                 first = at - headers.chunk.count + 1
-                return Body(first, at, headers.first.ordinal, b"".join(pieces), headers.anchor, headers.after)
+                return Body(first, at, headers.first.ordinal, headers.body(pieces), headers.anchor, headers.after)
             at += 1
         raise StreamBehindError(
             f"the newest message of stream {self._stream.name} is not complete", "start the replicator, which completes it"

@@ -155,7 +155,7 @@ class ScriptedJob:
 async def ledger(group: str, nats_server: NatsServer) -> AsyncIterator[Ledger]:
     async with connected(nats_server.settings(), "test") as client:
         bucket = StateBucket(client, GroupNames(group))
-        await bucket.ensure(StreamSettings(1, (), 1 << 20, 60.0))
+        await bucket.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
         yield Ledger(bucket)
 
 

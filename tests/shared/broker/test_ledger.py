@@ -22,7 +22,7 @@ TABLE = TableRecord(17, "public", "t", Phase.DATA_SYNC, "2026-01-01", "s", "0/10
 async def bucket(group: str, nats_server: NatsServer) -> AsyncIterator[StateBucket]:
     async with connected(nats_server.settings(), "test") as client:
         made = StateBucket(client, GroupNames(group))
-        await made.ensure(StreamSettings(1, (), 1 << 20, 60.0))
+        await made.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
         yield made
 
 

@@ -27,7 +27,7 @@ from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from tests.servers import NatsCluster, NatsServer
 from tests.waiting import wait_until_async
 
-SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
 DUPLICATE_IN_PROCESS = "error 10158"
 
 AnyStream = TypeVar("AnyStream", bound=Stream)

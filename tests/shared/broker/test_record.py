@@ -49,7 +49,7 @@ from tests.replicated_group import Group
 from tests.servers import NatsServer
 
 NOW = "2026-01-31T12:00:00+00:00"
-STREAM = StreamSettings(1, (), 1 << 20, 0)
+STREAM = StreamSettings(1, (), 1 << 20, "none", 0)
 HEADERS = MessageHeaders(Position(LSN(1), 1), Position(LSN(1), 1), LSN(1), settled=1, total_bytes=1)
 
 

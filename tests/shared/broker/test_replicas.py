@@ -27,7 +27,7 @@ from pgsluice.worker.batches.ownership import OwnershipLedger
 from tests.servers import NatsCluster, NatsServer
 from tests.waiting import wait_until_async
 
-SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+SETTINGS = StreamSettings(replicas=3, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
 ROUNDS = 5
 READERS = 20
 STALL_S = 0.6  # after less, nats-server catches up before it answers

@@ -18,7 +18,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 
-OPEN = StreamSettings(replicas=1, placement_tags=(), max_bytes=0, retention_s=60)
+OPEN = StreamSettings(replicas=1, placement_tags=(), max_bytes=0, compression="none", retention_s=60)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, retention_s=3600)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, compression="none", retention_s=3600)
 
 
 @pytest_asyncio.fixture

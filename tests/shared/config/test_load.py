@@ -206,13 +206,14 @@ def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
 def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
     content = (
         "tables: [a, sales.*]\npublish: INSERT update\nfailover: on\nretention: 1h\nstream-placement-tags: x\nsslmode: require\n"
+        "stream-compression: zstd\n"
     )
     settings = config.make(
         ReplicatorSettings, load(tmp_path, content, ReplicatorSettings, until_lsn="Current", password="secret")
     )
     assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "")
     assert settings.nats == NatsSettings("nats://nats:4222", "", "", "", "", "", "", "")
-    assert settings.stream == StreamSettings(1, ("x",), 0, 3600.0)
+    assert settings.stream == StreamSettings(1, ("x",), 0, "zstd", 3600.0)
     assert settings.log == LogSettings("INFO", "text")
     assert (settings.group, settings.schema, settings.tables) == ("orders", "public", ("a", "sales.*"))
     assert (settings.publish, settings.failover, settings.until_lsn) == (("insert", "update"), True, "current")

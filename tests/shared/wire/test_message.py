@@ -59,7 +59,9 @@ def test_a_chunk_is_named_with_how_many_there_are(index: int, count: int, is_las
     assert headers.chunk.is_last == is_last
 
 
-@pytest.mark.parametrize("headers", [None, {}, ENCODED | {FORMAT_HEADER: "pgoutput/2"}])
+@pytest.mark.parametrize(
+    "headers", [None, {}, ENCODED | {FORMAT_HEADER: "pgoutput/2"}, ENCODED | {FORMAT_HEADER: "pgoutput/1+lz4"}]
+)
 def test_a_message_of_another_format_is_refused(headers: dict[str, str] | None) -> None:
     with pytest.raises(WireError, match=r"no 'Pgsluice-Format: pgoutput/1' header"):
         MessageHeaders.decode(headers)

@@ -18,7 +18,7 @@ from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from tests.servers import NatsServer
 
-LARGE = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, retention_s=3600)
+LARGE = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, compression="none", retention_s=3600)
 
 
 async def publish(server: NatsServer, group: str, pieces: list[tuple[bytes, Chunk]], purge: int = 0) -> None:

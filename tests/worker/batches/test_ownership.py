@@ -160,7 +160,7 @@ def test_of_any_message_exactly_the_changes_from_the_lsn_on_are_left(
 async def test_the_ledger_is_read_again_while_a_copy_runs_and_when_another_was_begun(nats_server: NatsServer, group: str) -> None:
     async with connected(nats_server.settings(), "test") as client:
         bucket = StateBucket(client, GroupNames(group))
-        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60))
         ledger, view = Ledger(bucket), OwnershipLedger(bucket)
         running = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
         assert await view.current() == NEVER_COPIED

@@ -28,7 +28,7 @@ from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
 from tests.worker.task_receipts import receipts
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60)
 TABLE = table("t", "id bigint")
 APPLIED = Applied(1, 100, 1_000_000, "")
 CUTS = [[(2, 6)], [(2, 3), (4, 6)], [(2, 4), (5, 6)], [(2, 5), (6, 6)], [(n, n) for n in range(2, 7)]]

@@ -24,7 +24,7 @@ from pgsluice.worker.data_source.read_options import read_settings
 from tests.changes_builder import table
 from tests.servers import NatsServer
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
 BETWEEN_COMMITS_S = 6  # less than commit times may be in disorder
 ALL = BatchLimit(messages=1000, bytes=1 << 30)
 ONE = BatchLimit(messages=1, bytes=1 << 30)

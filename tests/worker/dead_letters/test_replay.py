@@ -50,7 +50,7 @@ class Worker:
         self.loop, self.target = loop, target
         self.client = loop.run(connect(nats.settings(), "test"))
         self.names = GroupNames(group)
-        settings = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+        settings = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
         loop.run(ChangeStream(self.client, self.names).ensure(settings))
         self.stream = DeadLetterStream(self.client, self.names)
         loop.run(self.stream.ensure_like(self.names.changes_stream))

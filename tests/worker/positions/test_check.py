@@ -21,7 +21,7 @@ from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
 
 NAMES = GroupNames("orders")
-SMALL = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, retention_s=3600)
+SMALL = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, compression="none", retention_s=3600)
 TABLE = table("t", "id bigint")
 
 

@@ -21,7 +21,7 @@ from tests.servers import NatsServer
 async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
     async with connected(nats_server.settings(), "test") as client:
         bucket = StateBucket(client, GroupNames(group))
-        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60))
+        await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60))
         yield bucket
 
 

@@ -24,7 +24,7 @@ from tests.servers import NatsServer
 from tests.state_bucket import seal_bucket
 from tests.waiting import wait_until_async
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60)
 
 
 @pytest_asyncio.fixture

@@ -25,7 +25,7 @@ from tests.changes_builder import table
 from tests.servers import NatsServer
 from tests.worker.task_receipts import receipts
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60)
 RUNNING = SnapshotRecord("first", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-31", "", 0, "1", "shop", "")
 ORDERS = replace(table("orders", "id bigint"), oid=11)
 RECORD = TableRecord(ORDERS.oid, ORDERS.schema, ORDERS.name, Phase.DATA_SYNC, "2026-01-31", "first", "0/10")

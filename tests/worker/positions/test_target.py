@@ -22,7 +22,7 @@ from pgsluice.worker.positions.target import DrainTarget, check_until, find_drai
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer
 
-SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, retention_s=60)
+SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
 
 
 @dataclass
