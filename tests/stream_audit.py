@@ -35,7 +35,8 @@ FETCH_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Audit:
-    """``problems`` are sentences; ``compressed`` counts messages whose body is; ``rows`` counts changes by table and kind ("public.t insert"), truncates by table."""
+    """``problems`` are sentences; ``compressed`` counts messages whose body is; ``rows`` counts changes by table and kind
+    ("public.t insert"), truncates by table."""
 
     problems: list[str] = field(default_factory=list)
     messages: int = 0

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY
@@ -15,23 +16,26 @@ from tests.servers import NatsServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = {"numpy", "pyarrow", "pandas", "pyspark", "py4j"}
+COMPRESSION = "pgsluice.shared.wire.compressed_body"
 
 STREAM_AND_TELL = """
 import sys
 from pgsluice.console.program import run
 code = run(sys.argv[1:])
-print(*{name.partition(".")[0] for name in sys.modules})
+print(*sys.modules)
 raise SystemExit(code)
 """
 
 
+@pytest.mark.parametrize("compression", ["none", "s2", "zstd"])
 def test_a_replicator_that_has_streamed_a_transaction_has_loaded_nothing_heavy(
-    replication: Group, nats_server: NatsServer, tmp_path: Path
+    replication: Group, nats_server: NatsServer, tmp_path: Path, compression: str
 ) -> None:
     replication.replicate()
     replication.source.execute("INSERT INTO t VALUES (1, 'a')")
     file = tmp_path / "pgsluice.yaml"
-    file.write_text(yaml.safe_dump(configuration(replication.name, replication.source, None, nats_server)))
+    keys = configuration(replication.name, replication.source, None, nats_server, **{"stream-compression": compression})
+    file.write_text(yaml.safe_dump(keys))
     arguments = ["replicator", f"--config={file}", "--stream", "--until-lsn=current"]
     ended = subprocess.run(
         [sys.executable, "-c", STREAM_AND_TELL, *arguments],
@@ -45,6 +49,8 @@ def test_a_replicator_that_has_streamed_a_transaction_has_loaded_nothing_heavy(
     assert ended.returncode == 0, ended.stderr
     assert replication.audit().rows == {"public.t insert": 1}
     assert replication.record(REPLICATOR_KEY)["changes"] == 1
-    loaded = set(ended.stdout.split())
+    modules = set(ended.stdout.split())
+    loaded = {name.partition(".")[0] for name in modules}
     assert {"pgsluice", "psycopg", "nats"} <= loaded
     assert not loaded & HEAVY
+    assert (COMPRESSION in modules) == (compression == "zstd")

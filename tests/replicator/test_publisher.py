@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +23,7 @@ from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.compressed_body import BodyCompressor
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
@@ -46,8 +49,9 @@ class Broker:
         self.acknowledged: list[int] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def publisher(self, end: StreamEnd = EMPTY) -> tuple[Publisher, asyncio.Task[None]]:
-        publisher = Publisher(self.client, self.stream, PREFIX, end, self.acknowledged.append)
+    def publisher(self, end: StreamEnd = EMPTY, *, compresses: bool = False) -> tuple[Publisher, asyncio.Task[None]]:
+        compress = BodyCompressor().compress if compresses else None
+        publisher = Publisher(self.client, self.stream, PREFIX, end, self.acknowledged.append, compress)
         self._tasks.append(asyncio.ensure_future(publisher.run()))
         return publisher, self._tasks[-1]
 
@@ -136,6 +140,28 @@ async def test_a_body_over_max_payload_is_cut_and_only_its_last_chunk_counts(ope
         assert [str(header.chunk.index) for header in headers] == ["1", "2", "3"]
         assert [header.flushed for header in headers] == [108, 108, 208]
         assert [header.settled for header in headers] == [1, 1, 4]
+
+
+async def test_bodies_are_compressed_before_they_are_cut_and_only_where_it_is_worth_it(open_broker: OpenBroker) -> None:
+    text = random.Random(1).randbytes(2_000_000).hex().encode()  # half of it is left
+    bodies = [b"small", b"x" * 5_000_000, text, bytes.fromhex(text.decode())[:100_000], b"y" * 1_000]
+    async with open_broker() as broker:
+        end = EMPTY
+        for numbers, compresses in (((1, 2, 3, 4), True), ((5,), False)):
+            publisher, _ = broker.publisher(end, compresses=compresses)
+            for number in numbers:
+                await publisher.publish(message(number, bodies[number - 1]))
+            await publisher.flush()
+            end = publisher.end
+        stored = await broker.stream.fetch(1, 100, 1 << 30)
+        headers = [MessageHeaders.decode(piece.headers) for piece in stored]
+        assert [str(each.chunk) for each in headers] == ["1/1", "1/1", "1/2", "2/2", "1/1", "1/1"]
+        assert [each.size for each in headers] == [None, len(bodies[1]), len(text), len(text), None, None]
+        last = [index for index, each in enumerate(headers) if each.chunk.is_last]
+        pieces = [stored[low:high] for low, high in itertools.pairwise([0, *(index + 1 for index in last)])]
+        assert [headers[i].body([one.data for one in some]) for i, some in zip(last, pieces, strict=True)] == bodies
+        assert [headers[index].total_bytes for index in last] == list(itertools.accumulate(len(body) for body in bodies))
+        assert end.total_bytes == sum(len(body) for body in bodies)
 
 
 async def test_an_older_publishers_message_that_is_under_way_cannot_slip_in(open_broker: OpenBroker) -> None:

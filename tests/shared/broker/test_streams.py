@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from pgsluice.shared.broker import streams
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
@@ -54,6 +55,31 @@ async def test_a_stream_keeps_its_identity_through_an_update_and_a_crash_of_the_
             state = await ChangeStream(client, GroupNames(group)).state()
             assert state is not None
             assert state.created == made.created
+
+
+async def test_the_compression_of_a_stream_changes_in_both_directions_and_its_messages_stay(group: str) -> None:
+    with NatsServer() as server:
+        names, stored = GroupNames(group), []
+        for compression, by_jetstream in (("none", "none"), ("s2", "s2"), ("zstd", "none"), ("s2", "s2"), ("none", "none")):
+            async with connected(server.settings(), "test") as client:
+                stream, letters = ChangeStream(client, names), DeadLetterStream(client, names)
+                created = (await stream.ensure(replace(SETTINGS, compression=compression))).created
+                await letters.ensure_like(stream.name)
+                for each in (stream, letters):
+                    assert (await stream.configuration_of(each.name)).compression == by_jetstream
+                await letters.delete()
+                for number in range(3):
+                    stored.append(f"{compression} {number} ".encode() * 1000)
+                    await client.jetstream().publish(stream.subject, stored[-1])
+                assert [message.data for message in await stream.fetch(1, 100, 1 << 30)] == stored
+            server.kill()
+            server.start()
+        async with connected(server.settings(), "test") as client:
+            stream = ChangeStream(client, names)
+            assert [message.data for message in await stream.fetch(1, 100, 1 << 30)] == stored
+            state = await stream.state()
+            assert state is not None
+            assert state.created == created
 
 
 def test_a_connection_whose_server_is_gone_is_closed_without_complaint() -> None:

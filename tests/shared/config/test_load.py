@@ -117,6 +117,11 @@ def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
         ("sslmode: always\n", (StatusSettings,), "sslmode 'always' ({file}, line 9) is not one of disable, allow, "),
         ("stream-max-bytes: 10G\n", (ReplicatorSettings,), "stream-max-bytes '10G' ({file}, line 9) is not a size "),
         ("stream-max-bytes: 1KiB\n", (ReplicatorSettings,), "stream-max-bytes '1KiB' ({file}, line 9) is not 1048576 or more: "),
+        (
+            "stream-compression: lz4\n",
+            (ReplicatorSettings,),
+            "stream-compression 'lz4' ({file}, line 9) is not one of none, s2, zstd: ",
+        ),
         ("retention: 24\n", (ReplicatorSettings,), "retention '24' ({file}, line 9) is not a duration "),
         ("until-lsn: soon\n", (ReplicatorSettings,), "until-lsn 'soon' ({file}, line 9) is not an LSN "),
         ("until-sequence: 0\n", (WorkerSettings,), "until-sequence '0' ({file}, line 9) is not 1 or more: write it like current"),
@@ -217,6 +222,10 @@ def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
     assert settings.log == LogSettings("INFO", "text")
     assert (settings.group, settings.schema, settings.tables) == ("orders", "public", ("a", "sales.*"))
     assert (settings.publish, settings.failover, settings.until_lsn) == (("insert", "update"), True, "current")
+
+
+def test_streams_are_not_compressed_unless_somebody_says_so(tmp_path: Path) -> None:
+    assert config.make(ReplicatorSettings, load(tmp_path, "", ReplicatorSettings)).stream.compression == "none"
 
 
 def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:

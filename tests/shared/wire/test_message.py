@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -19,6 +20,7 @@ from pgsluice.shared.wire.message import (
     FORMAT_HEADER,
     LAST_HEADER,
     SETTLED_HEADER,
+    SIZE_HEADER,
     Chunk,
     Descriptor,
     MessageHeaders,
@@ -29,6 +31,7 @@ from pgsluice.shared.wire.message import (
 )
 from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import table
+from tests.zstd_frame import frame_of
 
 HEADERS = MessageHeaders(Position(LSN(0x10), 1), Position(LSN(0x20), 7), LSN(0x28), settled=12, total_bytes=3_000)
 ENCODED = {
@@ -78,6 +81,41 @@ def test_a_header_that_is_missing_or_malformed_is_refused(name: str) -> None:
 def test_a_chunk_that_cannot_be_is_refused(chunk: str) -> None:
     with pytest.raises(WireError, match="missing or malformed header"):
         MessageHeaders.decode(ENCODED | {CHUNK_HEADER: chunk})
+
+
+COMPRESSED = ENCODED | {FORMAT_HEADER: "pgoutput/1+zstd", SIZE_HEADER: "700"}
+
+
+def test_a_compressed_body_is_another_format_with_the_size_that_it_had() -> None:
+    headers = replace(HEADERS, size=700)
+    assert headers.encode() == COMPRESSED
+    assert MessageHeaders.decode(COMPRESSED) == headers
+    assert MessageHeaders.decode(ENCODED | {SIZE_HEADER: "700"}).size is None
+
+
+@pytest.mark.parametrize("size", [None, "", "many", "7.5"])
+def test_a_compressed_body_without_its_size_is_refused(size: str | None) -> None:
+    headers = {name: value for name, value in (COMPRESSED | {SIZE_HEADER: size}).items() if value is not None}
+    with pytest.raises(WireError, match="missing or malformed header"):
+        MessageHeaders.decode(headers)
+
+
+def test_a_message_counts_with_the_bytes_of_its_body_before_compression() -> None:
+    assert HEADERS.bytes_before(b"x" * 100) == 2_900
+    compressed = [replace(HEADERS, chunk=chunk, size=700) for chunk in (Chunk(1, 1), Chunk(1, 2), Chunk(2, 2))]
+    assert [headers.bytes_before(b"x" * 100) for headers in compressed] == [2_300, 3_000, 2_300]
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(min_value=1, max_value=300))
+def test_a_body_comes_back_from_its_chunks_in_either_format(body: bytes, most_bytes: int) -> None:
+    for headers, stored in ((HEADERS, body), (replace(HEADERS, size=len(body)), frame_of(body))):
+        assert headers.body([data for _, data in cut(stored, most_bytes)]) == body
+
+
+def test_a_compressed_body_with_a_chunk_too_few_is_refused() -> None:
+    pieces = [data for _, data in cut(frame_of(bytes(range(256))), 100)]
+    with pytest.raises(WireError, match="is not one zstd frame of 256 bytes, as its header says"):
+        replace(HEADERS, size=256).body(pieces[:-1])
 
 
 def test_a_descriptor_survives_being_written_and_read() -> None:

@@ -10,26 +10,32 @@ import pytest
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
-from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.message import Chunk, MessageHeaders
+from pgsluice.shared.errors import TerminalError, WireError
+from pgsluice.shared.wire.message import Chunk, MessageHeaders, counted_bytes
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from tests.servers import NatsServer
+from tests.zstd_frame import frame_of
 
 LARGE = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, compression="none", retention_s=3600)
 
 
-async def publish(server: NatsServer, group: str, pieces: list[tuple[bytes, Chunk]], purge: int = 0) -> None:
+async def publish(
+    server: NatsServer, group: str, pieces: list[tuple[bytes, Chunk]], purge: int = 0, sizes: dict[int, int] | None = None
+) -> None:
+    """``sizes``: of bodies that are compressed, by the sequences of their chunks."""
     async with connected(server.settings(), "test") as client:
         stream = ChangeStream(client, GroupNames(group))
         await stream.ensure(LARGE)
         total = 0
         for number, (data, chunk) in enumerate(pieces, start=1):
-            total += len(data)
+            size = (sizes or {}).get(number)
+            total += counted_bytes(data, chunk, size)
             position = Position(LSN(100 * number), number)
-            headers = MessageHeaders(position, position, LSN(0), number if chunk.is_last else number - 1, total, chunk)
+            settled = number if chunk.is_last else number - 1
+            headers = MessageHeaders(position, position, LSN(0), settled, total, chunk, size=size)
             await client.jetstream().publish(stream.subject, data, headers=headers.encode())
         if purge:
             await stream.purge_up_to(purge)
@@ -92,6 +98,31 @@ def test_a_message_that_the_replicator_did_not_publish_is_not_read(nats_server: 
             list(ChangeReader(connection, "7000000000000000000/pgsluice_orders/").bodies(1, 2))
     finally:
         connection.close()
+
+
+def test_compressed_bodies_among_others_arrive_as_they_were_and_count_as_what_they_were(
+    nats_server: NatsServer, group: str, reader: ChangeReader
+) -> None:
+    body = bytes(range(256)) * 40
+    frame = frame_of(body)
+    parts = chunks(frame[:100], frame[100:200], frame[200:])
+    pieces = [*whole(b"a"), *whole(frame), *parts[:2], *parts, *whole(b"z")]
+    asyncio.run(publish(nats_server, group, pieces, sizes=dict.fromkeys(range(2, 8), len(body))))
+    assert [(each.first_sequence, each.data) for each in reader.bodies(1, 8)] == [(1, b"a"), (2, body), (5, body), (8, b"z")]
+    marks = [mark for sequence in range(1, 9) if (mark := reader.mark(sequence)) is not None]
+    one, two = 1 + len(body), 1 + 2 * len(body)
+    assert [mark.bytes_through for mark in marks] == [1, one, one, one, one, one, two, two + 1]
+    assert [mark.bytes_before for mark in marks] == [0, 1, one, one, one, one, one, two]
+
+
+def test_a_compressed_body_that_is_damaged_is_not_read(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
+    frame = bytearray(frame_of(bytes(range(256)) * 40))
+    frame[-1] ^= 1
+    asyncio.run(publish(nats_server, group, whole(b"a", bytes(frame)), sizes={2: 256 * 40}))
+    bodies = reader.bodies(1, 2)
+    assert next(bodies).data == b"a"
+    with pytest.raises(WireError, match="is damaged"):
+        next(bodies)
 
 
 def test_marks_tell_sizes_and_settled_ends(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:

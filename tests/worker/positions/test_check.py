@@ -19,6 +19,7 @@ from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 from tests.changes_builder import insert, table, transaction
 from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
+from tests.zstd_frame import frame_of
 
 NAMES = GroupNames("orders")
 SMALL = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 26, compression="none", retention_s=3600)
@@ -51,7 +52,14 @@ class Sent:
 
 
 async def found(
-    server: NatsServer, group: str, applied: Applied, sent: Sequence[Sent], *, purge: int = 0, chained: bool = True
+    server: NatsServer,
+    group: str,
+    applied: Applied,
+    sent: Sequence[Sent],
+    *,
+    purge: int = 0,
+    chained: bool = True,
+    compressed: bool = False,
 ) -> Start:
     """What ``find_start`` says of a stream of ``sent``."""
     async with connected(server.settings(), "test") as client:
@@ -66,7 +74,8 @@ async def found(
                 for n, row in rows.items()
             ]
             body, last = body_of(*parts), anchor(message.numbers[-1])
-            size = -(-len(body) // message.should)
+            stored = frame_of(body) if compressed else body
+            size = -(-len(stored) // message.should)
             for index in range(1, message.chunks + 1):
                 sequence += 1
                 chunk = WHOLE if message.should == 1 else Chunk(index, message.should)
@@ -79,8 +88,9 @@ async def found(
                     chunk=chunk,
                     anchor=last if chained else None,
                     after=before if chained else None,
+                    size=len(body) if compressed else None,
                 )
-                data = body[(index - 1) * size : index * size]
+                data = stored[(index - 1) * size : index * size]
                 await client.jetstream().publish(changes.subject, data, headers=headers.encode())
             if message.chunks == message.should:
                 before = last
@@ -166,9 +176,10 @@ async def test_what_was_published_again_in_smaller_messages_is_gone_on_with_afte
     assert (sequence, applied_before) in [(5, 0), (4, 501)]
 
 
-async def test_chunks_that_were_begun_again_are_passed_over(nats_server: NatsServer, group: str) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_chunks_that_were_begun_again_are_passed_over(nats_server: NatsServer, group: str, compressed: bool) -> None:
     sent = [Sent([1]), Sent([2, 3, 4], chunks=2, should=3), Sent([2, 3], chunks=2, should=2), Sent([4])]
-    assert place(await found(nats_server, group, at(90, 3), sent)) == (3, anchor(1), 301)
+    assert place(await found(nats_server, group, at(90, 3), sent, compressed=compressed)) == (3, anchor(1), 301)
 
 
 async def test_chunks_that_were_begun_again_in_smaller_messages_are_passed_over(nats_server: NatsServer, group: str) -> None:
