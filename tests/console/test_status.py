@@ -15,6 +15,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import LeaseRecord, MissedReport, WorkerReport, lease_key, worker_key
 from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
 from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.message import MessageHeaders
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
 from tests.servers.child import free_port
@@ -35,6 +36,26 @@ def test_a_group_that_was_never_started_shows_nothing(replication: Group, capsys
     assert (found["bound_to"], found["slot"], found["stream"], found["workers"]) == (None, None, None, [])
     run(settings(replication, None), as_json=False)
     assert "never been started" in capsys.readouterr().out
+
+
+def test_a_worker_that_lags_lacks_the_bytes_that_changes_have_before_compression(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    for start in (1000, 2000):
+        replication.source.execute(f"INSERT INTO t SELECT n, 'v' FROM generate_series({start}, {start} + 999) n")
+        replication.replicate(compression="zstd")
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        await bucket.put(worker_key("w"), WorkerReport(1, commit_lsn="0/1", stream_created=state.created))
+
+    replication.with_broker(register)
+    [worker] = status(replication, capsys)["workers"]
+    headers = MessageHeaders.decode(replication.last_message().headers)
+    assert headers.size is not None
+    assert (worker["lag_messages"], worker["lag_bytes"]) == (1, headers.size)
 
 
 def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
