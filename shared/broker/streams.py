@@ -126,7 +126,7 @@ class Stream:
 
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas, tags and compression of an existing one to ``settings``; never touches
-        messages.
+        messages. JetStream takes another compression at once, and follows it when its server has started again.
         Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own.
         """
         try:
@@ -143,6 +143,9 @@ class Stream:
         if is_trial or any(getattr(found, name) != value for name, value in chosen.items()):
             update = self._jetstream.update_stream(StreamConfig(**chosen, metadata=metadata))
             await self._manage(update, f"{self.name} of {size / 1024**2:.0f} MiB")
+        if found.compression != chosen["compression"]:
+            compression = chosen["compression"].value
+            log.info("NATS compresses the stream in this way from its next start on", stream=self.name, compression=compression)
         if is_trial:
             log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
         state = await self.state()
@@ -359,7 +362,7 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
 
 
 def _block_compression(chosen: StreamCompression) -> StoreCompression:
-    """What JetStream does with the blocks that it writes from now on; it reads both kinds."""
+    """What JetStream does with blocks that it has filled; it reads both kinds."""
     match chosen:
         case StreamCompression.S2:
             return StoreCompression.S2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
+from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
 
@@ -57,7 +59,10 @@ async def test_a_stream_keeps_its_identity_through_an_update_and_a_crash_of_the_
             assert state.created == made.created
 
 
-async def test_the_compression_of_a_stream_changes_in_both_directions_and_its_messages_stay(group: str) -> None:
+async def test_the_compression_of_a_stream_changes_in_both_directions_and_its_messages_stay(
+    group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     with NatsServer() as server:
         names, stored = GroupNames(group), []
         for compression, by_jetstream in (("none", "none"), ("s2", "s2"), ("zstd", "none"), ("s2", "s2"), ("none", "none")):
@@ -80,6 +85,8 @@ async def test_the_compression_of_a_stream_changes_in_both_directions_and_its_me
             state = await stream.state()
             assert state is not None
             assert state.created == created
+    told = [fields_of(record) for record in caplog.records if "from its next start on" in record.message]
+    assert [fields["compression"] for fields in told] == ["s2", "none", "s2", "none"]
 
 
 def test_a_connection_whose_server_is_gone_is_closed_without_complaint() -> None:
