@@ -25,8 +25,9 @@ from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import BATCH
+from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.shared.spark.java import check_java
-from pgsluice.shared.spark.session import Spark, failure_reason
+from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
 from pgsluice.worker.batches.batch_loop import start_batches
 from pgsluice.worker.batches.broker_connection import BrokerConnection

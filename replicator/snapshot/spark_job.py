@@ -15,7 +15,8 @@ from pyspark.errors import PySparkException
 from pgsluice.replicator.snapshot.copy_task import copy_ranges
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
 from pgsluice.shared.errors import TransientError
-from pgsluice.shared.spark.session import Spark, failure_reason
+from pgsluice.shared.spark.failure import failure_reason
+from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local, local_tasks
 
 DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 import nats
 import nats.errors
@@ -348,7 +348,7 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
         "retention": RetentionPolicy.LIMITS,
         "storage": StorageType.FILE,
         "discard": DiscardPolicy.NEW,
-        "compression": _block_compression(StreamCompression(settings.compression)),
+        "compression": StoreCompression.S2 if settings.compression == StreamCompression.S2 else StoreCompression.NONE,
         "allow_direct": True,
         "max_bytes": settings.max_bytes,
         "max_msgs": -1,
@@ -359,17 +359,6 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
     if settings.placement_tags:
         chosen["placement"] = Placement(tags=list(settings.placement_tags))
     return chosen
-
-
-def _block_compression(chosen: StreamCompression) -> StoreCompression:
-    """What JetStream does with blocks that it has filled; it reads both kinds."""
-    match chosen:
-        case StreamCompression.S2:
-            return StoreCompression.S2
-        case StreamCompression.NONE | StreamCompression.ZSTD:  # what is compressed already only costs it time
-            return StoreCompression.NONE
-        case unreachable:
-            assert_never(unreachable)
 
 
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:

@@ -10,7 +10,6 @@ import contextlib
 import io
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,10 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.util import _load_from_socket
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
+from pgsluice.shared.spark.failure import failure_reason, jvm_ended, start_error
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  what Spark writes is scratch: in memory, where the system has such a place
@@ -90,12 +90,6 @@ JAVA_OPTIONS = (
     "-Xmn16m",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=25",
-)
-
-_SAME_IMAGE = "; give every executor the same image as the driver's, or pgsluice installed at the same path"
-_OBSTACLES = (
-    (re.compile(r'Cannot run program "([^"]+)"'), "an executor has no program {}" + _SAME_IMAGE),
-    (re.compile(r"No module named '([^']+)'"), "an executor has no Python module {}" + _SAME_IMAGE),
 )
 
 _OWN_PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
@@ -167,7 +161,7 @@ class Spark:
         try:
             gateway = launch_gateway(launch, dict(_OWN_PROCESS))
         except (PySparkException, Py4JError, OSError) as error:
-            raise _start_error(error) from None
+            raise start_error(error) from None
         self._gateway, self._process = gateway, gateway.proc
         assert self._process.stdout is not None
         threading.Thread(target=self._log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
@@ -176,7 +170,7 @@ class Spark:
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
             _spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
-            raise _start_error(error) from None
+            raise start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
         self.context._accumulatorServer.handle_error = _log_broken_connection
 
@@ -291,7 +285,7 @@ class Spark:
         except Exception as error:  # PySpark meets a dead JVM with exceptions of any kind
             if not self.has_died:
                 raise
-            raise _jvm_ended(failure_reason(error) or type(error).__name__) from None
+            raise jvm_ended(failure_reason(error) or type(error).__name__) from None
 
     @property
     def has_died(self) -> bool:
@@ -305,7 +299,7 @@ class Spark:
     def check_alive(self) -> None:
         """Raises TransientError when the JVM is gone though nobody closed it. Looks, and does not wait."""
         if self._process is not None and self._process.poll() is not None:
-            raise _jvm_ended(f"exit code {self._process.returncode}")
+            raise jvm_ended(f"exit code {self._process.returncode}")
 
     @property
     def process_id(self) -> int | None:
@@ -345,15 +339,6 @@ class Spark:
         return exit_code
 
 
-def failure_reason(error: Exception) -> str:
-    """What went wrong in a Spark job, without the Java stack trace around it."""
-    text = str(error).strip()
-    for pattern, sentence in _OBSTACLES:
-        if found := pattern.search(text):
-            return sentence.format(found[1])
-    return text.partition("\n")[0]
-
-
 def _ignore_stop_signals(jvm: Any) -> None:
     """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
     PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
@@ -364,20 +349,6 @@ def _ignore_stop_signals(jvm: Any) -> None:
 
 def _log_broken_connection(*_: object) -> None:
     log.debug("a connection of the JVM broke")
-
-
-def _jvm_ended(reason: str) -> TransientError:
-    return TransientError(
-        f"Spark's JVM ended ({reason})",
-        "nothing is lost; start again, with more memory if the system had none left (spark: {memory: …})",
-    )
-
-
-def _start_error(error: Exception) -> TransientError:
-    return TransientError(
-        f"Spark did not start ({type(error).__name__})",
-        "see the lines of Spark in the log; check the settings under 'spark', then start again",
-    )
 
 
 def _spare_calls(context: Any, gateway: Any) -> None:

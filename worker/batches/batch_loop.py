@@ -23,7 +23,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.retrying import BATCH, Backoff, RetryNews
-from pgsluice.shared.spark.session import failure_reason
+from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
