@@ -136,7 +136,8 @@ def test_a_local_spark_gives_its_blocks_to_nobody_else(spark_environment: None, 
     secret = "s3cret-of-a-task"
     try:
         spark.start()
-        assert spark.context.parallelize(range(3), 1).map(lambda number: secret[number]).collect() == ["s", "3", "c"]
+        kept = spark.context.broadcast(secret)  # those of a job may be gone when it is done
+        assert spark.context.parallelize(range(3), 1).map(lambda number: kept.value[number]).collect() == ["s", "3", "c"]
         assert spark.process_id is not None
         assert bool(read_blocks(spark.process_id, BLOCKS)) is not authenticates
     finally:
