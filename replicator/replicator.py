@@ -24,7 +24,7 @@ from pgsluice.shared.broker.halt import note_halt
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import HistoryError, TransientError
 from pgsluice.shared.process import stop_signals
-from pgsluice.shared.process.memory import give_back_freed_memory
+from pgsluice.shared.process.memory import reuse_freed_memory
 from pgsluice.shared.process.retrying import SESSION, Backoff, RetryNews
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.wire.names import GroupNames
@@ -41,7 +41,7 @@ def run(settings: ReplicatorSettings) -> None:
     """Returns when a signal stops it, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
     were asked for. Raises UsageError or TerminalError when somebody has to act, TransientError when the first session (or the
     copy, when there is nothing else) could not begin within ``connect_timeout_s``."""
-    give_back_freed_memory()
+    reuse_freed_memory()
     if settings.copy is not None:
         check_java(os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

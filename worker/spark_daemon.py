@@ -13,12 +13,12 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.process.memory import give_back_freed_memory
+from pgsluice.shared.process.memory import reuse_freed_memory
 from pgsluice.worker.batches.task import PRELOAD
 
 if __name__ == "__main__":
     telemetry.set_up_task()
-    give_back_freed_memory()
+    reuse_freed_memory()
     for module in os.environ.get(PRELOAD, "").split():
         importlib.import_module(module)
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at

@@ -23,7 +23,7 @@ from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
 from pgsluice.shared.process import stop_signals
-from pgsluice.shared.process.memory import give_back_freed_memory
+from pgsluice.shared.process.memory import reuse_freed_memory
 from pgsluice.shared.process.retrying import BATCH
 from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.shared.spark.java import check_java
@@ -59,7 +59,7 @@ NewSink = Callable[[WorkerSettings], Sink]
 
 def run(settings: WorkerSettings, new_sink: NewSink) -> None:
     """Applies the stream until a signal stops it, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
-    give_back_freed_memory()
+    reuse_freed_memory()
     check_worker_name(settings.name)
     check_until(settings.until_sequence)
     check_java(os.environ)

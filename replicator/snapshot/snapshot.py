@@ -35,6 +35,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, now
 from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import SESSION, Backoff
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import format_lsn
@@ -222,6 +223,7 @@ class Snapshot:
         if not progress.waiting:
             await self._until_answered(partial(self._finish, self._prepared), stop)
         await self.close()
+        give_back_freed_memory()
 
     async def close(self) -> None:
         """Ends Spark, which takes some seconds when it was started, and the connections. May be called again."""

@@ -11,11 +11,11 @@ from pyspark import daemon
 
 import pgsluice.replicator.snapshot.copy_task  # noqa: F401
 from pgsluice.shared import telemetry
-from pgsluice.shared.process.memory import give_back_freed_memory
+from pgsluice.shared.process.memory import reuse_freed_memory
 
 if __name__ == "__main__":
     telemetry.set_up_task()
-    give_back_freed_memory()
+    reuse_freed_memory()
     gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
     # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.defect import unexpected
+from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import BATCH, Backoff, RetryNews
 from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
@@ -161,10 +162,11 @@ class BatchLoop:
             return None
 
     def _keep_warm(self) -> None:
-        """The first change after an hour is to be as fast as any."""
+        """The first change after an hour is to be as fast as any; what the last load needed is for others now."""
         if time.monotonic() - self._busy_at >= KEEP_WARM_INTERVAL_S:
             with contextlib.suppress(PySparkException, Py4JError):  # the next batch will say it better
                 self._worker.keep_warm()
+            give_back_freed_memory()
             self._busy_at = time.monotonic()
 
     def _apply_while_there_are_more(self, plan: PlannedBatch) -> None:

@@ -16,6 +16,7 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.defect import place_of, unexpected
+from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -87,7 +88,8 @@ class PartitionTask:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What a Python process of Spark does before its first batch comes: it connects. Picklable."""
+    """What a Python process of Spark does before its first batch comes, and now and then when none does: it connects, and gives
+    memory back. Picklable."""
 
     nats: NatsSettings
     group: str
@@ -95,6 +97,7 @@ class WarmUp:
     def __call__(self, _: int) -> Iterator[None]:
         with suppress(TransientError):  # it is only for speed; what is wrong will fail the first batch, with a better sentence
             process_connection(self.nats, self.group).ask(_is_connected)
+        give_back_freed_memory()
         return iter(())
 
 

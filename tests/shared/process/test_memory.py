@@ -1,35 +1,52 @@
-"""What was freed goes back to the system."""
+"""Memory that was freed is used again, and goes back to the system when it is told to."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-GROWTH = """
-import os, sys
-from pgsluice.shared.process.memory import give_back_freed_memory
+MEASURED = """
+import os, resource, sys
+from pgsluice.shared.process.memory import give_back_freed_memory, reuse_freed_memory
 
-def resident() -> int:
+def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-if sys.argv[1] == "True":
-    give_back_freed_memory()
-large = b"x" * (30 << 20)
-del large
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def copy_messages():
+    for _ in range(50):
+        blocks = [b"x" * (1 << 20) for _ in range(8)]
+
+if "reuse" in sys.argv:
+    reuse_freed_memory()
 before = resident()
-blocks = [b"x" * (4 << 20) for _ in range(16)]
+copy_messages()
+first = faults()
+copy_messages()
+taken_anew = faults() - first
+blocks = [b"x" * (1 << 20) for _ in range(20)]
 last = b"x" * 100_000  # on top of them
 del blocks
-print(resident() - before)
+if "give back" in sys.argv:
+    give_back_freed_memory()
+print(taken_anew, resident() - before)
 """
 
 
-def growth(*, gives_back: bool) -> int:
-    """Bytes that a process keeps after it freed 64 MiB."""
-    command = [sys.executable, "-c", GROWTH, str(gives_back)]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def measured(*steps: str) -> tuple[int, int]:
+    """Pages that were mapped for blocks like those before, and bytes that the process keeps of 20 MiB that it freed."""
+    command = [sys.executable, "-c", MEASURED, *steps]
+    pages, kept = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return int(pages), int(kept)
 
 
-def test_a_process_does_not_keep_what_it_freed() -> None:
-    assert growth(gives_back=False) > 32 << 20, "or the C library needs no telling any more"
-    assert growth(gives_back=True) < 8 << 20
+def test_a_process_uses_again_what_it_freed() -> None:
+    assert measured()[0] > 50_000, "or the C library needs no telling any more"
+    assert measured("reuse")[0] < 5_000
+
+
+def test_a_process_that_rests_gives_back_what_it_freed() -> None:
+    assert measured("reuse")[1] > 16 << 20
+    assert measured("reuse", "give back")[1] < 8 << 20
