@@ -30,7 +30,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
-from pgsluice.shared.config.settings import StreamCompression, StreamSettings
+from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
 

@@ -13,7 +13,8 @@ from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
-from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings, StreamSettings
+from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import Database
 from tests.stream_audit import Audit, audit_stream

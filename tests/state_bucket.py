@@ -9,7 +9,8 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.config.settings import NatsSettings, StreamSettings
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 
 

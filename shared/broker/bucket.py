@@ -30,7 +30,7 @@ from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
 from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, payload_error
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
 

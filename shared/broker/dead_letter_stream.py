@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.broker.streams import StoredMessage, Stream, StreamState
-from pgsluice.shared.config.settings import StreamCompression, StreamSettings
+from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.dead_letter import DeadLetter, chunk_of
 from pgsluice.shared.wire.names import GroupNames

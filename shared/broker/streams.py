@@ -44,7 +44,7 @@ from pgsluice.shared.broker.stream_error import (
     is_too_large,
     stream_error,
 )
-from pgsluice.shared.config.settings import StreamCompression, StreamSettings
+from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames
 

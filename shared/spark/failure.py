@@ -1,4 +1,4 @@
-"""What goes wrong with Spark, without the Java stack trace around it."""
+"""What goes wrong with Spark, in a sentence."""
 
 from __future__ import annotations
 

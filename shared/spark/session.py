@@ -362,7 +362,7 @@ def _spare_calls(context: Any, gateway: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Gathered(Generic[T, U]):
-    """Yields what ``task`` yields as one pickled list in pieces of PIECE_BYTES."""
+    """Yields what ``task`` yields as one pickled list in pieces."""
 
     task: Callable[[T], Iterable[U]]
 

@@ -20,7 +20,8 @@ from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import HALT_KEY, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import PositionRecord, WorkerReport, lease_key, position_key, worker_key
-from pgsluice.shared.config.settings import GroupSettings, LogSettings, StreamSettings
+from pgsluice.shared.config.settings import GroupSettings, LogSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.names import GroupNames

@@ -14,7 +14,8 @@ from pgsluice.replicator.snapshot.plan import PageRange, plan_ranges
 from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.config.settings import NatsSettings, StreamSettings
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from tests.servers import Database

@@ -21,7 +21,7 @@ from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.compressed_body import BodyCompressor
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, SnapshotRecord
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.message import Chunk
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders

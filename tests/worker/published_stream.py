@@ -11,7 +11,8 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.config.settings import NatsSettings, StreamSettings, WorkerSettings
+from pgsluice.shared.config.settings import NatsSettings, WorkerSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position

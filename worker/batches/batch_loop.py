@@ -189,7 +189,7 @@ class BatchLoop:
                 if rejections:
                     self._take_out(plan, rejections)
                     rejections = ()
-                self._apply_once(written or self._write(plan))
+                self._apply_once(written or self._write(plan, self._sink.writer()))
                 return
             except RejectedChanges as rejected:
                 rejections = rejected.rejections
@@ -210,20 +210,16 @@ class BatchLoop:
             self._take_ahead()  # and thrown away; its tasks are done by then, so what they leave behind is known
             self._stopping.wait(pause_s)
 
-    def _write(self, plan: PlannedBatch) -> WrittenBatch:
+    def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
         """Has tasks write a batch; whoever takes STREAMED answers does."""
+        began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer)
         match self._sink.delivery:
             case Delivery.STREAMED:
-                began_at, task = time.monotonic(), self._worker.task(self._sink.writer())
-                return WrittenBatch(plan, began_at, self._worker.spark.stream_tasks(task, plan.ranges))
+                return WrittenBatch(plan, began_at, spark.stream_tasks(task, plan.ranges))
             case Delivery.COLLECTED | Delivery.AHEAD:
-                return self._collected(plan, self._sink.writer())
+                return WrittenBatch(plan, began_at, spark.run_tasks(task, plan.ranges))
             case unreachable:
                 assert_never(unreachable)
-
-    def _collected(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
-        began_at, task = time.monotonic(), self._worker.task(writer)
-        return WrittenBatch(plan, began_at, self._worker.spark.run_tasks(task, plan.ranges))
 
     def _apply_once(self, written: WrittenBatch) -> None:
         receipts = read_receipts(self._reported(written), self.applied, self._worker.transformation.hash, self._before)
@@ -264,7 +260,7 @@ class BatchLoop:
         following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0)
         if following is None or following.is_fence or following.is_copied != plan.is_copied:
             return None
-        return self._collected(following, writer)
+        return self._write(following, writer)
 
     def _take_ahead(self) -> WrittenBatch | None:
         """What was written ahead; None when nothing was, or it failed: then it is tried again in its turn."""

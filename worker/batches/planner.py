@@ -84,7 +84,7 @@ class Bell:
         self.longest_pause_s = LONGEST_PAUSE_S
         """What it grows to."""
         self._was_quiet = False
-        """Whether the last wait ended by itself."""
+        """Whether the last wait ended by itself, and nothing was found since."""
 
     async def listen(self, client: Client, names: GroupNames) -> None:
         """Until ``client`` is closed. To be called on its event loop; the rest is for any thread."""
@@ -108,6 +108,7 @@ class Bell:
         self.pause_s = FIRST_PAUSE_S  # where nobody rings, more may come soon all the same
         if self._was_quiet:
             self.longest_pause_s = LONGEST_PAUSE_S
+        self._was_quiet = False
 
     def note_look(self) -> None:
         """To be called before one looks: what rings from now on ends the next wait."""

@@ -16,7 +16,7 @@ from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord, now
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import SnapshotGoneError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames

@@ -9,7 +9,7 @@ import pytest
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer

@@ -18,7 +18,7 @@ from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, Stream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.names import GroupNames

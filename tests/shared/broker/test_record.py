@@ -34,7 +34,8 @@ from pgsluice.shared.broker.worker_records import (
     read_reports,
     worker_key,
 )
-from pgsluice.shared.config.settings import GroupSettings, LogSettings, StatusSettings, StreamSettings
+from pgsluice.shared.config.settings import GroupSettings, LogSettings, StatusSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import LEAST_BYTES, MOST_BYTES, ChangeStream, share_of, trial_sizes
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration

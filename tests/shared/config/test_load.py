@@ -16,9 +16,9 @@ from pgsluice.shared.config.settings import (
     ReplicatorSettings,
     SourceTablesSettings,
     StatusSettings,
-    StreamSettings,
     WorkerSettings,
 )
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings

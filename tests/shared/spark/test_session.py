@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from py4j.clientserver import ClientServerConnection
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark import session as spark_session
-from pgsluice.shared.spark.session import Spark, _Gathered
+from pgsluice.shared.spark.session import Spark, _Gathered, configuration
 from tests.servers.program import REPOSITORY
 from tests.spark_stranger import read_blocks
 
@@ -82,12 +83,40 @@ def test_what_nobody_takes_of_streamed_results_makes_no_noise(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_what_only_a_local_master_needs_is_not_set_for_a_cluster() -> None:
+    local, cluster = configuration({}), configuration({"spark.master": "spark://cluster:7077"})
+    of_local = {"spark.driver.host", "spark.driver.bindAddress", "spark.authenticate", "spark.executor.heartbeatInterval"}
+    assert local.keys() - cluster.keys() == of_local
+    assert configuration({"spark.master": "spark://cluster:7077", "spark.driver.host": "me"})["spark.driver.host"] == "me"
+
+
 def test_results_are_cut_so_that_the_jvm_writes_each_piece_at_once() -> None:
     """Its writer's buffer has 8192 characters; what is larger waits for an acknowledgement."""
     pieces = [*_Gathered(repeated)(1), *_Gathered(repeated)(3)]
     assert max(len(base64.b64encode(piece)) for piece in pieces) < 8192 - len("!yj\n")
     joined = io.BytesIO(b"".join(pieces))
     assert [pickle.load(joined), pickle.load(joined)] == [[*repeated(1)], [*repeated(3)]]
+
+
+def test_a_job_does_not_look_up_what_the_one_before_it_knew(spark_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    spark = Spark("test", {"spark.master": "local[1]"}, "pyspark.daemon")
+    asked: list[str] = []
+
+    def send(connection: ClientServerConnection, command: str) -> str:
+        asked.append(command)
+        return str(send_command(connection, command))
+
+    send_command = ClientServerConnection.send_command
+    try:
+        spark.start()
+        spark.run_tasks(process_ids, [1])
+        monkeypatch.setattr(ClientServerConnection, "send_command", send)
+        spark.run_tasks(process_ids, [1])
+        assert [command for command in asked if command.startswith("r\nu\n") or "HashMap" in command] == []
+        assert len([command for command in asked if command.startswith("i\n")]) == 3, "function, RDD, and a list of broadcasts"
+    finally:
+        spark.close()
 
 
 def process_ids(_: int) -> Iterator[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.wire.message import Chunk, MessageHeaders, counted_bytes
 from pgsluice.shared.wire.names import GroupNames

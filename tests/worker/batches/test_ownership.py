@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn

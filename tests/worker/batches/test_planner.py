@@ -215,6 +215,9 @@ def test_pauses_may_grow_longer_as_long_as_news_are_rung_for(stream: Group) -> N
     assert bell.pause_s == FIRST_PAUSE_S * PAUSE_GROWTH
     assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
     assert bell.longest_pause_s == LONGEST_PAUSE_S
+    bell.ring()
+    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None, "without a wait"
+    assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
 
 
 def test_what_rang_before_a_look_does_not_end_the_wait_after_it(stream: Group) -> None:

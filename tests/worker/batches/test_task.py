@@ -11,19 +11,21 @@ import pytest
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
+from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.batches.planning import SequenceRange
-from pgsluice.worker.batches.task import PartitionTask
+from pgsluice.worker.batches.task import PartitionTask, WarmUp
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.sinks.sink import Applied, Partition
 from tests.changes_builder import insert, table, transaction
+from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
 from tests.worker.task_receipts import receipts
@@ -104,3 +106,12 @@ def test_messages_of_an_earlier_version_name_none_and_those_after_them_follow_ea
             TerminalError, match="message 6 of the change stream follows the change at 0/6A4:1, but what was read"
         ):
             applied_messages(nats_server, group + "_broken", cut, DiscardingWriter())
+
+
+def test_a_task_that_warms_its_process_up_connects_and_gives_memory_back(nats_server: NatsServer, group: str) -> None:
+    held = keep_freed_memory()
+    before = resident_bytes()
+    assert [*WarmUp(nats_server.settings(), group)(0)] == []
+    assert before - resident_bytes() > KEPT_BYTES // 2
+    assert held
+    process_connection(nats_server.settings(), group).close()

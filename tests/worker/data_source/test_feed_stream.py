@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.published_tables import store_tables
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, MissingMessagesError, StreamBehindError, TerminalError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position

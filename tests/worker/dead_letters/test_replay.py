@@ -10,7 +10,7 @@ from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.names import GroupNames

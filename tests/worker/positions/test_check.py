@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, StreamBehindError
 from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames

@@ -10,7 +10,7 @@ import pytest_asyncio
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.positions.target import CopyEnd
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
@@ -53,7 +53,9 @@ async def test_the_end_is_reached_when_the_copy_is_finished_and_applied(bucket: 
 async def test_an_end_is_handled_once_and_that_of_a_later_copy_again(bucket: StateBucket) -> None:
     end = CopyEnd(bucket)
     await store(bucket, CopyState.FINISHED, 7)
+    assert end.may_be_reached(copied(7))
     end.note_handled(copied(7))
+    assert not end.may_be_reached(copied(7))
     assert not await end.is_reached(copied(7))
     await store(bucket, CopyState.FINISHED, 9)
     assert not await end.is_reached(copied(8))

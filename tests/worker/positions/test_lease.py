@@ -15,7 +15,7 @@ import pytest_asyncio
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import lease_key
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.positions import lease as lease_module

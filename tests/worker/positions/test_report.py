@@ -14,7 +14,7 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, worker_key
-from pgsluice.shared.config.settings import StreamSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.positions.missed_changes import REPORTED_TABLES
