@@ -119,6 +119,11 @@ class Assembler:
         return self._flushed
 
     @property
+    def commit_lsn(self) -> LSN:
+        """Where the open transaction commits, or else the last one did."""
+        return self._commit_lsn
+
+    @property
     def in_transaction(self) -> bool:
         return self._begin is not None
 

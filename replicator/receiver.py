@@ -20,7 +20,7 @@ import time
 from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
 from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
-from pgsluice.replicator.source.catalog import describe_relation
+from pgsluice.replicator.source.catalog import RelationCatalog
 from pgsluice.replicator.source.copy_both import end_error
 from pgsluice.replicator.source.copy_data import (
     COPY_DATA,
@@ -31,7 +31,6 @@ from pgsluice.replicator.source.copy_data import (
     Keepalive,
     message_end,
 )
-from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
@@ -62,7 +61,7 @@ class Receiver:
     def __init__(
         self,
         walsender: WalSender,
-        source: Source,
+        catalog: RelationCatalog,
         assembler: Assembler,
         publisher: Publisher,
         progress: Progress,
@@ -70,7 +69,7 @@ class Receiver:
         until: LSN | None,
     ) -> None:
         self._walsender = walsender
-        self._source = source
+        self._catalog = catalog
         self._assembler = assembler
         self._publisher = publisher
         self._progress = progress
@@ -171,7 +170,7 @@ class Receiver:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
         self._note_name(relation)
-        return self._assembler.add_relation(frame, await describe_relation(self._source, relation))
+        return self._assembler.add_relation(frame, await self._catalog.describe(relation, self._assembler.commit_lsn))
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

@@ -21,6 +21,7 @@ from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
 from pgsluice.replicator.resume import ResumePoint, find_resume_point
 from pgsluice.replicator.retention import run_retention
+from pgsluice.replicator.source.catalog import RelationCatalog
 from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
@@ -78,7 +79,9 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
     compress = _compression(settings.stream)
     publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged, compress)
-    receiver = Receiver(walsender, source, Assembler(point.published), publisher, progress, run.counts, run.until)
+    receiver = Receiver(
+        walsender, RelationCatalog(source, names), Assembler(point.published), publisher, progress, run.counts, run.until
+    )
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)

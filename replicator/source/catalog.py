@@ -16,6 +16,7 @@ from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, parse_lsn
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FILTERS_SINCE = 15
@@ -110,6 +111,10 @@ _COLUMNS: LiteralString = """
      ORDER BY a.attrelid, a.attnum
 """
 
+_LSN: LiteralString = "SELECT pg_current_wal_lsn()::text"
+
+_PUBLISHED: LiteralString = "SELECT relid::bigint FROM pg_get_publication_tables(%s)"
+
 _TYPE_NAMES: LiteralString = """
     SELECT format_type(type_oid, nullif(typmod, -1))
       FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS w (type_oid, typmod, ordinality)
@@ -138,10 +143,36 @@ _RELATIONS: LiteralString = """
 """
 
 
-async def describe_relation(source: Source, relation: Relation) -> Table:
-    """What a Relation message says, with what only the catalog knows. The catalog is that of now, the message that of the change:
-    for a column or a table that is gone since, the message alone speaks, and a primary key that is another since is left out."""
-    known = {column.name: column for column in (await _columns(source, [relation.oid]))[relation.oid]}
+class RelationCatalog:
+    """What the catalog says of the tables of Relation messages. All published tables are looked up together when the first
+    message comes. What is found then does for every transaction that had committed by that time; for later ones a table is looked
+    up again."""
+
+    def __init__(self, source: Source, names: GroupNames) -> None:
+        self._source = source
+        self._names = names
+        self._as_of = LSN(0)
+        self._columns: Mapping[int, list[Column]] = {}
+
+    async def describe(self, relation: Relation, commit_lsn: LSN) -> Table:
+        """``relation`` was sent within the transaction that commits there."""
+        if not self._as_of:
+            self._as_of, self._columns = await self._look_up_all()
+        columns = self._columns.get(relation.oid) if commit_lsn < self._as_of else None
+        if columns is None:
+            columns = (await _columns(self._source, [relation.oid]))[relation.oid]
+        return await _described(self._source, relation, columns)
+
+    async def _look_up_all(self) -> tuple[LSN, Mapping[int, list[Column]]]:
+        [(lsn,)] = await self._source.rows(_DOING, _LSN)
+        oids = await self._source.rows(_DOING, _PUBLISHED, [self._names.publication])
+        return parse_lsn(lsn), await _columns(self._source, [oid for (oid,) in oids])
+
+
+async def _described(source: Source, relation: Relation, columns_now: Sequence[Column]) -> Table:
+    """What the message says, with what only the catalog knows. The catalog is of a later time than the change: for a column or a
+    table that is gone since, the message alone speaks, and a primary key that is another since is left out."""
+    known = {column.name: column for column in columns_now}
     type_names = await _type_names(source, relation.columns, known)
     flagged = [column.identity_key for column in relation.columns]
     keyed = [column.name in known and known[column.name].primary_key_position is not None for column in relation.columns]

@@ -95,7 +95,7 @@ def _read_frames(body: bytes, position: int, size: int, parts: Parts, transactio
     return change_count
 
 
-_decode_message = functools.lru_cache(256)(decode_message)  # every message repeats the Relation and Type messages that it needs
+_decode_message = functools.lru_cache(4096)(decode_message)  # every message repeats the Relation and Type messages that it needs
 
 
 def _take(payload: bytes, change_index: int, parts: Parts, transactions: Transactions) -> int:

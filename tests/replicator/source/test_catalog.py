@@ -9,11 +9,15 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.source.catalog import fold_partitions, read_tables
+from pgsluice.replicator.source.catalog import RelationCatalog, fold_partitions, read_tables
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import select_tables
+from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, parse_lsn
+from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.replicator.copier import PAGE_BYTES, Copier
-from tests.servers import PostgresServer
+from tests.servers import Database, PostgresServer
 
 
 def test_a_table_that_was_never_analysed_has_its_true_size(copier: Copier) -> None:
@@ -158,3 +162,41 @@ def test_a_foreign_partition_is_refused(copier: Copier) -> None:
     assert str(copied.obstacle) == (
         "public.away, a partition of public.t, is a foreign table: its rows cannot be copied; detach it"
     )
+
+
+def test_published_tables_are_looked_up_together_and_again_for_transactions_that_committed_since(
+    source_database: Database,
+) -> None:
+    """A group of 500 tables would ask 500 times before its first rows."""
+    source = source_database
+    source.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (LIKE a INCLUDING ALL); CREATE TABLE c (id int)")
+    names = GroupNames("catalog")
+    source.execute(f'CREATE PUBLICATION "{names.publication}" FOR TABLE a, b')
+    long_ago = LSN(1)
+
+    async def describe() -> list[bool]:
+        asked = await Source.connect(source.settings)
+        try:
+            catalog = RelationCatalog(asked, names)
+            await catalog.describe(relation(source, "a"), long_ago)
+            source.execute("ALTER TABLE b ALTER v SET NOT NULL; ALTER TABLE c ADD PRIMARY KEY (id)")
+            lsn_since = parse_lsn(source.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+            tables = [
+                await catalog.describe(relation(source, name), lsn)
+                for name, lsn in (("b", long_ago), ("b", lsn_since), ("c", long_ago))
+            ]
+            return [table.columns[-1].not_null for table in tables]
+        finally:
+            await asked.close()
+
+    assert asyncio.run(describe()) == [False, True, True]
+
+
+def relation(source: Database, name: str) -> Relation:
+    """The Relation message of a table whose columns are ``id int`` and perhaps ``v text``."""
+    rows = source.execute(
+        "SELECT attname, atttypid::bigint FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0", [name]
+    )
+    columns = tuple(RelationColumn(column == "id", column, type_oid, -1) for column, type_oid in rows)
+    [(oid,)] = source.execute("SELECT %s::regclass::oid::bigint", [name])
+    return Relation(oid, "public", name, ReplicaIdentity.DEFAULT, columns)

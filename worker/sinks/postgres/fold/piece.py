@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, assert_never
 
 import orjson
@@ -139,7 +140,7 @@ class FoldedPartition:
                 case ParkedText(table=table, name=name, size=size):
                     content = [table, name, size]
                 case HandedText():
-                    content = asdict(piece.content)
+                    content = {"path": piece.content.path, "start": piece.content.start, "size": piece.content.size}
                 case bytes() as text:
                     content = len(text)
                     texts.append(text)
@@ -147,7 +148,7 @@ class FoldedPartition:
                     assert_never(unreachable)
             pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
         header = orjson.dumps(
-            {"tables": [table.encode() for table in tables], "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
+            {"tables": list(map(_encode_table, tables)), "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
         )
         return b"".join([_U32.pack(len(header)), header, *texts])
 
@@ -158,7 +159,7 @@ class FoldedPartition:
             (length,) = _U32.unpack_from(body)
             start = _U32.size + length
             header: Any = orjson.loads(body[_U32.size : start])
-            tables = [Table.decode(table) for table in header["tables"]]
+            tables = list(map(_decode_table, header["tables"]))
             clearings = tuple(Clearing(tables[table], bool(restart)) for table, restart in header["clearings"])
             pieces, end = _decode_pieces(tables, header["pieces"], body, start)
             is_refused = bool(header["refused"])
@@ -215,6 +216,18 @@ def inserts_together(partitions: Sequence[FoldedPartition]) -> Sequence[FoldedPa
         text = b"".join(piece.content for piece in parts if isinstance(piece.content, bytes))
         joined.append(Piece(table, 0, PieceKind.INSERT, sum(piece.rows for piece in parts), 0, text))
     return [FoldedPartition((), tuple(joined))]
+
+
+@lru_cache(4096)
+def _encode_table(table: Table) -> str:
+    """As JSON in a string, so that a table that every batch brings is decoded once."""
+    return orjson.dumps(table.encode()).decode()
+
+
+@lru_cache(4096)
+def _decode_table(text: str) -> Table:
+    """Raises KeyError, TypeError or ValueError."""
+    return Table.decode(orjson.loads(text))
 
 
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:

@@ -23,6 +23,13 @@ def test_a_share_is_decoded_as_it_was_encoded() -> None:
     assert FoldedPartition.decode(FoldedPartition((), ()).encode()) == FoldedPartition((), ())
 
 
+def test_a_table_that_every_share_brings_is_decoded_once() -> None:
+    """Hundreds of tables are looked up by it, many times in each batch: equal ones are compared column by column."""
+    one, other = (FoldedPartition.decode(FOLDED.encode()) for _ in range(2))
+    assert [piece.table for piece in one.pieces]
+    assert all(piece.table is again.table for piece, again in zip(one.pieces, other.pieces, strict=True))
+
+
 def test_new_rows_of_all_partitions_go_into_their_tables_together() -> None:
     first = FoldedPartition(
         (), (Piece(ORDERS, 0, PieceKind.INSERT, 1, 0, b"1\ta\n"), Piece(OTHERS, 0, PieceKind.INSERT, 1, 0, b"7\tx\n"))
