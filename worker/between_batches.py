@@ -1,4 +1,5 @@
-"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second.
+"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second, and
+once a second while the worker rests.
 
 A duty that fails for now is tried again at its next turn, and keeps no other from its own. A new one is a method here and a
 line in the list.
@@ -6,6 +7,7 @@ line in the list.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +18,9 @@ from pgsluice.worker.batches.batch_loop import BatchLoop
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.sink import TickingSink
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping
+
+RESTS_AFTER_S = 10.0  # without a batch
+RESTING_INTERVAL_S = 1.0
 
 log = telemetry.logger(__name__)
 
@@ -37,6 +42,7 @@ class BetweenBatches:
     def __init__(self, worker: RunningWorker, batches: BatchLoop) -> None:
         self._worker = worker
         self._batches = batches
+        self._applied, self._applied_at = batches.applied, time.monotonic()
         self._duties = (
             Duty("finish a copy", self._finish_copy, at_end=True),
             Duty("replay dead letters", self._replay_letters, at_end=True),
@@ -49,7 +55,7 @@ class BetweenBatches:
     def follow(self, stopping: Stopping) -> None:
         """Returns when the batches end by themselves. Raises StopRequested, or the PgsluiceError that ended them or a duty."""
         stopping.check()
-        while not self._batches.ended(POLL_INTERVAL_S):
+        while not self._batches.ended(self._pause_s()):
             for duty in self._duties:
                 self._take_turn(duty)
             stopping.check()
@@ -58,6 +64,12 @@ class BetweenBatches:
         for duty in self._duties:
             if duty.at_end:
                 duty.do()
+
+    def _pause_s(self) -> float:
+        applied, now = self._batches.applied, time.monotonic()
+        if applied != self._applied:
+            self._applied, self._applied_at = applied, now
+        return POLL_INTERVAL_S if now - self._applied_at < RESTS_AFTER_S else RESTING_INTERVAL_S
 
     def _take_turn(self, duty: Duty) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,12 @@ from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotR
 from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.worker import group_streams
+from pgsluice.worker import between_batches, group_streams
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied
-from pgsluice.worker.stopping import Stopping, StopRequested
+from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping, StopRequested
 from tests.servers import NatsServer
 from tests.worker.published_stream import publish_inserts, settings_for
 from tests.worker.running_worker import running_worker
@@ -53,8 +53,10 @@ class Query:
     turns: list[bool]
     applied: Applied = COPIED
     has_room: bool = True
+    pauses_s: list[float] = field(default_factory=list)
 
     def ended(self, timeout_s: float) -> bool:
+        self.pauses_s.append(timeout_s)
         if not self.turns:
             self.has_room = True
             return True
@@ -162,6 +164,17 @@ def test_a_stream_that_lost_what_is_applied_ends_the_worker(harness: Harness, mo
     ahead = replace(COPIED, sequence=9, commit_lsn=900, stream_created=harness.worker.streams.created())
     with pytest.raises(StreamBehindError):
         BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(Stopping())  # type: ignore[arg-type]
+
+
+def test_duties_have_fewer_turns_while_nothing_is_applied(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(between_batches, "RESTS_AFTER_S", 0.0)
+    resting = Query([True])
+    harness.follow(resting)
+    assert resting.pauses_s == [between_batches.RESTING_INTERVAL_S] * 2
+    monkeypatch.undo()
+    busy = Query([True])
+    harness.follow(busy)
+    assert busy.pauses_s == [POLL_INTERVAL_S] * 2
 
 
 @pytest.mark.parametrize("turns", [[], [True]])

@@ -48,38 +48,55 @@ class ProgressReport:
         self._started_at = _now()
         self._reported: tuple[Applied, int, str, Sequence[MissedChanges]] | None = None
         self._task: WatchedTask | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self._has_news = False
 
     def note(self, applied: Applied, changes: int) -> None:
         self._applied = applied
         self._batches += 1
         self._changes += changes
         self._waiting = ""
+        self._tell()
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
         """All changes that met no row, so far."""
         self._missed = missed
+        self._tell()
 
     def note_waiting(self, reason: str) -> None:
         """A batch could not be applied for now; it is tried again until it is."""
         self._waiting = reason
+        self._tell()
+
+    def _tell(self) -> None:
+        """Once until it is heard: a busy worker has news many times a second."""
+        if self._loop is not None and not self._has_news:
+            self._has_news = True
+            self._loop.call_soon_threadsafe(self._news.set)
 
     async def start(self, on_ended: Ended) -> None:
         """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
         ``on_ended`` is told why that came to an end."""
+        self._loop = asyncio.get_running_loop()
         await self._report()
         self._task = WatchedTask("the report of the worker's progress", self._report_for_ever(), on_ended)
 
     async def stop(self) -> None:
-        """Writes the last report."""
+        """Writes the last report. Nothing may be noted any more."""
+        self._loop = None
         if self._task is not None:
             await self._task.cancel()
             await self._report()
 
     async def _report_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(REPORT_INTERVAL_S)
-            if self._reported != self._state:
+            await self._news.wait()
+            self._news.clear()
+            self._has_news = False
+            while self._reported != self._state:
                 await self._report()
+                await asyncio.sleep(REPORT_INTERVAL_S)
 
     async def _report(self) -> None:
         state = self._state
