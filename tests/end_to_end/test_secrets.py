@@ -23,6 +23,7 @@ def test_a_running_worker_gives_no_block_of_spark_to_a_stranger(
 ) -> None:
     """A worker whose user has switched it off does: so the stranger of this test knows how to ask."""
     keys = configuration(group, source_database, target_database, nats_server, **{"target-password": SECRET})
+    keys["spark"] |= {"spark.cleaner.referenceTracking": "false"}  # or a job's block is gone at the JVM's next collection
     if not authenticates:
         keys["spark"] |= {"spark.authenticate": "false"}
     source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
