@@ -1,8 +1,7 @@
-"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second, and
-once a second while the worker rests.
+"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second.
 
-A duty that fails for now is tried again at its next turn, and keeps no other from its own. A new one is a method here and a
-line in the list.
+While the worker rests they have theirs once a second. A duty that fails for now is tried again at its next turn, and keeps no
+other from its own. A new one is a method here and a line in the list.
 """
 
 from __future__ import annotations
