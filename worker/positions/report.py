@@ -71,9 +71,10 @@ class ProgressReport:
 
     def _tell(self) -> None:
         """Once until it is heard: a busy worker has news many times a second."""
-        if self._loop is not None and not self._has_news:
+        loop = self._loop  # which ``stop`` takes away on another thread
+        if loop is not None and not self._has_news:
             self._has_news = True
-            self._loop.call_soon_threadsafe(self._news.set)
+            loop.call_soon_threadsafe(self._news.set)
 
     async def start(self, on_ended: Ended) -> None:
         """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
@@ -83,7 +84,7 @@ class ProgressReport:
         self._task = WatchedTask("the report of the worker's progress", self._report_for_ever(), on_ended)
 
     async def stop(self) -> None:
-        """Writes the last report. Nothing may be noted any more."""
+        """Writes the last report. What is noted later is told to nobody."""
         self._loop = None
         if self._task is not None:
             await self._task.cancel()
