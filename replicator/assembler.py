@@ -119,9 +119,11 @@ class Assembler:
         return self._flushed
 
     @property
-    def commit_lsn(self) -> LSN:
-        """Where the open transaction commits, or else the last one did."""
-        return self._commit_lsn
+    def xid(self) -> int:
+        """Of the open transaction."""
+        if self._begin is None:
+            raise WireError("the server sent a relation outside a transaction")
+        return begin_transaction(self._begin)[0]
 
     @property
     def in_transaction(self) -> bool:

@@ -170,7 +170,7 @@ class Receiver:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
         self._note_name(relation)
-        return self._assembler.add_relation(frame, await self._catalog.describe(relation, self._assembler.commit_lsn))
+        return self._assembler.add_relation(frame, await self._catalog.describe(relation, self._assembler.xid))
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

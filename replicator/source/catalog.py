@@ -16,7 +16,6 @@ from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import LSN, parse_lsn
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FILTERS_SINCE = 15
@@ -111,7 +110,7 @@ _COLUMNS: LiteralString = """
      ORDER BY a.attrelid, a.attnum
 """
 
-_LSN: LiteralString = "SELECT pg_current_wal_lsn()::text"
+_SNAPSHOT: LiteralString = "SELECT pg_current_snapshot()::text"
 
 _PUBLISHED: LiteralString = "SELECT relid::bigint FROM pg_get_publication_tables(%s)"
 
@@ -145,28 +144,46 @@ _RELATIONS: LiteralString = """
 
 class RelationCatalog:
     """What the catalog says of the tables of Relation messages. All published tables are looked up together when the first
-    message comes. What is found then does for every transaction that had committed by that time; for later ones a table is looked
-    up again."""
+    message comes. What is found then does for every transaction that could be seen at that time; for others a table is looked up
+    again. (That a transaction has been sent does not say that it can be seen: it may be waiting for a standby.)"""
 
     def __init__(self, source: Source, names: GroupNames) -> None:
         self._source = source
         self._names = names
-        self._as_of = LSN(0)
+        self._as_of: _Snapshot | None = None
         self._columns: Mapping[int, list[Column]] = {}
 
-    async def describe(self, relation: Relation, commit_lsn: LSN) -> Table:
-        """``relation`` was sent within the transaction that commits there."""
-        if not self._as_of:
+    async def describe(self, relation: Relation, xid: int) -> Table:
+        """``relation`` was sent within the transaction ``xid``, as Begin has it."""
+        if self._as_of is None:
             self._as_of, self._columns = await self._look_up_all()
-        columns = self._columns.get(relation.oid) if commit_lsn < self._as_of else None
+        columns = self._columns.get(relation.oid) if self._as_of.shows(xid) else None
         if columns is None:
             columns = (await _columns(self._source, [relation.oid]))[relation.oid]
         return await _described(self._source, relation, columns)
 
-    async def _look_up_all(self) -> tuple[LSN, Mapping[int, list[Column]]]:
-        [(lsn,)] = await self._source.rows(_DOING, _LSN)
+    async def _look_up_all(self) -> tuple[_Snapshot, Mapping[int, list[Column]]]:
+        [(snapshot,)] = await self._source.rows(_DOING, _SNAPSHOT)
         oids = await self._source.rows(_DOING, _PUBLISHED, [self._names.publication])
-        return parse_lsn(lsn), await _columns(self._source, [oid for (oid,) in oids])
+        return _Snapshot.parse(snapshot), await _columns(self._source, [oid for (oid,) in oids])
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Which transactions could be seen: those before ``end`` that were not ``running`` (manual: "pg_snapshot Components")."""
+
+    end: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> _Snapshot:
+        _, end, running = text.split(":")
+        return cls(int(end), frozenset(map(int, filter(None, running.split(",")))))
+
+    def shows(self, xid: int) -> bool:
+        """``xid`` is the lower half of a transaction's number, which began less than 2**31 transactions before or after."""
+        before_end = (self.end - xid) & 0xFFFFFFFF
+        return 0 < before_end < 1 << 31 and self.end - before_end not in self.running
 
 
 async def _described(source: Source, relation: Relation, columns_now: Sequence[Column]) -> Table:

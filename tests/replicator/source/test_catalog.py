@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.source.catalog import RelationCatalog, fold_partitions, read_tables
+from pgsluice.replicator.source.catalog import RelationCatalog, _Snapshot, fold_partitions, read_tables
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import select_tables
 from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import LSN, parse_lsn
 from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.replicator.copier import PAGE_BYTES, Copier
 from tests.servers import Database, PostgresServer
@@ -164,7 +163,7 @@ def test_a_foreign_partition_is_refused(copier: Copier) -> None:
     )
 
 
-def test_published_tables_are_looked_up_together_and_again_for_transactions_that_committed_since(
+def test_published_tables_are_looked_up_together_and_again_for_transactions_that_could_not_be_seen_then(
     source_database: Database,
 ) -> None:
     """A group of 500 tables would ask 500 times before its first rows."""
@@ -172,24 +171,48 @@ def test_published_tables_are_looked_up_together_and_again_for_transactions_that
     source.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (LIKE a INCLUDING ALL); CREATE TABLE c (id int)")
     names = GroupNames("catalog")
     source.execute(f'CREATE PUBLICATION "{names.publication}" FOR TABLE a, b')
-    long_ago = LSN(1)
 
     async def describe() -> list[bool]:
         asked = await Source.connect(source.settings)
-        try:
+        with source.connect(autocommit=False) as running:
+            before, meanwhile = new_xid(source), running.execute(XID).fetchone()
+            assert meanwhile is not None
             catalog = RelationCatalog(asked, names)
-            await catalog.describe(relation(source, "a"), long_ago)
+            await catalog.describe(relation(source, "a"), before)
             source.execute("ALTER TABLE b ALTER v SET NOT NULL; ALTER TABLE c ADD PRIMARY KEY (id)")
-            lsn_since = parse_lsn(source.execute("SELECT pg_current_wal_lsn()::text")[0][0])
-            tables = [
-                await catalog.describe(relation(source, name), lsn)
-                for name, lsn in (("b", long_ago), ("b", lsn_since), ("c", long_ago))
-            ]
-            return [table.columns[-1].not_null for table in tables]
-        finally:
-            await asked.close()
+            of = [("b", before), ("b", meanwhile[0]), ("b", new_xid(source)), ("c", before)]
+            tables = [await catalog.describe(relation(source, name), xid) for name, xid in of]
+        await asked.close()
+        return [table.columns[-1].not_null for table in tables]
 
-    assert asyncio.run(describe()) == [False, True, True]
+    assert asyncio.run(describe()) == [False, True, True, True]
+
+
+XID = "SELECT (pg_current_xact_id()::text::numeric % 4294967296)::bigint"
+
+
+def new_xid(source: Database) -> int:
+    """As Begin has it, of a transaction that has committed."""
+    [(xid,)] = source.execute(XID)
+    return int(xid)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "xid", "is_shown"),
+    [
+        ("90:100:", 99, True),
+        ("90:100:", 100, False),
+        ("90:100:95,97", 95, False),
+        ("90:100:95,97", 96, True),
+        (f"{2**32 - 5}:{2**32 + 5}:{2**32 - 3}", 2**32 - 2, True),
+        (f"{2**32 - 5}:{2**32 + 5}:{2**32 - 3}", 2**32 - 3, False),
+        (f"{2**32 - 5}:{2**32 + 5}:", 4, True),
+        (f"{2**32 - 5}:{2**32 + 5}:", 5, False),
+        (f"{2**32 - 5}:{2**32 - 5}:", 3, False),
+    ],
+)
+def test_a_snapshot_shows_what_had_ended_also_where_numbers_begin_again(snapshot: str, xid: int, is_shown: bool) -> None:
+    assert _Snapshot.parse(snapshot).shows(xid) == is_shown
 
 
 def relation(source: Database, name: str) -> Relation:
