@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping, StopRequested
 from tests.servers import NatsServer
+from tests.waiting import wait_until
 from tests.worker.published_stream import publish_inserts, settings_for
 from tests.worker.running_worker import running_worker
 from tests.worker.sinks.sqlite_sink import SqliteSink
@@ -175,6 +177,23 @@ def test_duties_have_fewer_turns_while_nothing_is_applied(harness: Harness, monk
     busy = Query([True])
     harness.follow(busy)
     assert busy.pauses_s == [POLL_INTERVAL_S] * 2
+
+
+def test_a_batch_has_duties_done_more_often_again(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(between_batches, "RESTS_AFTER_S", 0.5)
+    query = Query([True, True])
+    between, began_at = BetweenBatches(harness.worker, query), time.monotonic()  # type: ignore[arg-type]
+    tick = harness.sink.tick
+
+    def tick_and_apply() -> None:
+        tick()
+        query.applied = replace(COPIED, snapshot_sequence=harness.sink.ticks)
+
+    monkeypatch.setattr(harness.sink, "tick", tick_and_apply)
+    wait_until(lambda: time.monotonic() - began_at > 0.5, what="the worker's rest")
+    with pytest.raises(TransientError):
+        between.follow(Stopping())
+    assert query.pauses_s == [between_batches.RESTING_INTERVAL_S, POLL_INTERVAL_S, POLL_INTERVAL_S]
 
 
 @pytest.mark.parametrize("turns", [[], [True]])

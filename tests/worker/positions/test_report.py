@@ -17,6 +17,7 @@ from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, wo
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.positions import report as report_module
 from pgsluice.worker.positions.missed_changes import REPORTED_TABLES
 from pgsluice.worker.positions.report import ProgressReport, check_report
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
@@ -84,6 +85,26 @@ async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucke
     progress.note(Applied(1, 1, 1, "then"), 1)
     await progress.stop()
     assert await waiting() == ""
+
+
+@pytest.mark.asyncio
+async def test_whatever_is_news_is_told_soon_and_so_is_what_comes_after_it(
+    bucket: StateBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_module, "REPORT_INTERVAL_S", 0.0)  # nothing but news has anything told
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(not_expected)
+
+    async def is_told(**fields: object) -> bool:
+        entry = await bucket.read(worker_key("postgres"), WorkerReport)
+        return entry is not None and all(getattr(entry.value, name) == value for name, value in fields.items())
+
+    for batches in (1, 2):
+        progress.note(Applied(batches, 1, 1, "then"), 1)
+        await wait_until_async(lambda batches=batches: is_told(batches=batches), what="the batch in the report")  # type: ignore[misc]
+        progress.note_missed([missed_changes(1, "t", changes=batches)] * batches)
+        await wait_until_async(lambda batches=batches: is_told(missed_tables=batches), what="what met no row")  # type: ignore[misc]
+    await progress.stop()
 
 
 @pytest.mark.asyncio
