@@ -351,7 +351,7 @@ def _ignore_stop_signals(jvm: Any) -> None:
 
 def _forgo_numpy(client: Any) -> None:
     """No array of NumPy goes to the JVM. PySpark would ask of every argument whether it is one, and load pandas and PyArrow to
-    find out: 40 MB, and half a second at the start."""
+    find out: 50 MB, and a third of a second at the start."""
     unneeded = (NumpyArrayConverter, NumpyScalarConverter)
     client.converters = [converter for converter in client.converters if not isinstance(converter, unneeded)]
 

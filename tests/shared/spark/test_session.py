@@ -189,7 +189,7 @@ finally:
 
 
 def test_a_driver_that_has_run_tasks_has_loaded_none_of_the_libraries_that_pyspark_takes_its_values_from() -> None:
-    """45 MB, and half a second at each start: PySpark asks of all that goes to the JVM whether it is an array of NumPy."""
+    """50 MB, and a third of a second at each start: PySpark asks of all that goes to the JVM whether it is an array of NumPy."""
     command = [sys.executable, "-c", LOADED_BY_A_DRIVER]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 0, ended.stderr
