@@ -192,7 +192,7 @@ class TickingSink(Sink, Protocol):
     """A sink that has something to do while no batch comes."""
 
     def tick(self) -> None:
-        """Called about twice a second from another thread than ``commit``, also while that is under way: it must not wait. After
+        """Called once or twice a second from another thread than ``commit``, also while that is under way: it must not wait. After
         a TransientError it is called again; a TerminalError stops the worker."""
         ...
 
