@@ -192,8 +192,8 @@ class TickingSink(Sink, Protocol):
     """A sink that has something to do while no batch comes."""
 
     def tick(self) -> None:
-        """Called once or twice a second from another thread than ``commit``, also while that is under way: it must not wait. After
-        a TransientError it is called again; a TerminalError stops the worker."""
+        """Called once or twice a second from another thread than ``commit``, also while that is under way: it must not wait.
+        After a TransientError it is called again; a TerminalError stops the worker."""
         ...
 
 
