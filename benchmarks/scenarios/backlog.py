@@ -33,7 +33,7 @@ SCENARIO = Scenario(
     goals=(
         at_least(REPLICATOR_ALONE, RATE, 250_000),
         at_least(WORKER_ALONE, RATE, 100_000),
-        at_least(BOTH, "ratio", 0.8),
+        at_least(BOTH, "ratio", 0.75),
     ),
     plotted=(RATE,),
     measure=measure,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from benchmarks import data
 from benchmarks.data import EVENTS, TargetWatch
 from benchmarks.group import Group, stop
-from benchmarks.measurement import Options, Run, Scenario
+from benchmarks.measurement import Options, Run, Scenario, at_most
 from benchmarks.processes import REPLICATOR, WHOLE_WORKER, WORKER, WORKER_PARTS, ProcessWatch
 from benchmarks.servers import Servers, start_servers
 from tests.servers import Database, PgsluiceProcess
@@ -86,7 +86,7 @@ def _latency_ms(source: Database, seen: TargetWatch, row_id: int, processes: tup
 SCENARIO = Scenario(
     name=NAME,
     title="a group without changes, and the first change after the rest",
-    goals=(),
+    goals=(at_most(WHOLE_WORKER, CPU, 0.3), at_most(REPLICATOR, CPU, 0.2), at_most(NATS, CPU, 0.1)),
     plotted=(CPU,),
     measure=measure,
 )

@@ -193,8 +193,8 @@ SCENARIO = Scenario(
     title="a table that is there, copied into an empty one",
     goals=(
         at_least(REPLICATOR_ALONE, "rows_per_s", 800_000),
-        at_least(WARM, "ratio", 0.7),
-        at_least(COLD, "ratio", 0.5),
+        at_least(WARM, "ratio", 0.95),
+        at_least(COLD, "ratio", 0.55),
     ),
     plotted=("rows_per_s",),
     measure=measure,

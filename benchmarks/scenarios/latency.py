@@ -27,7 +27,11 @@ def measure(options: Options) -> Iterator[Run]:
 SCENARIO = Scenario(
     name=NAME,
     title="commits of one row at a steady rate, from the commit to its row being visible",
-    goals=(at_most(f"{PGSLUICE}, 1,000/s", "p50_ms", 300), at_most(f"{PGSLUICE}, 1,000/s", "p99_ms", 700)),
+    goals=tuple(
+        at_most(f"{PGSLUICE}, {rate}/s", figure, limit)
+        for rate, *limits in (("100", 60, 130), ("1,000", 80, 200), ("5,000", 150, 400))
+        for figure, limit in zip(("p50_ms", "p99_ms"), limits, strict=True)
+    ),
     plotted=("p50_ms", "p99_ms"),
     measure=measure,
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.backlog import RATE, Backlog, drain
-from benchmarks.measurement import Options, Run, Scenario
+from benchmarks.backlog import BOTH, RATE, Backlog, drain
+from benchmarks.measurement import Options, Run, Scenario, at_least
 from benchmarks.servers import start_servers
 from benchmarks.workload import Workload, execute_in_parts
 from tests.servers import Database
@@ -54,5 +54,9 @@ def measure(options: Options) -> Iterator[Run]:
 
 
 SCENARIO = Scenario(
-    name=NAME, title="backlogs of rows of 50 B, 200 B, 1 kB and 10 kB", goals=(), plotted=("mb_per_s",), measure=measure
+    name=NAME,
+    title="backlogs of rows of 50 B, 200 B, 1 kB and 10 kB",
+    goals=tuple(at_least(f"{BOTH}, {shown}", "ratio", least) for shown, least in (("200 B", 0.5), ("1 kB", 0.5), ("10 kB", 0.6))),
+    plotted=("mb_per_s",),
+    measure=measure,
 )
