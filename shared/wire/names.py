@@ -13,7 +13,13 @@ _WORKER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 TARGET_SCHEMA = "pgsluice"
 """Schema of our own objects in a target database."""
 
+SOURCE_SCHEMA = "pgsluice"
+"""The same in a source database. One database may be both."""
 
+PAD_PREFIX = "pgsluice.pad"
+"""Of an empty logical message that follows one of ours and keeps it in its place: see ``shared/wire/definition.py``."""
+
+_SLOT_PREFIX = "pgsluice_"
 _REPLAY_SUFFIX = ".replay"
 
 
@@ -48,7 +54,21 @@ class GroupNames:
 
     @property
     def slot(self) -> str:
-        return "pgsluice_" + self.group.replace("-", "_")
+        return _SLOT_PREFIX + self.group.replace("-", "_")
+
+    @property
+    def definitions_prefix(self) -> str:
+        """Of the logical messages that tell of definitions."""
+        return f"pgsluice.ddl.{self.group}"
+
+    def in_source(self, noun: str) -> str:
+        """What a function or table of SOURCE_SCHEMA is called, by which definitions are captured. ``noun`` is one word without
+        ``_``, so that two groups never mean the same."""
+        return f"{noun}_{self.slot.removeprefix(_SLOT_PREFIX)}"
+
+    def event_trigger(self, noun: str) -> str:
+        """The same of an event trigger, which has no schema."""
+        return f"{self.slot}_{noun}"
 
     @property
     def changes_stream(self) -> str:

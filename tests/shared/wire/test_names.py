@@ -16,10 +16,16 @@ def test_all_names_of_a_group() -> None:
     assert names.changes_stream == "pgsluice_orders-eu_1_changes"
     assert names.changes_subject == "pgsluice.orders-eu_1.changes"
     assert names.bucket == "pgsluice_orders-eu_1"
+    assert names.definitions_prefix == "pgsluice.ddl.orders-eu_1"
+    assert names.in_source("token") == "token_orders_eu_1"
+    assert names.event_trigger("drop") == "pgsluice_orders_eu_1_drop"
 
 
 def test_the_longest_group_fits_a_postgres_name() -> None:
-    assert len(GroupNames("g" * 40).slot) <= POSTGRES_NAME_BYTES
+    longest = GroupNames("g" * 40)
+    assert len(longest.slot) <= POSTGRES_NAME_BYTES
+    assert len(longest.event_trigger("rewrite")) <= POSTGRES_NAME_BYTES
+    assert len(longest.in_source("partitions")) <= POSTGRES_NAME_BYTES
 
 
 @pytest.mark.parametrize("name", ["", "Orders", "my group", "-orders", "_orders", "a.b", "ä", "g" * 41, "orders\n", "a*", "a>b"])

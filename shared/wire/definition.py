@@ -1,0 +1,319 @@
+"""The wire of definitions: what a source tells, in its write-ahead log, of tables and types that were altered.
+
+    logical message (transactional; ``pg_logical_emit_message``, manual: "Replication Management Functions")
+      prefix   pgsluice.ddl.<group>
+      content  one JSON object in UTF-8
+        v      1
+        token  the group's secret: every role may emit a message of any prefix, and only one with the token is believed
+        kind   which of the following
+        tag    the command's tag, like ALTER TABLE; "note" where a person asked for the message
+      of each kind
+        table         a table as the command left it: oid, schema, name, relkind, filenode, replica_identity
+                      (pg_class.relreplident), identity_columns (numbers; all when it is FULL), published, and two lists:
+                      columns     [number, name, type oid, type, typmod, not null, position in the primary key or null,
+                                  identity, generated, missing or null, missing differs, published]
+                      partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth
+        published     the same; ALTER PUBLICATION named the table, which may have been published before
+        unpublished   oid, schema, name: it is published no more, or only under another
+        gone          oid, schema, name: it was dropped
+        rewrite       oid, schema, name, reason (pg_event_trigger_table_rewrite_reason): values changed, and no row tells
+        type          oid, schema, name, type_kind (pg_type.typtype), base (of a domain, else ""), labels of an enum in their
+                      order: [oid, label]. A published table uses it; messages about those tables follow
+        unknown       sqlstate: what the command did could not be told
+
+A message stands between the rows as its command stood between the statements. Behind each comes an empty message
+``pgsluice.pad``: a server queues a message by the end of its record and a row by the start, and where both are the same place and
+in different subtransactions, the row would come first.
+
+A type's name is ``format_type``'s with only pg_catalog in the search path; a value is text as every session of ours has it.
+``missing`` is what the rows have that were there before the column was added (``pg_attribute.attmissingval``), and partitions may
+disagree about it. Keys that are not named here are passed over, and so are elements behind the last one of a column, a partition
+or a label.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, assert_never
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.table import ReplicaIdentity
+
+VERSION = 1
+
+NOTE_TAG = "note"
+"""Of a message that a person asked for, by ``pgsluice ddl note`` or the function behind it."""
+
+_NUMBER, _TEXT, _FLAG, _NUMBER_OR_NULL, _TEXT_OR_NULL = (int,), (str,), (bool,), (int, type(None)), (str, type(None))
+
+_COLUMN = (_NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, _NUMBER_OR_NULL, _TEXT, _TEXT, _TEXT_OR_NULL, _FLAG, _FLAG)
+_PARTITION = (_NUMBER, _NUMBER, _TEXT, _TEXT, _NUMBER, _TEXT, _TEXT_OR_NULL)
+_LABEL = (_NUMBER, _TEXT)
+"""What the elements of a list may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedColumn:
+    """``number`` is ``attnum``, which stays through renames and is never given again. ``missing``: see above; ``missing_differs``
+    when partitions disagree about it, so that what older rows have cannot be told. ``is_published``: rows carry it."""
+
+    number: int
+    name: str
+    type_oid: int
+    type_name: str
+    typmod: int
+    not_null: bool
+    primary_key_position: int | None
+    identity: str
+    generated: str
+    missing: str | None
+    missing_differs: bool
+    is_published: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedPartition:
+    """``filenode`` is 0 for one that is partitioned itself. ``constraint`` is which rows of the root it holds, as a condition;
+    None where the source could not tell without waiting for somebody."""
+
+    oid: int
+    parent_oid: int
+    schema: str
+    name: str
+    filenode: int
+    bound: str
+    constraint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    filenode: int
+    replica_identity: ReplicaIdentity
+    identity_columns: tuple[int, ...]
+    is_published: bool
+    columns: tuple[DefinedColumn, ...]
+    partitions: tuple[DefinedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefined:
+    """The table is published, or the group's patterns match it."""
+
+    tag: str
+    table: TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class TablePublished:
+    tag: str
+    table: TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class TableUnpublished:
+    tag: str
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableGone:
+    """``schema`` and ``name`` are those that it had."""
+
+    tag: str
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRewritten:
+    """``reason`` adds up: 1 logged or unlogged, 2 a default for each row, 4 a type, 8 an access method."""
+
+    tag: str
+    oid: int
+    schema: str
+    name: str
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnumLabel:
+    """``oid`` stays through renames of the label."""
+
+    oid: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDefined:
+    tag: str
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    base: str
+    labels: tuple[EnumLabel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionUnknown:
+    tag: str
+    sqlstate: str
+
+
+DefinitionEvent = TableDefined | TablePublished | TableUnpublished | TableGone | TableRewritten | TypeDefined | DefinitionUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionMessage:
+    """One message. Whether to believe it is the reader's decision: see ``is_signed_with``."""
+
+    token: str = field(repr=False)
+    event: DefinitionEvent
+
+    def is_signed_with(self, token: str) -> bool:
+        """Whether the group's function emitted it, whose secret ``token`` is."""
+        return bool(token) and hmac.compare_digest(self.token.encode(), token.encode())
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"v": VERSION, "token": self.token} | _event_fields(self.event))
+
+    @classmethod
+    def decode(cls, content: bytes) -> DefinitionMessage:
+        """Raises WireError, and nothing else, for what is not of this form."""
+        try:
+            fields: Any = orjson.loads(content)
+            if _number(fields, "v") != VERSION:
+                raise ValueError(f"version {VERSION} is known")
+            return cls(_text(fields, "token"), _event(fields))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(
+                f"a message about a definition is malformed ({type(error).__name__})",
+                "a newer pgsluice installed what emits them, or somebody else emitted it",
+            ) from None
+
+
+_column_values = attrgetter(*DefinedColumn.__slots__)
+_partition_values = attrgetter(*DefinedPartition.__slots__)
+
+
+def _event_fields(event: DefinitionEvent) -> dict[str, Any]:
+    match event:
+        case TableDefined(tag, table):
+            return {"kind": "table", "tag": tag} | _table_fields(table)
+        case TablePublished(tag, table):
+            return {"kind": "published", "tag": tag} | _table_fields(table)
+        case TableUnpublished(tag, oid, schema, name):
+            return {"kind": "unpublished", "tag": tag, "oid": oid, "schema": schema, "name": name}
+        case TableGone(tag, oid, schema, name):
+            return {"kind": "gone", "tag": tag, "oid": oid, "schema": schema, "name": name}
+        case TableRewritten(tag, oid, schema, name, reason):
+            return {"kind": "rewrite", "tag": tag, "oid": oid, "schema": schema, "name": name, "reason": reason}
+        case TypeDefined(tag, oid, schema, name, kind, base, labels):
+            named = {"kind": "type", "tag": tag, "oid": oid, "schema": schema, "name": name}
+            return named | {"type_kind": kind, "base": base, "labels": [[label.oid, label.label] for label in labels]}
+        case DefinitionUnknown(tag, sqlstate):
+            return {"kind": "unknown", "tag": tag, "sqlstate": sqlstate}
+        case _:
+            assert_never(event)
+
+
+def _table_fields(table: TableDefinition) -> dict[str, Any]:
+    return {
+        "oid": table.oid,
+        "schema": table.schema,
+        "name": table.name,
+        "relkind": table.kind,
+        "filenode": table.filenode,
+        "replica_identity": table.replica_identity.value,
+        "identity_columns": table.identity_columns,
+        "published": table.is_published,
+        "columns": [_column_values(column) for column in table.columns],
+        "partitions": [_partition_values(partition) for partition in table.partitions],
+    }
+
+
+def _event(fields: dict[str, Any]) -> DefinitionEvent:
+    tag = _text(fields, "tag")
+    match fields["kind"]:
+        case "table":
+            return TableDefined(tag, _table(fields))
+        case "published":
+            return TablePublished(tag, _table(fields))
+        case "unpublished":
+            return TableUnpublished(tag, *_named(fields))
+        case "gone":
+            return TableGone(tag, *_named(fields))
+        case "rewrite":
+            return TableRewritten(tag, *_named(fields), _number(fields, "reason"))
+        case "type":
+            labels = tuple(EnumLabel(*_values(label, _LABEL)) for label in _list(fields, "labels"))
+            return TypeDefined(tag, *_named(fields), _text(fields, "type_kind"), _text(fields, "base"), labels)
+        case "unknown":
+            return DefinitionUnknown(tag, _text(fields, "sqlstate"))
+        case _:
+            raise ValueError("unknown kind")
+
+
+def _table(fields: dict[str, Any]) -> TableDefinition:
+    oid, schema, name = _named(fields)
+    columns = tuple(DefinedColumn(*_values(values, _COLUMN)) for values in _list(fields, "columns"))
+    identity_columns = tuple(_of_types(number, _NUMBER) for number in _list(fields, "identity_columns"))
+    numbers = {column.number for column in columns}
+    if len(numbers) != len(columns) or not numbers.issuperset(identity_columns):
+        raise ValueError("column numbers")
+    return TableDefinition(
+        oid=oid,
+        schema=schema,
+        name=name,
+        kind=_text(fields, "relkind"),
+        filenode=_number(fields, "filenode"),
+        replica_identity=ReplicaIdentity(fields["replica_identity"]),
+        identity_columns=identity_columns,
+        is_published=_of_types(fields["published"], _FLAG),
+        columns=columns,
+        partitions=tuple(DefinedPartition(*_values(values, _PARTITION)) for values in _list(fields, "partitions")),
+    )
+
+
+def _named(fields: dict[str, Any]) -> tuple[int, str, str]:
+    return _number(fields, "oid"), _text(fields, "schema"), _text(fields, "name")
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    return str(_of_types(fields[key], _TEXT))
+
+
+def _number(fields: dict[str, Any], key: str) -> int:
+    return int(_of_types(fields[key], _NUMBER))
+
+
+def _list(fields: dict[str, Any], key: str) -> list[Any]:
+    return list(_of_types(fields[key], (list,)))
+
+
+def _values(values: object, types: Sequence[tuple[type, ...]]) -> list[Any]:
+    """The elements that ``types`` are the types of."""
+    given = _of_types(values, (list,))
+    if len(given) < len(types):
+        raise ValueError("elements are missing")
+    return [_of_types(value, kinds) for value, kinds in zip(given, types, strict=False)]
+
+
+def _of_types(value: object, types: tuple[type, ...]) -> Any:
+    if type(value) not in types:
+        raise TypeError
+    return value
