@@ -4,6 +4,7 @@
     ├── UsageError          2   the configuration or the command line is wrong
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
+    │   ├── MissingPrivilegeError  the role at the source may not do it
     │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── MissingMessagesError  messages are gone that were to be read
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
@@ -51,6 +52,10 @@ class TerminalError(PgsluiceError):
 
 class WireError(TerminalError):
     """Bytes that are not what the format says."""
+
+
+class MissingPrivilegeError(TerminalError):
+    """The role at the source may not do what was tried: somebody has to give it the right, or to do it."""
 
 
 class HistoryError(TerminalError):

@@ -12,7 +12,7 @@ from psycopg.rows import TupleRow
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.published_tables import UNCHECKED
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
     HAS_TRANSACTION_TIMEOUT,
@@ -106,7 +106,7 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
     fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"
     match error:
         case errors.InsufficientPrivilege():
-            return TerminalError(fact, "grant the role what it lacks, or let the owner do it")
+            return MissingPrivilegeError(fact, "grant the role what it lacks, or let the owner do it")
         case errors.ConfigurationLimitExceeded():
             return TerminalError(fact, "raise max_replication_slots, or drop a slot that nobody uses")
         case errors.InvalidCatalogName() | errors.InvalidSchemaName() | errors.UndefinedTable():

@@ -1,0 +1,175 @@
+"""The capture of definitions at a source: found, installed, brought up to date, removed; and a message asked for by hand.
+
+Nobody who alters tables waits for it longer than ``LOCK_TIMEOUT_MS``: locks are asked for within that limit, and again after a
+pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from psycopg import sql
+
+from pgsluice.replicator.definitions.installation import (
+    LOCK_TIMEOUT_MS,
+    Installation,
+    event_trigger_names,
+    function_signatures,
+    group_comment,
+    qualified,
+    removal_of_objects,
+    removal_of_triggers,
+    table_names,
+)
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import LockTimeoutError, MissingPrivilegeError, TerminalError, UsageError
+from pgsluice.shared.process.retrying import SESSION, Backoff
+from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
+from pgsluice.shared.wire.table import TablePattern
+
+ATTEMPTS = 8
+
+ADMINISTRATORS_SQL = "let an administrator run the statements that 'pgsluice ddl sql' prints"
+
+log = telemetry.logger(__name__)
+
+_FOUND: LiteralString = """
+    SELECT (SELECT obj_description(to_regprocedure(%(function)s), 'pg_proc')) AS comment,
+           (SELECT count(*) FROM unnest(%(functions)s::text[]) f WHERE to_regprocedure(f) IS NOT NULL)::int AS functions,
+           (SELECT count(*) FROM unnest(%(tables)s::text[]) t WHERE to_regclass(t) IS NOT NULL)::int AS tables,
+           (SELECT count(*) FROM pg_event_trigger e WHERE e.evtname = ANY(%(triggers)s))::int AS triggers,
+           (SELECT count(*) FROM pg_event_trigger e WHERE e.evtname = ANY(%(triggers)s) AND e.evtenabled = 'A'
+                                                      AND e.evtfoid = to_regprocedure(%(function)s))::int AS working_triggers
+"""
+
+_IS_SCHEMA_EMPTY: LiteralString = """
+    SELECT FROM pg_namespace n
+     WHERE n.nspname = %s
+       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What is there of it. ``comment`` says which version, of which group; None without. ``working_triggers`` are enabled and
+    call the group's function."""
+
+    comment: str | None
+    functions: int
+    tables: int
+    triggers: int
+    working_triggers: int
+
+    def is_complete(self, names: GroupNames) -> bool:
+        """All objects are there, whatever their version."""
+        objects = self.functions, self.tables, self.working_triggers
+        return objects == (len(function_signatures(names)), len(table_names(names)), len(event_trigger_names(names)))
+
+
+async def find_capture(source: Source, names: GroupNames) -> Capture | None:
+    """None when there is no object of it. Raises UsageError when it is that of a group whose name differs in ``-`` and ``_``."""
+    parameters = {
+        "function": f"{qualified(names, 'ddl')}()",
+        "functions": function_signatures(names),
+        "tables": table_names(names),
+        "triggers": event_trigger_names(names),
+    }
+    [found] = await source.rows_of(Capture, "looking up the capture of definitions", _FOUND, parameters)
+    _check_group(found, names)
+    return found if found.functions or found.tables or found.triggers else None
+
+
+def _check_group(found: Capture, names: GroupNames) -> None:
+    other, comma, _ = (found.comment or "").partition(",")
+    if comma and other != group_comment(names):
+        raise UsageError(
+            f"the capture of definitions {qualified(names, 'ddl')} is that of another {other.removeprefix('pgsluice ')!r}",
+            "choose another group name",
+        )
+
+
+async def install_capture(source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str) -> str:
+    """The token that signs the group's messages. Makes what is missing or of another version, and has the capture know
+    ``patterns``. ``role`` is who is connected.
+
+    Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TransientError when somebody's
+    transaction did not let us.
+    """
+    installation = Installation(names, patterns, role)
+    found = await find_capture(source, names)
+    try:
+        if found is None or found.comment != installation.comment or not found.is_complete(names):
+            await _install(source, installation)
+        else:
+            await _note_patterns(source, installation)
+        query = f"SELECT token FROM {qualified(names, 'token')}"
+        [(token,)] = await source.rows("reading the token of the capture of definitions", query)
+    except MissingPrivilegeError as error:
+        raise MissingPrivilegeError(error.fact, ADMINISTRATORS_SQL) from None
+    return str(token)
+
+
+async def _install(source: Source, installation: Installation) -> None:
+    names = installation.names
+    doing = f"installing the capture of definitions of group {names.group}"
+    await _with_patience(lambda: _execute(source, doing, [step.statement for step in installation.steps()]))
+    log.info("the capture of definitions is installed", function=qualified(names, "ddl"))
+
+
+async def _note_patterns(source: Source, installation: Installation) -> None:
+    doing = "telling the capture of definitions which tables are wanted"
+    query = f"SELECT schema_like, table_like FROM {qualified(installation.names, 'pattern')}"
+    if sorted(await source.rows(doing, query)) != installation.like_pairs:
+        await _execute(source, doing, [step.statement for step in installation.pattern_steps()])
+
+
+async def remove_capture(source: Source, names: GroupNames) -> bool:
+    """Whether there was any of it. What other groups have is not touched; the schema goes with the last object in it."""
+    if await find_capture(source, names) is None:
+        return False
+    doing = f"removing the capture of definitions of group {names.group}"
+    statements = [*removal_of_triggers(names), *removal_of_objects(names)]
+    try:
+        await _execute(source, doing, removal_of_triggers(names))
+        await _with_patience(lambda: _execute(source, doing, removal_of_objects(names)))
+        if await source.rows(doing, _IS_SCHEMA_EMPTY, [SOURCE_SCHEMA]):
+            await _execute(source, doing, [f"DROP SCHEMA {SOURCE_SCHEMA}"])
+    except MissingPrivilegeError as error:
+        raise TerminalError(error.fact, f"let its owner say: {'; '.join(statements)}") from None
+    return True
+
+
+async def note_table(source: Source, names: GroupNames, table: TablePattern) -> None:
+    """Has the capture describe a table now. Raises UsageError when there is no such table."""
+    assert table.schema is not None
+    name = sql.Identifier(table.schema.name, table.name.name).as_string()
+    if await find_capture(source, names) is None:
+        raise TerminalError(f"the capture of definitions of group {names.group} is not installed", ADMINISTRATORS_SQL)
+    call = sql.SQL("SELECT {}({}::regclass)").format(sql.SQL(qualified(names, "note")), sql.Literal(name))
+    await source.execute(f"noting the definition of {name}", call)
+
+
+async def _execute(source: Source, doing: str, statements: Iterable[str]) -> None:
+    """All of them, or none."""
+    async with source.transaction(doing):
+        await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
+        for statement in statements:
+            await source.execute(doing, sql.Composed([sql.SQL(statement)]))
+
+
+async def _with_patience(act: Callable[[], Awaitable[None]]) -> None:
+    backoff = Backoff(SESSION)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            await act()
+            return
+        except LockTimeoutError as error:
+            if attempt == ATTEMPTS:
+                raise
+            pause_s = backoff.next_pause_s()
+            log.warning("somebody alters tables, trying again", reason=error.fact, pause_s=pause_s)
+            await asyncio.sleep(pause_s)

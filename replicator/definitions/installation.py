@@ -1,0 +1,275 @@
+"""What the capture of a group consists of at its source, as statements: to make it, to remove it, and as a script for psql.
+
+All statements can be said again: what is there is left, or replaced by the same. What belongs to another role is refused, since
+whoever owns a function that an event trigger calls acts with the rights of everybody who alters anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgsluice.replicator.definitions import description_sql, selection_sql, trigger_sql
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.postgres.session_settings import SESSION_SETTINGS
+from pgsluice.shared.wire.definition import NOTE_TAG
+from pgsluice.shared.wire.definition import VERSION as MESSAGE_VERSION
+from pgsluice.shared.wire.names import PAD_PREFIX, SOURCE_SCHEMA, GroupNames
+from pgsluice.shared.wire.table import TablePattern
+
+VERSION = 1
+"""Of the functions. Another one is installed over what is there."""
+
+LOCK_TIMEOUT_MS = 500  # for as long, whoever alters tables waits for an installation
+
+_EVENTS = {"ddl": "ddl_command_end", "drop": "sql_drop", "rewrite": "table_rewrite"}
+
+_TAGS = (
+    "CREATE TABLE",
+    "CREATE TABLE AS",
+    "SELECT INTO",
+    "CREATE SCHEMA",  # it may make tables in the same statement
+    "ALTER TABLE",
+    "ALTER INDEX",  # it renames tables too
+    "ALTER SCHEMA",
+    "ALTER TYPE",
+    "ALTER DOMAIN",
+    "ALTER EXTENSION",
+    "CREATE PUBLICATION",
+    "ALTER PUBLICATION",
+)
+
+_SHAPE = ("datestyle", "intervalstyle", "timezone", "extra_float_digits", "bytea_output", "lc_monetary", "array_nulls")
+"""Of our sessions' settings, those that shape the text of a value."""
+
+_TABLES = ("token", "pattern")
+
+_FUNCTIONS = {
+    "select(oid[])": ("Which tables a command concerns, and whether the publication has them.", selection_sql.SELECT),
+    "users(oid)": ("Which tables use a type.", selection_sql.USERS),
+    "name(oid)": ("Oid, schema and name of a table.", description_sql.NAME),
+    "columns(oid, oid[], boolean)": ("The columns of a table, for its description.", description_sql.COLUMNS),
+    "partitions(oid[])": ("Its partitions.", description_sql.PARTITIONS),
+    "describe(oid, boolean)": ("The whole description of a table.", description_sql.DESCRIBE),
+    "type(oid)": ("The description of a type.", description_sql.TYPE),
+    "emit(text, text, jsonb)": ("Writes one message into the write-ahead log, signed.", trigger_sql.EMIT),
+    "tell(text, oid[], oid[])": ("Describes tables and types, as far as the group has or may want them.", trigger_sql.TELL),
+    "commands(text)": ("After a command that altered tables or types.", trigger_sql.COMMANDS),
+    "publish(text)": ("After a command that altered the publication.", trigger_sql.PUBLISH),
+    "unpublish(text)": ("After tables were taken out of the publication.", trigger_sql.UNPUBLISH),
+    "drops(text)": ("After a command that dropped something.", trigger_sql.DROPS),
+    "rewrites(text)": ("Before a table is rewritten.", trigger_sql.REWRITES),
+    "ddl()": ("What event triggers call. A failure in it warns, and does not fail the statement.", trigger_sql.DDL),
+    "note(regclass)": ("For migrations where event triggers cannot be had: called with the table's name.", trigger_sql.NOTE),
+}
+"""By their signatures, each after those that it calls: what it is for, and its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement, and what a reader of the script should know of it."""
+
+    comment: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The capture of one group. ``role`` is the one that the group connects as, which need not be the one that installs;
+    ``patterns`` are of the tables that the group wants, with their schemas."""
+
+    names: GroupNames
+    patterns: Sequence[TablePattern]
+    role: str
+
+    def __post_init__(self) -> None:
+        if "$pgsluice$" in self.names.publication:
+            raise UsageError(f"publication {self.names.publication!r} has a name that cannot be quoted", "rename it")
+
+    @property
+    def comment(self) -> str:
+        """Of the function ``ddl``: whose it is, and what is installed."""
+        return f"{group_comment(self.names)}, capture {VERSION} of publication {self.names.publication}"
+
+    def steps(self) -> Iterator[Step]:
+        """To be executed in one transaction."""
+        yield Step("What follows calls none of what it replaces.", ";\n".join(removal_of_triggers(self.names)))
+        yield Step("The schema of pgsluice's own objects.", f"CREATE SCHEMA IF NOT EXISTS {SOURCE_SCHEMA}")
+        yield Step("Nothing of another role is taken over.", self._formatted(_GUARD))
+        yield Step(
+            "The secret that signs messages. Only the owner and the group's role read it; the row is written while the table is"
+            "\n-- not logged, so that no publication ever sends it.",
+            self._formatted(_SIGNATURE),
+        )
+        yield Step(
+            "Which tables the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when it"
+            "\n-- starts.",
+            self._formatted(
+                "CREATE UNLOGGED TABLE IF NOT EXISTS {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"
+            ),
+        )
+        yield from self.pattern_steps()
+        for meaning, text in _FUNCTIONS.values():
+            yield Step(meaning, self._formatted(text).strip())
+        yield Step("Nobody but the owner may call them,", ";\n".join(self._revocations()))
+        yield Step("but for what the group's role needs.", ";\n".join(self._grants()))
+        for noun, event in _EVENTS.items():
+            yield Step(f"Calls the function at {event}, for replicated sessions too.", self._event_trigger(noun, event))
+        function = self._of("ddl")
+        yield Step("Which version this is.", f"COMMENT ON FUNCTION {function}() IS {_literal(self.comment)}")
+
+    def pattern_steps(self) -> Iterator[Step]:
+        """What makes the patterns those of the group. Executed by the group's role too, at each start."""
+        rows = ", ".join(f"({_literal(schema)}, {_literal(table)})" for schema, table in self.like_pairs)
+        pattern = self._of("pattern")
+        yield Step("", f"DELETE FROM {pattern}")
+        if rows:
+            yield Step("", f"INSERT INTO {pattern} VALUES {rows}")
+
+    @property
+    def like_pairs(self) -> list[tuple[str, str]]:
+        return sorted({(pattern.schema.like, pattern.name.like) for pattern in self.patterns if pattern.schema is not None})
+
+    def script(self) -> str:
+        """For an administrator, to be run by psql."""
+        head = _HEAD.format(group=self.names.group, role=repr(self.role), publication=repr(self.names.publication))
+        body = [(f"-- {step.comment}\n" if step.comment else "") + f"{step.statement};\n" for step in self.steps()]
+        return "\n".join([head, *body, "COMMIT;\n"])
+
+    def _of(self, noun: str) -> str:
+        return qualified(self.names, noun)
+
+    def _formatted(self, text: str) -> str:
+        nouns = [*_TABLES, *map(_noun, _FUNCTIONS)]
+        return text.format(
+            **{noun: self._of(noun) for noun in nouns},
+            schema=SOURCE_SCHEMA,
+            group=self.names.group,
+            publication=_literal(self.names.publication),
+            prefix=self.names.definitions_prefix,
+            pad=PAD_PREFIX,
+            version=MESSAGE_VERSION,
+            note_tag=NOTE_TAG,
+            settings=_function_settings(),
+            functions=", ".join(_literal(self.names.in_source(_noun(signature))) for signature in _FUNCTIONS),
+            tables=", ".join(_literal(self.names.in_source(noun)) for noun in _TABLES),
+        )
+
+    def _revocations(self) -> Iterator[str]:
+        for signature in function_signatures(self.names):
+            yield f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC"
+
+    def _grants(self) -> Iterator[str]:
+        role = sql.Identifier(self.role).as_string()
+        yield f"GRANT USAGE ON SCHEMA {SOURCE_SCHEMA} TO {role}"
+        yield f"GRANT SELECT ON {self._of('token')} TO {role}"
+        yield f"GRANT SELECT, INSERT, DELETE ON {self._of('pattern')} TO {role}"
+        yield f"GRANT EXECUTE ON FUNCTION {self._of('note')}(regclass) TO {role}"
+
+    def _event_trigger(self, noun: str, event: str) -> str:
+        name = self.names.event_trigger(noun)
+        tags = f" WHEN TAG IN ({', '.join(map(_literal, _TAGS))})" if noun == "ddl" else ""
+        return (
+            f"CREATE EVENT TRIGGER {name} ON {event}{tags}\n    EXECUTE FUNCTION {self._of('ddl')}();\n"
+            f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS"
+        )
+
+
+def group_comment(names: GroupNames) -> str:
+    """What the comment of a group's function begins with. ``a-b`` and ``a_b`` have the same function."""
+    return f"pgsluice group {names.group}"
+
+
+def qualified(names: GroupNames, noun: str) -> str:
+    return f"{SOURCE_SCHEMA}.{names.in_source(noun)}"
+
+
+def function_signatures(names: GroupNames) -> list[str]:
+    """As DROP FUNCTION takes them."""
+    return [f"{qualified(names, _noun(signature))}{signature[len(_noun(signature)) :]}" for signature in _FUNCTIONS]
+
+
+def table_names(names: GroupNames) -> list[str]:
+    return [qualified(names, noun) for noun in _TABLES]
+
+
+def event_trigger_names(names: GroupNames) -> list[str]:
+    return [names.event_trigger(noun) for noun in _EVENTS]
+
+
+def removal_of_triggers(names: GroupNames) -> list[str]:
+    """To be committed before the rest is removed: from then on no statement calls what goes."""
+    return [f"DROP EVENT TRIGGER IF EXISTS {name}" for name in event_trigger_names(names)]
+
+
+def removal_of_objects(names: GroupNames) -> list[str]:
+    """Each function after those that call it."""
+    functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(function_signatures(names))]
+    return [*functions, *(f"DROP TABLE IF EXISTS {name}" for name in table_names(names))]
+
+
+def _noun(signature: str) -> str:
+    return signature.partition("(")[0]
+
+
+def _literal(text: str) -> str:
+    return sql.Literal(text).as_string()
+
+
+def _function_settings() -> str:
+    settings = {"search_path": "pg_catalog, pg_temp", "lock_timeout": "'100ms'", "jit": "off"}
+    settings |= {name: _literal(SESSION_SETTINGS[name]) for name in _SHAPE}
+    return "\n    ".join(f"SET {name} = {value}" for name, value in settings.items())
+
+
+_HEAD = f"""\
+-- Capture of definitions for the group {{group}}: the write-ahead log tells when tables of {{publication}} are altered.
+-- To be run in the source database by a role that may create event triggers, and again after each upgrade of pgsluice.
+-- The group connects as {{role}}; what is granted below is what that role needs.
+
+BEGIN;
+SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL client_min_messages = warning;
+"""
+
+_GUARD = """\
+DO $pgsluice$
+DECLARE
+    other text;
+BEGIN
+    SELECT o.name INTO other
+      FROM (SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_proc p
+             WHERE p.pronamespace = '{schema}'::regnamespace AND p.proname IN ({functions})
+             UNION ALL
+            SELECT c.oid::regclass::text, c.relowner FROM pg_class c
+             WHERE c.relnamespace = '{schema}'::regnamespace AND c.relname IN ({tables})) o
+     WHERE o.owner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) LIMIT 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION '% belongs to another role', other USING ERRCODE = 'insufficient_privilege',
+            HINT = 'Let its owner install the capture, or remove it first.';
+    END IF;
+END
+$pgsluice$"""
+
+_SIGNATURE = """\
+DO $pgsluice$
+DECLARE
+    reader regrole;
+BEGIN
+    IF to_regclass('{token}') IS NULL THEN
+        CREATE UNLOGGED TABLE {token} (token text NOT NULL);
+        INSERT INTO {token}
+        SELECT replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
+        ALTER TABLE {token} SET LOGGED;
+    END IF;
+    -- Default privileges may have given it to others.
+    FOR reader IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+                   WHERE c.oid = '{token}'::regclass AND a.grantee NOT IN (c.relowner, 0) LOOP
+        EXECUTE format('REVOKE ALL ON {token} FROM %s', reader);
+    END LOOP;
+    REVOKE ALL ON {token} FROM PUBLIC;
+END
+$pgsluice$"""

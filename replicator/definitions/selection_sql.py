@@ -1,0 +1,89 @@
+"""The source's functions ``select`` and ``users``: which tables a command concerns, and whether the group has them.
+
+``select`` says of a few tables what ``pg_get_publication_tables`` says of all. Neither takes a lock, as ``pg_partition_tree``
+would of every partition: nobody's statement shall wait because of us.
+"""
+
+from __future__ import annotations
+
+SELECT = """
+CREATE OR REPLACE FUNCTION {select}(asked oid[])
+    RETURNS TABLE (relation oid, is_asked boolean, is_above boolean, is_published boolean, is_named boolean, is_wanted boolean)
+    LANGUAGE plpgsql AS $pgsluice$
+-- The tables, with those above and below them. is_above: it, or a partition of it, is asked for. is_published: rows are sent
+-- under its name. is_named: the publication names it, its schema or all tables; a table above it may be published instead.
+-- is_wanted: it is not published, but a pattern of the group matches it and no extension owns it; or the publication is of
+-- schemas or all tables, and may have had it before.
+DECLARE
+    publication record;
+    covers_more boolean;
+    upward oid[];
+    family oid[];
+    named oid[];
+    published oid[];
+    wanted oid[];
+BEGIN
+    asked := ARRAY(SELECT c.oid FROM pg_class c WHERE c.oid = ANY(asked) AND c.relkind IN ('r', 'p')
+                      AND c.relpersistence <> 't' AND c.relnamespace IS DISTINCT FROM to_regnamespace('{schema}'));
+    IF asked = ARRAY[]::oid[] THEN
+        RETURN;
+    END IF;
+    upward := ARRAY(SELECT a.oid FROM unnest(asked) a (oid)
+                     UNION SELECT u.relid FROM unnest(asked) a (oid), pg_partition_ancestors(a.oid) u);
+    family := ARRAY(WITH RECURSIVE below (oid) AS (
+                        SELECT a.oid FROM unnest(asked) a (oid)
+                         UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+                    SELECT b.oid FROM below b UNION SELECT u.oid FROM unnest(upward) u (oid));
+    SELECT p.oid, p.puballtables, p.pubviaroot INTO publication FROM pg_publication p WHERE p.pubname = {publication};
+    covers_more := coalesce(publication.puballtables, false);
+    named := ARRAY(SELECT f.oid FROM unnest(family) f (oid) WHERE covers_more
+                       OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = publication.oid AND r.prrelid = f.oid));
+    IF current_setting('server_version_num')::int >= 150000 THEN
+        covers_more := covers_more OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = publication.oid);
+        named := named || ARRAY(SELECT c.oid FROM pg_class c JOIN pg_publication_namespace n ON n.pnnspid = c.relnamespace
+                                 WHERE c.oid = ANY(family) AND n.pnpubid = publication.oid);
+    END IF;
+    published := ARRAY(SELECT c.oid FROM pg_class c
+                        WHERE c.oid = ANY(family) AND pg_relation_is_publishable(c.oid)
+                          AND CASE WHEN publication.pubviaroot THEN c.oid = ANY(named)
+                                        AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a
+                                                         WHERE a.relid <> c.oid AND a.relid = ANY(named))
+                                   ELSE c.relkind = 'r' AND (c.oid = ANY(named) OR EXISTS (
+                                            SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid = ANY(named))) END);
+    wanted := ARRAY(SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                     WHERE c.oid = ANY(upward) AND c.oid <> ALL(published)
+                       AND (covers_more AND c.oid = ANY(asked) OR pg_relation_is_publishable(c.oid) AND EXISTS (
+                                SELECT FROM {pattern} p WHERE n.nspname LIKE p.schema_like AND c.relname LIKE p.table_like))
+                       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+                                          AND d.deptype = 'e'));
+    RETURN QUERY
+        SELECT f.oid, f.oid = ANY(asked), f.oid = ANY(upward), f.oid = ANY(published), f.oid = ANY(named),
+               f.oid = ANY(wanted) AND NOT EXISTS (SELECT FROM pg_partition_ancestors(f.oid) a WHERE a.relid <> f.oid
+                                                      AND (a.relid = ANY(wanted) OR a.relid = ANY(published)))
+          FROM unnest(family) f (oid)
+         ORDER BY f.oid;
+END
+$pgsluice$
+"""
+
+USERS = """
+CREATE OR REPLACE FUNCTION {users}(changed oid) RETURNS oid[]
+    LANGUAGE plpgsql AS $pgsluice$
+-- The tables that have columns of the type, of arrays, ranges and domains over it, and of composite types that have such columns.
+BEGIN
+    RETURN ARRAY(
+        WITH RECURSIVE used (oid) AS (
+            SELECT changed
+             UNION
+            SELECT CASE WHEN d.classid = 'pg_class'::regclass THEN c.reltype ELSE d.objid END
+              FROM used u
+              JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.oid
+                              AND d.classid IN ('pg_class'::regclass, 'pg_type'::regclass)
+              LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+             WHERE d.classid = 'pg_type'::regclass OR c.reltype <> 0)
+        SELECT c.oid FROM used u JOIN pg_type t ON t.oid = u.oid JOIN pg_class c ON c.oid = t.typrelid
+         WHERE c.relkind IN ('r', 'p')
+         ORDER BY c.oid);
+END
+$pgsluice$
+"""
