@@ -19,7 +19,7 @@ from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import START_AGAIN, LockTimeoutError, TerminalError, UsageError
 from pgsluice.shared.process.retrying import SESSION, Backoff
-from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
@@ -112,8 +112,9 @@ _COVERED: LiteralString = """
            {xmin} AS xmin, '' AS row_filter, '' AS columns
       FROM pg_publication p, LATERAL pg_get_publication_tables(p.pubname::text) g
       JOIN pg_class c ON c.oid = g.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE p.oid = %s
+     WHERE p.oid = %s AND NOT (n.nspname = '{own}' AND starts_with(c.relname, 'token_'))
 """
+"""Without the tables of captured definitions, whose rows are never sent (``replicator.definitions.installation``)."""
 
 _DOING = "looking up the publication"
 
@@ -128,8 +129,8 @@ async def find_publication(source: Source, names: GroupNames) -> Publication | N
     row_filter = "coalesce(pg_get_expr(r.prqual, r.prrelid), '')" if is_new else "''"
     tables = {table.oid: table for table in await _tables(source, _NAMED.format(row_filter=row_filter), row.oid)}
     if row.all_tables or row.schemas:
-        own = "coalesce((SELECT s.xmin::text FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid), '')"
-        covered = await _tables(source, _COVERED.format(xmin=own if is_new else "''"), row.oid)
+        xmin = "coalesce((SELECT s.xmin::text FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid), '')"
+        covered = await _tables(source, _COVERED.format(xmin=xmin if is_new else "''", own=SOURCE_SCHEMA), row.oid)
         tables = {table.oid: table for table in covered} | tables
     return Publication(
         name=names.publication,

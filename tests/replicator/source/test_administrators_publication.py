@@ -12,7 +12,9 @@ from pgsluice.console.drop import run as drop
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.config.settings import DropSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicated_group import Group
+from tests.replicator.definitions.captured import install
 
 
 @pytest.fixture
@@ -72,6 +74,19 @@ def test_tables_made_in_what_it_covers_are_replicated_from_their_first_row(repli
     replicate(replication, reader, publication="Shop")
     replicate(replication, reader, publication="Shop")
     assert replication.audit().rows == {"public.newborn insert": 1}
+
+
+def test_what_captures_definitions_is_not_among_the_tables_of_one_that_is_of_all(
+    replication: Group, reader: PostgresSettings
+) -> None:
+    replication.source.execute('CREATE PUBLICATION "Shop" FOR ALL TABLES WITH (publish_via_partition_root)')
+    install(replication.source, GroupNames(replication.name, "Shop"), "public.*")
+    install(replication.source, GroupNames(replication.name + "-2"), "public.*")
+    for tables in ((), ("public.*", "sales.*")):
+        replicate(replication, reader, publication="Shop", tables=tables)
+    replication.source.execute("CREATE TABLE pgsluice.applied (id int)")
+    with pytest.raises(TerminalError, match=r"pgsluice.applied is in schema pgsluice"):
+        replicate(replication, reader, publication="Shop")
 
 
 @pytest.mark.parametrize(
