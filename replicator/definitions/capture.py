@@ -7,7 +7,7 @@ pause.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -17,7 +17,7 @@ from pgsluice.replicator.definitions.installation import (
     LOCK_TIMEOUT_MS,
     Installation,
     event_trigger_names,
-    function_signatures,
+    function_names,
     group_comment,
     qualified,
     removal_of_objects,
@@ -37,13 +37,20 @@ ADMINISTRATORS_SQL = "let an administrator run the statements that 'pgsluice ddl
 
 log = telemetry.logger(__name__)
 
+# The catalog is open to every role; functions that look a name up are not, where the role may not use the schema.
 _FOUND: LiteralString = """
-    SELECT (SELECT obj_description(to_regprocedure(%(function)s), 'pg_proc')) AS comment,
-           (SELECT count(*) FROM unnest(%(functions)s::text[]) f WHERE to_regprocedure(f) IS NOT NULL)::int AS functions,
-           (SELECT count(*) FROM unnest(%(tables)s::text[]) t WHERE to_regclass(t) IS NOT NULL)::int AS tables,
-           (SELECT count(*) FROM pg_event_trigger e WHERE e.evtname = ANY(%(triggers)s))::int AS triggers,
-           (SELECT count(*) FROM pg_event_trigger e WHERE e.evtname = ANY(%(triggers)s) AND e.evtenabled = 'A'
-                                                      AND e.evtfoid = to_regprocedure(%(function)s))::int AS working_triggers
+    WITH functions AS (SELECT p.oid, p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                        WHERE n.nspname = %(schema)s AND p.proname = ANY(%(functions)s)),
+         triggers AS (SELECT e.evtenabled = 'A' AND f.oid IS NOT NULL AS works
+                        FROM pg_event_trigger e LEFT JOIN functions f ON f.oid = e.evtfoid AND f.proname = %(ddl)s
+                       WHERE e.evtname = ANY(%(triggers)s))
+    SELECT (SELECT obj_description(f.oid, 'pg_proc') FROM functions f
+             WHERE f.proname = %(ddl)s ORDER BY f.oid LIMIT 1) AS comment,
+           (SELECT count(*) FROM functions)::int AS functions,
+           (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE n.nspname = %(schema)s AND c.relname = ANY(%(tables)s))::int AS tables,
+           (SELECT count(*) FROM triggers)::int AS triggers,
+           (SELECT count(*) FROM triggers t WHERE t.works)::int AS working_triggers
 """
 
 _IS_SCHEMA_EMPTY: LiteralString = """
@@ -64,17 +71,24 @@ class Capture:
     triggers: int
     working_triggers: int
 
-    def is_complete(self, names: GroupNames) -> bool:
-        """All objects are there, whatever their version."""
-        objects = self.functions, self.tables, self.working_triggers
-        return objects == (len(function_signatures(names)), len(table_names(names)), len(event_trigger_names(names)))
+    def is_whole(self, installation: Installation) -> bool:
+        """Whether all of it is there, of this version."""
+        names = installation.names
+        triggers = len(event_trigger_names(names)) if installation.has_triggers else 0
+        return (self.comment, self.functions, self.tables, self.working_triggers) == (
+            installation.comment,
+            len(function_names(names)),
+            len(table_names(names)),
+            triggers,
+        )
 
 
 async def find_capture(source: Source, names: GroupNames) -> Capture | None:
     """None when there is no object of it. Raises UsageError when it is that of a group whose name differs in ``-`` and ``_``."""
     parameters = {
-        "function": f"{qualified(names, 'ddl')}()",
-        "functions": function_signatures(names),
+        "schema": SOURCE_SCHEMA,
+        "ddl": names.in_source("ddl"),
+        "functions": function_names(names),
         "tables": table_names(names),
         "triggers": event_trigger_names(names),
     }
@@ -92,21 +106,20 @@ def _check_group(found: Capture, names: GroupNames) -> None:
         )
 
 
-async def install_capture(source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str) -> str:
-    """The token that signs the group's messages. Makes what is missing or of another version, and has the capture know
-    ``patterns``. ``role`` is who is connected.
+async def install_capture(source: Source, installation: Installation) -> str:
+    """The token that signs the group's messages. Makes what is missing or of another version, and has the capture know the
+    installation's patterns. Its role is who is connected.
 
     Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TransientError when somebody's
     transaction did not let us.
     """
-    installation = Installation(names, patterns, role)
-    found = await find_capture(source, names)
+    found = await find_capture(source, installation.names)
     try:
-        if found is None or found.comment != installation.comment or not found.is_complete(names):
+        if found is None or not found.is_whole(installation):
             await _install(source, installation)
         else:
             await _note_patterns(source, installation)
-        query = f"SELECT token FROM {qualified(names, 'token')}"
+        query = f"SELECT token FROM {qualified(installation.names, 'token')}"
         [(token,)] = await source.rows("reading the token of the capture of definitions", query)
     except MissingPrivilegeError as error:
         raise MissingPrivilegeError(error.fact, ADMINISTRATORS_SQL) from None

@@ -19,14 +19,14 @@ DESCRIBE = """
 CREATE OR REPLACE FUNCTION {describe}(relation oid, is_published boolean) RETURNS jsonb
     LANGUAGE plpgsql AS $pgsluice$
 DECLARE
-    below oid[];
+    below oid[] := ARRAY[]::oid[];
     identity int2[];
 BEGIN
-    below := ARRAY(WITH RECURSIVE tree (oid) AS (
-                       SELECT relation
-                        UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
-                         JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-                   SELECT t.oid FROM tree t WHERE t.oid <> relation ORDER BY t.oid);
+    IF (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = relation) THEN
+        below := ARRAY(WITH RECURSIVE tree (oid) AS (
+                           SELECT relation UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+                       SELECT t.oid FROM tree t WHERE t.oid <> relation ORDER BY t.oid);
+    END IF;
     identity := ARRAY(SELECT a.attnum FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
                        WHERE c.oid = relation AND a.attnum > 0 AND NOT a.attisdropped
                          AND (c.relreplident = 'f' OR EXISTS (
@@ -70,9 +70,9 @@ BEGIN
                                              ELSE coalesce(a.attnum = ANY(listed), takes_stored AND a.attgenerated = 's') END
                    ) ORDER BY a.attnum), '[]')
               FROM pg_attribute a
-              LEFT JOIN LATERAL (SELECT array_agg(DISTINCT (l.attmissingval::text::text[])[1]) AS found FROM pg_attribute l
-                                  WHERE l.attrelid = ANY(relation || below) AND l.attname = a.attname
-                                    AND l.atthasmissing AND NOT l.attisdropped) m ON true
+              LEFT JOIN (SELECT l.attname, array_agg(DISTINCT (l.attmissingval::text::text[])[1]) AS found FROM pg_attribute l
+                          WHERE l.attrelid = ANY(relation || below) AND l.atthasmissing AND NOT l.attisdropped
+                          GROUP BY l.attname) m ON m.attname = a.attname
              WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped);
 END
 $pgsluice$

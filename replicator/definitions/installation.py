@@ -78,11 +78,13 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Installation:
     """The capture of one group. ``role`` is the one that the group connects as, which need not be the one that installs;
-    ``patterns`` are of the tables that the group wants, with their schemas."""
+    ``patterns`` are of the tables that the group wants, with their schemas. Without event triggers only what somebody notes is
+    told."""
 
     names: GroupNames
     patterns: Sequence[TablePattern]
     role: str
+    has_triggers: bool = True
 
     def __post_init__(self) -> None:
         if "$pgsluice$" in self.names.publication:
@@ -91,7 +93,8 @@ class Installation:
     @property
     def comment(self) -> str:
         """Of the function ``ddl``: whose it is, and what is installed."""
-        return f"{group_comment(self.names)}, capture {VERSION} of publication {self.names.publication}"
+        kind = "capture" if self.has_triggers else "notes"
+        return f"{group_comment(self.names)}, {kind} {VERSION} of publication {self.names.publication}"
 
     def steps(self) -> Iterator[Step]:
         """To be executed in one transaction."""
@@ -115,7 +118,7 @@ class Installation:
             yield Step(meaning, self._formatted(text).strip())
         yield Step("Nobody but the owner may call them,", ";\n".join(self._revocations()))
         yield Step("but for what the group's role needs.", ";\n".join(self._grants()))
-        for noun, event in _EVENTS.items():
+        for noun, event in _EVENTS.items() if self.has_triggers else ():
             yield Step(f"Calls the function at {event}, for replicated sessions too.", self._event_trigger(noun, event))
         function = self._of("ddl")
         yield Step("Which version this is.", f"COMMENT ON FUNCTION {function}() IS {_literal(self.comment)}")
@@ -153,12 +156,12 @@ class Installation:
             version=MESSAGE_VERSION,
             note_tag=NOTE_TAG,
             settings=_function_settings(),
-            functions=", ".join(_literal(self.names.in_source(_noun(signature))) for signature in _FUNCTIONS),
-            tables=", ".join(_literal(self.names.in_source(noun)) for noun in _TABLES),
+            functions=", ".join(map(_literal, function_names(self.names))),
+            tables=", ".join(map(_literal, table_names(self.names))),
         )
 
     def _revocations(self) -> Iterator[str]:
-        for signature in function_signatures(self.names):
+        for signature in _function_signatures(self.names):
             yield f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC"
 
     def _grants(self) -> Iterator[str]:
@@ -170,9 +173,9 @@ class Installation:
 
     def _event_trigger(self, noun: str, event: str) -> str:
         name = self.names.event_trigger(noun)
-        tags = f" WHEN TAG IN ({', '.join(map(_literal, _TAGS))})" if noun == "ddl" else ""
+        tags = f"    WHEN TAG IN ({', '.join(map(_literal, _TAGS))})\n" if noun == "ddl" else ""
         return (
-            f"CREATE EVENT TRIGGER {name} ON {event}{tags}\n    EXECUTE FUNCTION {self._of('ddl')}();\n"
+            f"CREATE EVENT TRIGGER {name} ON {event}\n{tags}    EXECUTE FUNCTION {self._of('ddl')}();\n"
             f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS"
         )
 
@@ -186,13 +189,17 @@ def qualified(names: GroupNames, noun: str) -> str:
     return f"{SOURCE_SCHEMA}.{names.in_source(noun)}"
 
 
-def function_signatures(names: GroupNames) -> list[str]:
+def _function_signatures(names: GroupNames) -> list[str]:
     """As DROP FUNCTION takes them."""
     return [f"{qualified(names, _noun(signature))}{signature[len(_noun(signature)) :]}" for signature in _FUNCTIONS]
 
 
+def function_names(names: GroupNames) -> list[str]:
+    return [names.in_source(_noun(signature)) for signature in _FUNCTIONS]
+
+
 def table_names(names: GroupNames) -> list[str]:
-    return [qualified(names, noun) for noun in _TABLES]
+    return [names.in_source(noun) for noun in _TABLES]
 
 
 def event_trigger_names(names: GroupNames) -> list[str]:
@@ -206,8 +213,8 @@ def removal_of_triggers(names: GroupNames) -> list[str]:
 
 def removal_of_objects(names: GroupNames) -> list[str]:
     """Each function after those that call it."""
-    functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(function_signatures(names))]
-    return [*functions, *(f"DROP TABLE IF EXISTS {name}" for name in table_names(names))]
+    functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(_function_signatures(names))]
+    return [*functions, *(f"DROP TABLE IF EXISTS {qualified(names, noun)}" for noun in _TABLES)]
 
 
 def _noun(signature: str) -> str:
@@ -219,7 +226,12 @@ def _literal(text: str) -> str:
 
 
 def _function_settings() -> str:
-    settings = {"search_path": "pg_catalog, pg_temp", "lock_timeout": "'100ms'", "jit": "off"}
+    settings = {
+        "search_path": "pg_catalog, pg_temp",
+        "lock_timeout": "'100ms'",
+        "jit": "off",
+        "plan_cache_mode": "force_generic_plan",
+    }
     settings |= {name: _literal(SESSION_SETTINGS[name]) for name in _SHAPE}
     return "\n    ".join(f"SET {name} = {value}" for name, value in settings.items())
 

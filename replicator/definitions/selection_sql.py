@@ -17,23 +17,33 @@ CREATE OR REPLACE FUNCTION {select}(asked oid[])
 DECLARE
     publication record;
     covers_more boolean;
+    has_parent boolean;
+    has_children boolean;
     upward oid[];
     family oid[];
     named oid[];
     published oid[];
     wanted oid[];
 BEGIN
-    asked := ARRAY(SELECT c.oid FROM pg_class c WHERE c.oid = ANY(asked) AND c.relkind IN ('r', 'p')
-                      AND c.relpersistence <> 't' AND c.relnamespace IS DISTINCT FROM to_regnamespace('{schema}'));
-    IF asked = ARRAY[]::oid[] THEN
+    SELECT array_agg(c.oid), bool_or(c.relispartition), bool_or(c.relhassubclass) INTO asked, has_parent, has_children
+      FROM pg_class c
+     WHERE c.oid = ANY(asked) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+       AND c.relnamespace IS DISTINCT FROM to_regnamespace('{schema}');
+    IF asked IS NULL THEN
         RETURN;
     END IF;
-    upward := ARRAY(SELECT a.oid FROM unnest(asked) a (oid)
-                     UNION SELECT u.relid FROM unnest(asked) a (oid), pg_partition_ancestors(a.oid) u);
-    family := ARRAY(WITH RECURSIVE below (oid) AS (
-                        SELECT a.oid FROM unnest(asked) a (oid)
-                         UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-                    SELECT b.oid FROM below b UNION SELECT u.oid FROM unnest(upward) u (oid));
+    upward := asked;
+    IF has_parent THEN
+        upward := ARRAY(SELECT a.oid FROM unnest(asked) a (oid)
+                         UNION SELECT u.relid FROM unnest(asked) a (oid), pg_partition_ancestors(a.oid) u);
+    END IF;
+    family := upward;
+    IF has_children THEN
+        family := ARRAY(WITH RECURSIVE below (oid) AS (
+                            SELECT a.oid FROM unnest(asked) a (oid)
+                             UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+                        SELECT b.oid FROM below b UNION SELECT u.oid FROM unnest(upward) u (oid));
+    END IF;
     SELECT p.oid, p.puballtables, p.pubviaroot INTO publication FROM pg_publication p WHERE p.pubname = {publication};
     covers_more := coalesce(publication.puballtables, false);
     named := ARRAY(SELECT f.oid FROM unnest(family) f (oid) WHERE covers_more

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, assert_never
 
 from pgsluice.replicator.definitions.capture import install_capture
+from pgsluice.replicator.definitions.installation import Installation
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.pgoutput.decoder import decode_message
@@ -71,7 +72,8 @@ def at_source(settings: PostgresSettings, ask: Callable[[Source], Awaitable[T]])
 def install(database: Database, names: GroupNames, *patterns: str) -> str:
     """As the superuser; returns the token."""
     parsed = [TablePattern.parse(text) for text in patterns]
-    return at_source(database.settings, lambda source: install_capture(source, names, parsed, database.server.user))
+    installation = Installation(names, parsed, database.server.user)
+    return at_source(database.settings, lambda source: install_capture(source, installation))
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.replicator.definitions.captured import Stream, at_source, install
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "4271ef3758a4c7070630a7abe5f52051536f094f568b7d78a7c010fa44fd8690"
+DIGEST = "91ce26fafe35f1ab514a620b2a11099fc0560554a4639cd6509547aea0f565b9"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
@@ -60,14 +60,15 @@ def remove(settings: PostgresSettings, names: GroupNames) -> bool:
     return at_source(settings, lambda source: remove_capture(source, names))
 
 
-def install_as(source: Database, role: str, names: GroupNames) -> str:
+def install_as(source: Database, role: str, names: GroupNames, *, has_triggers: bool = True) -> str:
     settings = replace(source.settings, user=role)
-    return at_source(settings, lambda connection: install_capture(connection, names, PATTERNS, role))
+    installation = Installation(names, PATTERNS, role, has_triggers)
+    return at_source(settings, lambda connection: install_capture(connection, installation))
 
 
-def is_complete(source: Database, names: GroupNames) -> bool:
+def is_whole(source: Database, names: GroupNames) -> bool:
     found = at_source(source.settings, lambda connection: find_capture(connection, names))
-    return found is not None and found.is_complete(names)
+    return found is not None and found.is_whole(Installation(names, [], ""))
 
 
 def patterns_of(source: Database, names: GroupNames) -> list[tuple[Any, ...]]:
@@ -115,7 +116,7 @@ def test_what_is_older_or_not_whole_is_made_anew_with_the_same_token(stream: Str
     nouns = {noun: names.in_source(noun) for noun in ("ddl", "describe", "pattern")}
     stream.database.execute(damage.format(**nouns, slot=names.slot, group=names.group))
     assert install(stream.database, names) == token
-    assert is_complete(stream.database, names)
+    assert is_whole(stream.database, names)
     assert stream.after("ALTER TABLE t ADD c int", "ALTER TABLE t ALTER a TYPE bigint", "DROP TABLE t") == [
         "table t(*1:a:integer!, 2:b:text, 3:c:integer)",
         "rewrite t 4",
@@ -156,7 +157,7 @@ def test_another_group_stays_as_it_is_and_goes_on(stream: Stream, names: GroupNa
     other = GroupNames(names.group + "-2")
     install(stream.database, other)
     assert remove(stream.database.settings, other)
-    assert is_complete(stream.database, names)
+    assert is_whole(stream.database, names)
     assert stream.after("ALTER TABLE t ADD c int") == ["table t(*1:a:integer!, 2:b:text, 3:c:integer)"]
 
 
@@ -246,6 +247,22 @@ def test_what_a_plain_role_may_not_remove_is_named_in_statements_that_are_enough
     statements = refusal.value.remedy.removeprefix("let its owner say: ")
     source.execute(statements)
     assert at_source(source.settings, lambda connection: find_capture(connection, names)) is None
+
+
+def test_without_event_triggers_a_plain_role_installs_what_notes_a_table(source: Database, names: GroupNames, role: str) -> None:
+    source.execute(f"CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION {names.publication} FOR TABLE t")
+    source.execute(f'GRANT CREATE ON DATABASE {source.dbname} TO "{role}"')
+    stream = Stream.begin(source, names)
+    token = install_as(source, role, names, has_triggers=False)
+    settings = replace(source.settings, user=role)
+    assert stream.after("ALTER TABLE t ADD b int") == []
+    at_source(settings, lambda connection: note_table(connection, names, TablePattern.parse("public.t")))
+    assert stream.read() == ["table t(*1:a:integer!, 2:b:integer)"]
+    assert stream.tokens == [token]
+    with pytest.raises(MissingPrivilegeError):
+        install_as(source, role, names)
+    assert install_as(source, role, names, has_triggers=False) == token
+    assert remove(settings, names)
 
 
 def test_functions_of_another_role_are_not_taken_over(source: Database, names: GroupNames, role: str) -> None:
