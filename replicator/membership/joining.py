@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pgsluice.replicator.membership.membership import Break, Membership
 from pgsluice.replicator.source.publication import Publication
-from pgsluice.replicator.source.tables import SourceTable, parse_pattern, parse_patterns
+from pgsluice.replicator.source.tables import SourceTable, parse_pattern, wanted_patterns
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -32,9 +32,7 @@ class Wishes:
 
     @classmethod
     def of(cls, settings: ReplicatorSettings) -> Wishes:
-        # All that a publication of an administrator's holds is asked for by giving its name.
-        is_given = bool(settings.tables) or not settings.publication
-        patterns = parse_patterns(settings.tables, settings.schema) if is_given else []
+        patterns = wanted_patterns(settings.tables, settings.schema, settings.publication)
         return cls(
             copies=settings.copy is not None,
             named=tuple(pattern for pattern in patterns if pattern.is_name),

@@ -99,6 +99,12 @@ def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePa
     return [parse_pattern(text, default_schema) for text in patterns or ("*",)]
 
 
+def wanted_patterns(patterns: Sequence[str], default_schema: str, chosen_publication: str) -> list[TablePattern]:
+    """What a group asks for by ``tables``. All that a publication of an administrator's holds is asked for by giving its name
+    alone: then there are none."""
+    return parse_patterns(patterns, default_schema) if patterns or not chosen_publication else []
+
+
 def parse_pattern(text: str, default_schema: str) -> TablePattern:
     """A pattern that has a schema."""
     try:
