@@ -209,6 +209,46 @@ def _source_tables(context: click.Context) -> list[Table]:
     return load_source_tables(settings)
 
 
+@click.group()
+def ddl() -> None:
+    """Have the source tell, in its write-ahead log, of tables that are altered.
+
+    What a group has at the source for that, 'pgsluice drop' removes.
+    """
+
+
+@ddl.command("sql", short_help="Write the SQL that installs it, for an administrator.")
+@takes(SourceTablesSettings)
+@click.option("--no-triggers", is_flag=True, help="Leave out the event triggers, where nobody may create them")
+@click.pass_context
+def ddl_sql(context: click.Context, no_triggers: bool) -> None:
+    """Write the SQL that installs it, for an administrator who may create event triggers.
+
+    To be run in the source database, by psql for one, as often as one likes; nothing is asked of the source now. The
+    options are those of the replicator, so its configuration file serves.
+    """
+    settings = load_settings(context, SourceTablesSettings)
+    from pgsluice.console.ddl import write_sql
+
+    write_sql(settings, has_triggers=not no_triggers)
+
+
+@ddl.command("note", short_help="Tell now what tables are like, where nothing else would.")
+@takes(SourceTablesSettings)
+@click.argument("named", nargs=-1, required=True, metavar="TABLE...")
+@click.pass_context
+def ddl_note(context: click.Context, named: tuple[str, ...]) -> None:
+    """Tell now what each TABLE is like, where the source has no event triggers that would.
+
+    A migration says it better itself, in its own transaction, so that it stands in its place between the rows:
+    SELECT pgsluice.note_<group>('schema.table').
+    """
+    settings = load_settings(context, SourceTablesSettings)
+    from pgsluice.console.ddl import note
+
+    note(settings, named)
+
+
 @click.command("spark-archive")
 def spark_archive() -> None:
     """Make Spark start faster, once for an installation.
@@ -229,7 +269,10 @@ def spark_archive() -> None:
 @click.option("--yes", is_flag=True, help="Do not ask before")
 @click.pass_context
 def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) -> None:
-    """Remove a group's slot and publication at the source, and its streams and state in NATS. Targets are left as they are."""
+    """Remove what a group has at the source (slot, publication, capture of definitions), and its streams and state in NATS.
+
+    Targets are left as they are.
+    """
     if nats_only and source_only:
         raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")
     settings = _drop_settings(context, nats_only=nats_only, source_only=source_only)

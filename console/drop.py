@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from pgsluice.replicator.definitions.capture import find_capture, remove_capture
 from pgsluice.replicator.source.publication import check_owner, drop_publication, find_publication
 from pgsluice.replicator.source.slot import PLUGIN, check_not_in_use, drop_slot, find_slot
 from pgsluice.replicator.source.source import Source
@@ -54,7 +55,7 @@ async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> li
     remains: list[PgsluiceError] = []
     try:
         await _check_group(source, names)
-        for remove in (_remove_slot, _remove_publication):
+        for remove in (_remove_slot, _remove_capture, _remove_publication):
             try:
                 await remove(source, names)
             except (TerminalError, TransientError) as error:
@@ -66,12 +67,13 @@ async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> li
 
 async def _check_group(source: Source, names: GroupNames) -> None:
     publication = await find_publication(source, names)
-    if publication is not None:
-        try:
+    try:
+        if publication is not None:
             check_owner(publication, names)
-        except UsageError as error:
-            remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
-            raise UsageError(error.fact, remedy) from None
+        await find_capture(source, names)
+    except UsageError as error:
+        remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
+        raise UsageError(error.fact, remedy) from None
     slot = await find_slot(source, names)
     if slot is not None and slot.plugin == PLUGIN:
         check_not_in_use(slot)
@@ -80,6 +82,12 @@ async def _check_group(source: Source, names: GroupNames) -> None:
 async def _remove_slot(source: Source, names: GroupNames) -> None:
     existed = await drop_slot(source, names)
     log.info("replication slot is removed", slot=names.slot, existed=existed)
+
+
+async def _remove_capture(source: Source, names: GroupNames) -> None:
+    """Before the publication, whose end it would tell."""
+    existed = await remove_capture(source, names)
+    log.info("capture of definitions is removed", existed=existed)
 
 
 async def _remove_publication(source: Source, names: GroupNames) -> None:

@@ -31,6 +31,7 @@ _COMMANDS = {
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
     "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
     "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
+    "ddl": ("pgsluice.console.commands", "ddl", "Have the source tell of altered tables."),
     "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
     "drop": ("pgsluice.console.commands", "drop", "Remove everything a group made at the source and in NATS."),
 }

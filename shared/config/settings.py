@@ -362,6 +362,7 @@ COMMANDS: dict[str, type[Any]] = {
     "status": StatusSettings,
     "drop": DropSettings,
     "rules": SourceTablesSettings,
+    "ddl": SourceTablesSettings,
     "dead": GroupSettings,
     "forget": GroupSettings,
     "drop --nats-only": GroupSettings,

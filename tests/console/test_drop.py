@@ -15,6 +15,7 @@ from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 from tests.replicated_group import Group
+from tests.replicator.definitions.captured import install
 from tests.servers.child import free_port
 
 
@@ -49,6 +50,34 @@ def test_both_halves_are_removed(replication: Group) -> None:
     run(settings(replication))
     assert (source_objects(replication), nats_objects(replication)) == ((0, 0), (False, False))
     run(settings(replication))
+
+
+def test_the_capture_of_definitions_goes_with_the_source(replication: Group) -> None:
+    replication.replicate()
+    install(replication.source, replication.names, "public.*")
+    other = GroupNames(replication.name + "-2")
+    install(replication.source, other)
+    run(settings(replication))
+    triggers = replication.source.execute("SELECT evtname FROM pg_event_trigger ORDER BY 1")
+    assert triggers == [(other.event_trigger(noun),) for noun in ("ddl", "drop", "rewrite")]
+    run(replace(settings(replication), group=other.group))
+    assert replication.source.execute("SELECT to_regnamespace('pgsluice') IS NULL") == [(True,)]
+
+
+def test_a_capture_that_an_administrator_installed_is_named_when_the_rest_is_gone(replication: Group) -> None:
+    replication.replicate()
+    role = f"limited_{replication.names.publication}"
+    replication.source.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION; ALTER PUBLICATION {replication.names.publication} OWNER TO {role}"
+    )
+    install(replication.source, replication.names)
+    limited = replace(settings(replication), source=replace(replication.source.settings, user=role))
+    with pytest.raises(TerminalError, match=r"not everything is removed: removing the capture .*DROP EVENT TRIGGER"):
+        run(limited)
+    assert (source_objects(replication), nats_objects(replication)) == ((0, 0), (False, False))
+    run(settings(replication))
+    run(limited)
+    replication.source.execute(f"DROP ROLE {role}")
 
 
 def test_each_half_is_removed_alone(replication: Group) -> None:

@@ -42,6 +42,7 @@ HELP_PAGES = (
     ["dead", "replay", "--help"],
     ["forget", "--help"],
     ["rules", "test", "--help"],
+    ["ddl", "note", "--help"],
     ["spark-archive", "--help"],
     ["drop", "--help"],
 )
@@ -108,6 +109,7 @@ def test_help_of_the_program_lists_every_command() -> None:
         "dead",
         "forget",
         "rules",
+        "ddl",
         "spark-archive",
         "drop",
         "version",
@@ -122,6 +124,7 @@ def test_help_of_the_program_lists_every_command() -> None:
         (["drop"], (DropSettings,)),
         (["forget"], (GroupSettings,)),
         (["rules", "check"], (SourceTablesSettings,)),
+        (["ddl", "sql"], (SourceTablesSettings,)),
         (["worker"], (WorkerSettings,)),
         (["worker", "stdout"], (WorkerSettings, StdoutSinkSettings)),
         (["worker", "postgres"], (WorkerSettings, PostgresSinkSettings)),
