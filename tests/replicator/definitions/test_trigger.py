@@ -13,7 +13,8 @@ import pytest
 from pgsluice.shared.wire.definition import DefinitionMessage, DefinitionUnknown, TableDefined
 from pgsluice.shared.wire.names import PAD_PREFIX, GroupNames
 from tests.replicator.definitions.captured import Stream, install, tables_of
-from tests.servers import Database
+from tests.servers import Database, PostgresServer
+from tests.servers.child import PrivateDirectory, unprivileged_user
 
 ROUNDS = 20
 ALTERATIONS = "INSERT INTO t VALUES ({n}); ALTER TABLE t ADD c{n} int; INSERT INTO t VALUES (-{n})"
@@ -25,7 +26,7 @@ def role(source: Database) -> Iterator[str]:
     name = f"plain_{uuid.uuid4().hex[:8]}"
     source.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE ON SCHEMA public TO {name}")
     yield name
-    source.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+    source.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 def connect_as(source: Database, role: str) -> psycopg.Connection[Any]:
@@ -94,6 +95,25 @@ def test_an_owner_who_has_no_right_to_anything_of_ours_alters_a_table(stream: St
     with connect_as(stream.database, role) as connection:
         connection.execute("ALTER TABLE t ADD c int; INSERT INTO t VALUES (1)")
     assert stream.read() == ["table t(*1:a:integer!, 2:b:text, 3:c:integer)", "R t(*a,b,c)", "I t 1,NULL,NULL"]
+
+
+def test_what_is_installed_need_not_be_a_superuser_s(stream: Stream, role: str) -> None:
+    """Managed services let others create event triggers."""
+    stream.database.execute(
+        "DO $$ DECLARE o text; BEGIN FOR o IN SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p WHERE pronamespace = "
+        "'pgsluice'::regnamespace UNION ALL SELECT 'TABLE ' || c.oid::regclass FROM pg_class c WHERE relkind = 'r' AND "
+        f"relnamespace = 'pgsluice'::regnamespace LOOP EXECUTE format('ALTER %s OWNER TO {role}', o); END LOOP; END $$;"
+        f"GRANT USAGE ON SCHEMA pgsluice TO {role}"
+    )
+    stream.database.execute("CREATE SCHEMA hidden; ALTER TABLE t SET SCHEMA hidden; REVOKE ALL ON hidden.t FROM PUBLIC")
+    stream.read()
+    assert stream.after(
+        "ALTER TABLE hidden.t ADD c int", "CREATE TYPE m AS ENUM ('a'); ALTER TABLE hidden.t ADD m m", "DROP TYPE m CASCADE"
+    ) == [
+        "table hidden.t(*1:a:integer!, 2:b:text, 3:c:integer)",
+        "table hidden.t(*1:a:integer!, 2:b:text, 3:c:integer, 4:m:public.m)",
+        "table hidden.t(*1:a:integer!, 2:b:text, 3:c:integer)",
+    ]
 
 
 def test_sessions_that_replicate_are_told_of_too(stream: Stream) -> None:
@@ -175,13 +195,49 @@ def test_nobody_waits_for_a_partition_that_somebody_holds(stream: Stream, names:
     with stream.database.connect(autocommit=False) as holder:
         holder.execute("LOCK TABLE p1 IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
-        stream.database.execute("SET lock_timeout = '20s'; CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")
+        stream.database.execute("SET statement_timeout = '20s'; CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")
         assert time.monotonic() - began < 5
         holder.rollback()
     assert stream.read()[-1] == "table p(1:a:integer) [p1 FOR VALUES IN (1)] [p2 FOR VALUES IN (2)]"
     described = [table for table in tables_of(stream.events) if table.name == "p"]
     assert [part.constraint for part in described[-2].partitions] == ["((a IS NOT NULL) AND (a = 1))"]
     assert [part.constraint for part in described[-1].partitions] == [None, None]
+
+
+EXTENSION = {
+    "shop.control": "default_version = '1'\nrelocatable = true\n",
+    "shop--1.sql": "CREATE TABLE prices (a int PRIMARY KEY); CREATE TYPE unit AS ENUM ('kg');",
+    "shop--1--2.sql": "ALTER TABLE prices ADD b unit; CREATE TABLE more (a int);",
+    "shop--2--3.sql": "ALTER TYPE unit ADD VALUE 'm'; DROP TABLE more;",
+}
+
+
+@pytest.fixture
+def extension(postgres: PostgresServer) -> Iterator[Database]:
+    """A database where the extension can be created."""
+    directory = PrivateDirectory("extension", unprivileged_user())
+    (directory.path / "extension").mkdir()
+    for name, text in EXTENSION.items():
+        (directory.path / "extension" / name).write_text(text)
+    for path in (directory.path, directory.path / "extension"):
+        path.chmod(0o755)
+    database = postgres.create_database(f"source_{uuid.uuid4().hex[:12]}")
+    database.execute(f"ALTER DATABASE {database.dbname} SET extension_control_path = '{directory.path}'")
+    yield database
+    database.drop()
+    directory.remove()
+
+
+def test_an_extension_that_alters_a_published_table_is_told_of(extension: Database, names: GroupNames) -> None:
+    extension.execute(f"CREATE EXTENSION shop; CREATE PUBLICATION {names.publication} FOR TABLE prices")
+    install(extension, names, "public.*")
+    stream = Stream.begin(extension, names)
+    assert stream.after("ALTER EXTENSION shop UPDATE TO '2'", "ALTER EXTENSION shop UPDATE TO '3'", "DROP EXTENSION shop") == [
+        "table prices(*1:a:integer!, 2:b:public.unit)",
+        "type unit e[0:kg,1:m]",
+        "table prices(*1:a:integer!, 2:b:public.unit)",
+        "gone prices",
+    ]
 
 
 def test_the_tag_says_which_command_it_was(stream: Stream, names: GroupNames) -> None:
