@@ -220,17 +220,21 @@ def ddl() -> None:
 @ddl.command("sql", short_help="Write the SQL that installs it, for an administrator.")
 @takes(SourceTablesSettings)
 @click.option("--no-triggers", is_flag=True, help="Leave out the event triggers, where nobody may create them")
+@click.option("--remove", is_flag=True, help="Write the SQL that removes it instead")
 @click.pass_context
-def ddl_sql(context: click.Context, no_triggers: bool) -> None:
+def ddl_sql(context: click.Context, no_triggers: bool, remove: bool) -> None:
     """Write the SQL that installs it, for an administrator who may create event triggers.
 
     To be run in the source database, by psql for one, as often as one likes; nothing is asked of the source now. The
     options are those of the replicator, so its configuration file serves.
     """
     settings = load_settings(context, SourceTablesSettings)
-    from pgsluice.console.ddl import write_sql
+    from pgsluice.console.ddl import write_removal, write_sql
 
-    write_sql(settings, has_triggers=not no_triggers)
+    if remove:
+        write_removal(settings)
+    else:
+        write_sql(settings, has_triggers=not no_triggers)
 
 
 @ddl.command("note", short_help="Tell now what tables are like, where nothing else would.")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pgsluice.replicator.definitions.capture import note_table
-from pgsluice.replicator.definitions.installation import Installation
+from pgsluice.replicator.definitions.installation import Installation, removal_script
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import parse_pattern, wanted_patterns
 from pgsluice.shared import telemetry
@@ -24,6 +24,11 @@ def write_sql(settings: SourceTablesSettings, *, has_triggers: bool) -> None:
     names = GroupNames(settings.group, settings.publication)
     patterns = wanted_patterns(settings.tables, settings.schema, settings.publication)
     sys.stdout.write(Installation(names, patterns, settings.source.user, has_triggers).script())
+
+
+def write_removal(settings: SourceTablesSettings) -> None:
+    """Writes the script that takes all of it away."""
+    sys.stdout.write(removal_script(GroupNames(settings.group, settings.publication)))
 
 
 def note(settings: SourceTablesSettings, tables: Sequence[str]) -> None:

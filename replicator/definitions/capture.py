@@ -53,12 +53,6 @@ _FOUND: LiteralString = """
            (SELECT count(*) FROM triggers t WHERE t.works)::int AS working_triggers
 """
 
-_IS_SCHEMA_EMPTY: LiteralString = """
-    SELECT FROM pg_namespace n
-     WHERE n.nspname = %s
-       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid)
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Capture:
@@ -141,18 +135,18 @@ async def _note_patterns(source: Source, installation: Installation) -> None:
 
 
 async def remove_capture(source: Source, names: GroupNames) -> bool:
-    """Whether there was any of it. What other groups have is not touched; the schema goes with the last object in it."""
+    """Whether there was any of it. What other groups have is not touched; the schema goes with the last object in it.
+
+    Raises MissingPrivilegeError when somebody else installed it.
+    """
     if await find_capture(source, names) is None:
         return False
     doing = f"removing the capture of definitions of group {names.group}"
-    statements = [*removal_of_triggers(names), *removal_of_objects(names)]
     try:
         await _execute(source, doing, removal_of_triggers(names))
         await _with_patience(lambda: _execute(source, doing, removal_of_objects(names)))
-        if await source.rows(doing, _IS_SCHEMA_EMPTY, [SOURCE_SCHEMA]):
-            await _execute(source, doing, [f"DROP SCHEMA {SOURCE_SCHEMA}"])
     except MissingPrivilegeError as error:
-        raise TerminalError(error.fact, f"let its owner say: {'; '.join(statements)}") from None
+        raise MissingPrivilegeError(error.fact, "let its owner run what 'pgsluice ddl sql --remove' prints") from None
     return True
 
 

@@ -212,9 +212,17 @@ def removal_of_triggers(names: GroupNames) -> list[str]:
 
 
 def removal_of_objects(names: GroupNames) -> list[str]:
-    """Each function after those that call it."""
+    """Each function after those that call it; the schema when nothing else is in it."""
     functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(_function_signatures(names))]
-    return [*functions, *(f"DROP TABLE IF EXISTS {qualified(names, noun)}" for noun in _TABLES)]
+    tables = [f"DROP TABLE IF EXISTS {qualified(names, noun)}" for noun in _TABLES]
+    return [*functions, *tables, _EMPTY_SCHEMA.format(schema=SOURCE_SCHEMA)]
+
+
+def removal_script(names: GroupNames) -> str:
+    """For an administrator, to be run by psql."""
+    head = f"-- Removes the capture of definitions of the group {names.group}.\n\n{_BEGIN}"
+    statements = [*removal_of_triggers(names), *removal_of_objects(names)]
+    return "\n".join([head, *(f"{statement};" for statement in statements), "\nCOMMIT;\n"])
 
 
 def _noun(signature: str) -> str:
@@ -236,16 +244,19 @@ def _function_settings() -> str:
     return "\n    ".join(f"SET {name} = {value}" for name, value in settings.items())
 
 
-_HEAD = f"""\
--- Capture of definitions for the group {{group}}: the write-ahead log tells when tables of {{publication}} are altered.
--- To be run in the source database by a role that may create event triggers, and again after each upgrade of pgsluice.
--- The group connects as {{role}}; what is granted below is what that role needs.
-
+_BEGIN = f"""\
 BEGIN;
 SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 """
+
+_HEAD = f"""\
+-- Capture of definitions for the group {{group}}: the write-ahead log tells when tables of {{publication}} are altered.
+-- To be run in the source database by a role that may create event triggers, and again after each upgrade of pgsluice.
+-- The group connects as {{role}}; what is granted below is what that role needs.
+
+{_BEGIN}"""
 
 _GUARD = """\
 DO $pgsluice$
@@ -283,5 +294,16 @@ BEGIN
         EXECUTE format('REVOKE ALL ON {token} FROM %s', reader);
     END LOOP;
     REVOKE ALL ON {token} FROM PUBLIC;
+END
+$pgsluice$"""
+
+_EMPTY_SCHEMA = """\
+DO $pgsluice$
+BEGIN
+    IF EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = '{schema}' AND pg_has_role(n.nspowner, 'USAGE')
+                  AND NOT EXISTS (SELECT FROM pg_depend d
+                                   WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid)) THEN
+        DROP SCHEMA {schema};
+    END IF;
 END
 $pgsluice$"""

@@ -215,7 +215,7 @@ BEGIN
     END CASE;
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'pgsluice cannot tell what % did (SQLSTATE %)', tg_tag, sqlstate
-        USING HINT = 'The statement itself is done. Replication of group {group} stops there.';
+        USING HINT = 'The statement itself is done; what it altered is not known to the group {group}.';
     BEGIN
         PERFORM {emit}('unknown', tg_tag, jsonb_build_object('sqlstate', sqlstate));
     EXCEPTION WHEN OTHERS THEN

@@ -40,6 +40,12 @@ def test_the_sql_installs_the_capture_as_often_as_it_is_run(
     ]
 
 
+def test_the_sql_removes_it_too(config: str, source_database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    source_database.execute(script(config, capsys))
+    source_database.execute(script(config, capsys, "--remove"))
+    assert source_database.execute("SELECT to_regnamespace('pgsluice'), (SELECT count(*) FROM pg_event_trigger)") == [(None, 0)]
+
+
 def test_the_sql_is_written_without_asking_the_source_and_says_what_each_part_is_for(
     group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

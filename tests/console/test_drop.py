@@ -72,7 +72,7 @@ def test_a_capture_that_an_administrator_installed_is_named_when_the_rest_is_gon
     )
     install(replication.source, replication.names)
     limited = replace(settings(replication), source=replace(replication.source.settings, user=role))
-    with pytest.raises(TerminalError, match=r"not everything is removed: removing the capture .*DROP EVENT TRIGGER"):
+    with pytest.raises(TerminalError, match=r"not everything is removed: removing the capture .*ddl sql --remove"):
         run(limited)
     assert (source_objects(replication), nats_objects(replication)) == ((0, 0), (False, False))
     run(settings(replication))
