@@ -22,7 +22,7 @@ DECLARE
     upward oid[];
     family oid[];
     named oid[];
-    published oid[];
+    published oid[] := ARRAY[]::oid[];
     wanted oid[];
 BEGIN
     SELECT array_agg(c.oid), bool_or(c.relispartition), bool_or(c.relhassubclass) INTO asked, has_parent, has_children
@@ -49,17 +49,21 @@ BEGIN
     named := ARRAY(SELECT f.oid FROM unnest(family) f (oid) WHERE covers_more
                        OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = publication.oid AND r.prrelid = f.oid));
     IF current_setting('server_version_num')::int >= 150000 THEN
-        covers_more := covers_more OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = publication.oid);
-        named := named || ARRAY(SELECT c.oid FROM pg_class c JOIN pg_publication_namespace n ON n.pnnspid = c.relnamespace
-                                 WHERE c.oid = ANY(family) AND n.pnpubid = publication.oid);
+        IF EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = publication.oid) THEN
+            covers_more := true;
+            named := named || ARRAY(SELECT c.oid FROM pg_class c JOIN pg_publication_namespace n ON n.pnnspid = c.relnamespace
+                                     WHERE c.oid = ANY(family) AND n.pnpubid = publication.oid);
+        END IF;
     END IF;
-    published := ARRAY(SELECT c.oid FROM pg_class c
-                        WHERE c.oid = ANY(family) AND pg_relation_is_publishable(c.oid)
-                          AND CASE WHEN publication.pubviaroot THEN c.oid = ANY(named)
-                                        AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a
-                                                         WHERE a.relid <> c.oid AND a.relid = ANY(named))
-                                   ELSE c.relkind = 'r' AND (c.oid = ANY(named) OR EXISTS (
-                                            SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid = ANY(named))) END);
+    IF named <> ARRAY[]::oid[] THEN
+        published := ARRAY(SELECT c.oid FROM pg_class c
+                            WHERE c.oid = ANY(family) AND pg_relation_is_publishable(c.oid)
+                              AND CASE WHEN publication.pubviaroot THEN c.oid = ANY(named)
+                                            AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a
+                                                             WHERE a.relid <> c.oid AND a.relid = ANY(named))
+                                       ELSE c.relkind = 'r' AND (c.oid = ANY(named) OR EXISTS (
+                                                SELECT FROM pg_partition_ancestors(c.oid) a WHERE a.relid = ANY(named))) END);
+    END IF;
     wanted := ARRAY(SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                      WHERE c.oid = ANY(upward) AND c.oid <> ALL(published)
                        AND (covers_more AND c.oid = ANY(asked) OR pg_relation_is_publishable(c.oid) AND EXISTS (

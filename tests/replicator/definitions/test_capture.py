@@ -24,7 +24,7 @@ from tests.replicator.definitions.captured import Stream, at_source, install
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "489c2163e9cd73d548ffe926ed2cca50f8cd33b8826125a0b159b502d2ad2198"
+DIGEST = "fce3a79035c954ee4c0b007470e810b59ea18161d3711d0be132703ba21846a0"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
