@@ -6,7 +6,12 @@ messages in commit order (``shared.wire.message`` describes their bodies). It cu
 - at a Commit, when the message has reached COMMIT_CUT_BYTES;
 - before a change, when the message has reached CUT_BYTES (so a message that continues a transaction begins with a change);
 - before a Relation that differs from the one in use (so a message never holds two versions of a table);
+- before a definition and behind it (with the Commit, when that follows), so that it is alone in its message, and at the Commit
+  of its transaction;
 - when the caller says the socket is drained and no transaction is open.
+
+A definition is a change like others and has an ordinal. Whoever calls passes over logical messages of any other prefix, so an
+ordinal does not depend on what else is emitted.
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
@@ -36,7 +41,7 @@ COMMIT_CUT_BYTES = 192 * 1024
 CUT_BYTES = 256 * 1024
 
 ROW_KINDS = frozenset(b"IUD")
-BEGIN, COMMIT, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCORTY"
+BEGIN, COMMIT, LOGICAL_MESSAGE, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCMORTY"
 
 _OID = Struct(">I")
 _ROW_HEAD_BYTES = 5
@@ -49,8 +54,9 @@ _COMMIT_BEGIN_CHANGE = Struct(">Q22x BxQQ8x Q22x BQ12x Q22x5s")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T.
-    ``xid`` and ``committed_at`` are those of the transaction of ``last``."""
+    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T
+    and definitions, of which it holds none but one (``is_definition``). ``xid`` and ``committed_at`` are those of the transaction
+    of ``last``."""
 
     first: Position
     last: Position
@@ -60,6 +66,7 @@ class Message:
     body: bytes = field(repr=False)
     xid: int = 0
     committed_at: int = 0
+    is_definition: bool = False
 
     @property
     def anchor(self) -> Anchor:
@@ -72,7 +79,7 @@ class Published:
 
     ``settled`` is False when the transaction of ``last`` has changes that are not published. ``anchor`` is that of ``last``, None
     when the stream does not tell. ``is_due``: the slot lies before that transaction, so the server has to send it again before
-    any later one.
+    any later one. ``counts_definitions``: they are among the ordinals of that transaction, as they were not in earlier versions.
     """
 
     last: Position | None
@@ -80,6 +87,7 @@ class Published:
     settled: bool
     anchor: Anchor | None = None
     is_due: bool = False
+    counts_definitions: bool = True
 
 
 class Assembler:
@@ -104,10 +112,12 @@ class Assembler:
         self._ordinal = 0  # of the newest change of the open transaction
         self._skip_through = 0  # ordinals of the open transaction that earlier sessions published
         self._is_continued = False  # an earlier message holds a part of the open transaction
+        self._defines = False  # the open transaction has definitions
 
         self._parts: list[bytes] = []  # of the open message: lengths and frames in turn
         self._row_heads: set[bytes] = set()  # kind and relation of the row changes in it
         self._truncated: set[bytes] = set()
+        self._is_definition = False
         self._size = 0
         self._changes = 0
         self._holds_open_transaction = False
@@ -126,6 +136,16 @@ class Assembler:
         return begin_transaction(self._begin)[0]
 
     @property
+    def committed_at(self) -> int:
+        """Of the transaction that began last, in microseconds since 2000-01-01 UTC; 0 outside of one."""
+        return 0 if self._begin is None else begin_transaction(self._begin)[1]
+
+    @property
+    def next_position(self) -> Position:
+        """Of the next change, if it is of the transaction that began last."""
+        return Position(self._commit_lsn, self._ordinal + 1)
+
+    @property
     def in_transaction(self) -> bool:
         return self._begin is not None
 
@@ -135,7 +155,7 @@ class Assembler:
         return not self._parts and self._begin is None
 
     def add(self, frame: bytes) -> Message | None:
-        """Takes any frame but a Relation. Raises WireError on one that cannot come in this place."""
+        """Takes any frame but a Relation and a logical message. Raises WireError on one that cannot come in this place."""
         kind = frame[0]
         if kind in ROW_KINDS:
             message = self._add_change(frame)
@@ -211,6 +231,7 @@ class Assembler:
             or next_lsn <= commit_lsn
             or (until is not None and next_lsn >= until)
             or size >= self._commit_cut_bytes
+            or self._defines
         ):
             return False
         self._flushed = max(self._flushed, end_lsn)
@@ -234,6 +255,19 @@ class Assembler:
         self._heads.clear()
         return message
 
+    def add_definition(self, frame: bytes) -> Message | None:
+        """Takes a definition, in the open transaction, as it is to be published: it is not looked at."""
+        last = self._published.last
+        if last is not None and self._commit_lsn <= last.commit_lsn and not self._published.counts_definitions:
+            return None
+        if self._ordinal < self._skip_through:
+            self._ordinal += 1
+            return None
+        message = self._cut()
+        self._add_change(frame)
+        self._is_definition = self._defines = True
+        return message
+
     def check_reached(self, lsn: LSN) -> None:
         """The server has sent everything before ``lsn``. Raises HistoryError when what was published last was not among it."""
         last = self._published.last
@@ -252,6 +286,7 @@ class Assembler:
         self._origin = b""
         self._commit_lsn = commit_lsn
         self._ordinal = 0
+        self._defines = False
         if self._is_due:
             self._compare_with_published(commit_lsn, frame)
         last = self._published.last
@@ -285,7 +320,7 @@ class Assembler:
         if self._ordinal < self._skip_through:
             self._ordinal += 1
             return None
-        message = self._cut() if self._size >= self._cut_bytes else None
+        message = self._cut() if self._size >= self._cut_bytes or self._is_definition else None
         self._ordinal += 1
         if not self._holds_open_transaction:
             self._repeat_begin()
@@ -328,7 +363,7 @@ class Assembler:
         self._last_begin = begin
         self._holds_open_transaction = False
         self._last_committed = Position(self._commit_lsn, self._ordinal)
-        return self._cut() if self._size >= self._commit_cut_bytes else None
+        return self._cut() if self._size >= self._commit_cut_bytes or self._defines else None
 
     def _cut(self) -> Message | None:
         if not self._parts:
@@ -344,12 +379,14 @@ class Assembler:
             body=self._body(),
             xid=xid,
             committed_at=committed_at,
+            is_definition=self._is_definition,
         )
         self._is_continued = not settled
         self._holds_open_transaction = False
         self._parts = []
         self._row_heads = set()
         self._truncated = set()
+        self._is_definition = False
         self._size = self._changes = 0
         return message
 

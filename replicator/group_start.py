@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from nats.aio.client import Client
 
@@ -38,6 +39,9 @@ from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn
 
+if TYPE_CHECKING:
+    from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
+
 log = telemetry.logger(__name__)
 
 Removal = Callable[[], Awaitable[object]]
@@ -56,7 +60,8 @@ class MadeAtSource:
 class Run:
     """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published.
 
-    ``is_copying``: tables are being copied; where to end is decided after that.
+    ``is_copying``: tables are being copied; where to end is decided after that. ``copy`` is None for a group that only streams.
+    ``is_configuration_new``: ``settings`` were replaced, and the group's tables are not brought to them yet.
     """
 
     settings: ReplicatorSettings
@@ -64,6 +69,8 @@ class Run:
     until: LSN | None = None
     is_copying: bool = False
     is_publication_ready: bool = False
+    is_configuration_new: bool = False
+    copy: PreparedCopy | None = None
     made: MadeAtSource = field(default_factory=MadeAtSource)
     counts: PublishedCounts = field(default_factory=PublishedCounts)
 
@@ -122,7 +129,7 @@ async def _prepare_publication(
         return await watch.verify()
     run.made.publication |= found.publication is None
     has_published = found.bound is not None and bool(found.bound.slot_lsn)
-    group_publication = GroupPublication(run.settings, run.names, source, bucket, watch)
+    group_publication = GroupPublication(run.settings, run.names, source, bucket, watch, run.copy)
     prepared = await group_publication.prepare(found.publication, has_published=has_published)
     run.is_publication_ready = True
     return prepared

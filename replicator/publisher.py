@@ -13,7 +13,7 @@ When JetStream says that the stream's end is not what was expected, the stream i
 acknowledged; anything else ends the session, so that the next one starts from what the stream holds.
 
 A body that does not fit one NATS message is published as chunks, one after the other; only the last one counts as the
-message, and the other ones carry the ``Pgsluice-Flushed`` and ``Pgsluice-Settled`` of the message before. A session that ends
+message, and the other ones carry the ``Pgsluice-Flushed``, ``-Settled`` and ``-Ddl`` of the message before. A session that ends
 among them leaves an unfinished group in the stream: the next one publishes the body again from its first chunk, and readers
 pass over chunks that are followed by a first chunk or a whole message before their own last one. A chunk's id names the
 sequence of its group's first chunk, so that it differs from the same chunk of an unfinished group.
@@ -65,13 +65,14 @@ log = telemetry.logger(__name__)
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
     """The stream's last message: where publishing goes on. ``anchor`` is that of the last complete message, None when an earlier
-    version published it."""
+    version published it; ``ddl`` is the newest sequence that holds a definition."""
 
     sequence: int
     settled: int
     total_bytes: int
     flushed: LSN
     anchor: Anchor | None = NO_ANCHOR
+    ddl: int = 0
 
 
 @dataclass(slots=True)
@@ -178,6 +179,7 @@ class Publisher:
                     anchor=message.anchor,
                     after=end.anchor,
                     size=size,
+                    ddl=end.sequence + 1 if is_last and message.is_definition else end.ddl,
                 ),
                 data,
             )
@@ -191,7 +193,7 @@ class Publisher:
         self._window.append(_Outstanding(sequence, message_id, encoded, data))
         self._window_bytes += len(data)
         anchor = headers.anchor if headers.chunk.is_last else self._end.anchor
-        self._end = StreamEnd(sequence, headers.settled, headers.total_bytes, headers.flushed, anchor)
+        self._end = StreamEnd(sequence, headers.settled, headers.total_bytes, headers.flushed, anchor, headers.ddl)
         self._work.set()
 
     async def _send_unsent(self) -> None:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pgsluice.replicator.assembler import BEGIN, RELATION, Assembler, Message
+from pgsluice.replicator.assembler import BEGIN, LOGICAL_MESSAGE, RELATION, Assembler, Message
+from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
 from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
-from pgsluice.replicator.source.catalog import RelationCatalog
 from pgsluice.replicator.source.copy_both import end_error
 from pgsluice.replicator.source.copy_data import (
     COPY_DATA,
@@ -51,6 +51,7 @@ MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one mess
 MAX_INTERVAL_S = 10.0  # between two status updates
 TICK_S = 0.5  # how late a newly confirmed LSN may reach the server
 MIN_SILENCE_S = 30.0
+FINISH_PATIENCE_S = 2.0
 
 log = telemetry.logger(__name__)
 
@@ -61,7 +62,7 @@ class Receiver:
     def __init__(
         self,
         walsender: WalSender,
-        catalog: RelationCatalog,
+        definitions: SourceDefinitions,
         assembler: Assembler,
         publisher: Publisher,
         progress: Progress,
@@ -69,7 +70,7 @@ class Receiver:
         until: LSN | None,
     ) -> None:
         self._walsender = walsender
-        self._catalog = catalog
+        self._definitions = definitions
         self._assembler = assembler
         self._publisher = publisher
         self._progress = progress
@@ -138,8 +139,10 @@ class Receiver:
                 kind = frame[0]
                 if kind == RELATION:
                     message = await self._add_relation(frame)
-                elif kind == BEGIN and self._is_end(frame):
-                    self._stopped = True
+                elif kind == LOGICAL_MESSAGE:
+                    message = self._add_logical_message(frame)
+                elif kind == BEGIN and self._until is not None and begin_lsn(frame) >= self._until:
+                    await self._note_reached(self._until)
                     break
                 else:
                     message = add(frame)
@@ -170,7 +173,12 @@ class Receiver:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
         self._note_name(relation)
-        return self._assembler.add_relation(frame, await self._catalog.describe(relation, self._assembler.xid))
+        position, xid = self._assembler.next_position, self._assembler.xid
+        return self._assembler.add_relation(frame, await self._definitions.describe(relation, position, xid))
+
+    def _add_logical_message(self, frame: bytes) -> Message | None:
+        definition = self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
+        return None if definition is None else self._assembler.add_definition(definition)
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""
@@ -180,20 +188,20 @@ class Receiver:
             self._names[relation.oid] = name
             log.warning("a published table was renamed; name it so in tables, rules and routes", was=before, now=name)
 
-    def _is_end(self, begin: bytes) -> bool:
-        """Whether the transaction that begins comes after ``until``."""
-        return self._until is not None and begin_lsn(begin) >= self._until
-
     async def _receive_keepalive(self, keepalive: Keepalive) -> None:
         self._progress.received = max(self._progress.received, keepalive.wal_end)
         if not self._assembler.in_transaction:
-            self._assembler.check_reached(keepalive.wal_end)
-            await self._publish_drained()
-            self._progress.caught_up(keepalive.wal_end)
-            if self._until is not None and keepalive.wal_end >= self._until:
-                self._stopped = True
+            await self._note_reached(keepalive.wal_end)
         if keepalive.reply_requested:
             self._walsender.send_status(self.received, self._progress.confirmed, reply=False)
+
+    async def _note_reached(self, lsn: LSN) -> None:
+        """The server has sent everything that commits before ``lsn``, and no transaction is open."""
+        self._assembler.check_reached(lsn)
+        await self._publish_drained()
+        self._progress.caught_up(lsn)
+        if self._until is not None and lsn >= self._until:
+            self._stopped = True
 
     async def _publish_drained(self) -> None:
         message = self._assembler.drained()
@@ -203,6 +211,7 @@ class Receiver:
     async def _publish(self, message: Message) -> None:
         self._published_at = time.monotonic()
         self._are_changes_small = len(message.body) < SMALL_CHANGE_BYTES * max(1, message.changes)
+        await self._definitions.flush(self._progress.confirmed)
         sequence = await self._publisher.publish(message)
         self._progress.published(sequence, message.flushed)
         self._counts.messages += 1
@@ -229,17 +238,25 @@ class Feedback:
         self._silence_limit_s = max(MIN_SILENCE_S, 3 * interval_s)
         self._sent_at = 0.0
         self._sent_lsn = 0
+        self._has_finished = False
 
     async def run(self) -> None:
         """Ends only by raising: TransientError when the connection is broken or the server is silent."""
         while True:
-            self._tick()
+            if not self._has_finished:
+                self._tick()
             await asyncio.sleep(min(TICK_S, self._interval_s))
 
     def send(self) -> None:
         """Tells the server what is confirmed now."""
         self._sent_at, self._sent_lsn = time.monotonic(), self._progress.confirmed
         self._walsender.send_status(self._receiver.received, self._sent_lsn, reply=True)
+
+    async def finish(self) -> None:
+        """Tells the server what is confirmed, for the last time, and ends the stream."""
+        self.send()
+        self._has_finished = True  # the server ends the session of a client that says more
+        await self._walsender.finish(FINISH_PATIENCE_S)
 
     def _tick(self) -> None:
         is_due = time.monotonic() - self._sent_at >= self._interval_s

@@ -6,7 +6,8 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
@@ -22,7 +23,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.halt import note_halt
 from pgsluice.shared.config.settings import ReplicatorSettings
-from pgsluice.shared.errors import HistoryError, TransientError
+from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.memory import reuse_freed_memory
 from pgsluice.shared.process.retrying import SESSION, Backoff, RetryNews
@@ -37,21 +38,30 @@ log = telemetry.logger(__name__)
 T = TypeVar("T")
 
 
-def run(settings: ReplicatorSettings) -> None:
+Reload = Callable[[], tuple[ReplicatorSettings, frozenset[str]]]
+"""Reads the configuration again: the settings, and the names of options that are others than at the start."""
+
+_RELOADED = frozenset({"tables", "schema", "without-copy"})
+"""Options that take effect without a restart."""
+
+
+def run(settings: ReplicatorSettings, reload: Reload | None = None) -> None:
     """Returns when a signal stops it, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
-    were asked for. Raises UsageError or TerminalError when somebody has to act, TransientError when the first session (or the
-    copy, when there is nothing else) could not begin within ``connect_timeout_s``."""
+    were asked for. Without ``reload`` a SIGHUP stops it too. Raises UsageError or TerminalError when somebody has to act,
+    TransientError when the first session (or the copy, when there is nothing else) could not begin within
+    ``connect_timeout_s``."""
     reuse_freed_memory()
     if settings.copy is not None:
         check_java(os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_replicate(settings))
+        runner.run(_replicate(settings, reload))
 
 
-async def _replicate(settings: ReplicatorSettings) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    with stop_signals.calling(functools.partial(loop.call_soon_threadsafe, stop.set)):
-        replicator = Replicator(settings, stop)
+async def _replicate(settings: ReplicatorSettings, reload: Reload | None) -> None:
+    stop, call_soon = asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
+    replicator = Replicator(settings, stop)
+    reloading = None if reload is None else functools.partial(call_soon, replicator.reload, reload)
+    with stop_signals.calling(functools.partial(call_soon, stop.set), reloading):
         try:
             await replicator.run()
         finally:
@@ -72,7 +82,8 @@ class Replicator:
     """Keeps a session running; one that ends by a passing failure is followed by another after a pause.
 
     The copy begins when the first session streams, and goes on whatever happens to sessions: from then on every change is in
-    the change stream, and what the copy's snapshot shows is not older than the first of them.
+    the change stream, and what the copy's snapshot shows is not older than the first of them. Tables that join later are copied
+    when they have joined, beside the stream too.
     """
 
     def __init__(self, settings: ReplicatorSettings, stop: asyncio.Event) -> None:
@@ -103,6 +114,20 @@ class Replicator:
         for task in ended:
             task.result()
 
+    def reload(self, read_again: Reload) -> None:
+        """Has the running group follow the tables that the configuration names now. One that cannot be read changes nothing."""
+        try:
+            settings, changed = read_again()
+        except PgsluiceError as error:
+            log.error("the configuration cannot be read; nothing is changed", reason=error.fact, remedy=error.remedy)
+            return
+        log.info("the configuration was read again", tables=",".join(settings.tables) or "all", schema=settings.schema)
+        if others := sorted(changed - _RELOADED):
+            log.warning("options were changed that need a restart", options=",".join(others))
+        run = self._run
+        run.settings = replace(run.settings, tables=settings.tables, schema=settings.schema, without_copy=settings.without_copy)
+        run.is_configuration_new = True
+
     @property
     def _streams(self) -> bool:
         return self._settings.copy is None or self._settings.copy.then_stream
@@ -113,6 +138,7 @@ class Replicator:
             self._run.is_copying = False
             if self._settings.until_lsn and not self._stop.is_set():
                 await self._decide_end()
+            await snapshot.run_on(self._stop)
 
     async def _decide_end(self) -> None:
         """``current`` is where the source is after the copy: up to there the stream has to be, for all tables to be alike."""
@@ -136,6 +162,7 @@ class Replicator:
         while not self._stop.is_set():
             try:
                 await self._run_session()
+                self._stop.set()  # of the copy beside it
                 return
             except HistoryError as error:
                 await self._note_halt(error)
@@ -181,7 +208,7 @@ class Replicator:
                 self._is_looked = True
         await check_records(StateBucket(self._client, self._run.names), copies=self._snapshot is not None)
         if self._snapshot is not None:
-            await self._unless_stopped(self._snapshot.prepare())
+            self._run.copy = await self._unless_stopped(self._snapshot.prepare())
             if self._stop.is_set():
                 return
             if not self._streams:

@@ -36,8 +36,8 @@ async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix:
         return _beginning(slot_flushed, StreamEnd(last.sequence, 0, newest.total_bytes, slot_flushed))
     is_settled = headers.settled == complete.sequence
     is_due = slot_flushed <= headers.last.commit_lsn  # PostgreSQL sends what commits at the confirmed LSN or later
-    published = Published(headers.last, headers.flushed, is_settled, headers.anchor, is_due)
-    end = StreamEnd(last.sequence, headers.settled, newest.total_bytes, headers.flushed, headers.anchor)
+    published = Published(headers.last, headers.flushed, is_settled, headers.anchor, is_due, headers.counts_definitions)
+    end = StreamEnd(last.sequence, headers.settled, newest.total_bytes, headers.flushed, headers.anchor, headers.ddl)
     return ResumePoint(published, end)
 
 

@@ -14,8 +14,16 @@ from typing import Any
 from nats.aio.client import Client
 
 from pgsluice.replicator.assembler import Assembler
+from pgsluice.replicator.definitions.consequences import Consequences
+from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
+from pgsluice.replicator.definitions.store import HistoryStore
+from pgsluice.replicator.definitions.tracking import track_definitions
 from pgsluice.replicator.group_start import Run, note_timeline, prepare_group
+from pgsluice.replicator.membership.live_membership import LiveMembership
+from pgsluice.replicator.membership.order_execution import OrderExecution
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.membership.table_changes import TableChanges
+from pgsluice.replicator.membership.wanted_tables import load_wishes
 from pgsluice.replicator.progress import Progress, Recorder
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
@@ -64,7 +72,8 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
-    watch = PublicationWatch(settings, names, source, bucket)
+    wishes = await load_wishes(settings, bucket, tidies=not run.is_publication_ready)
+    watch = PublicationWatch(wishes, names, source, bucket)
     slot, record = await prepare_group(run, source, facts, await walsender.identify(), bucket, watch)
 
     id_prefix = f"{record.system_id}/{names.slot}/"
@@ -79,16 +88,32 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
     compress = _compression(settings.stream)
     publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged, compress)
-    receiver = Receiver(
-        walsender, RelationCatalog(source, names), Assembler(point.published), publisher, progress, run.counts, run.until
-    )
+    look = asyncio.Event()
+    definitions = await _definitions(run, source, bucket, watch, facts.user, look)
+    receiver = Receiver(walsender, definitions, Assembler(point.published), publisher, progress, run.counts, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
     _log_start(slot, stream, point)
-    return Session(receiver, publisher, feedback, recorder, [retention, watch.run])
+    changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
+    execution = OrderExecution(run, bucket, stream, watch, changes)
+    live = LiveMembership(run, bucket, watch, changes, execution, look)
+    return Session(receiver, publisher, feedback, recorder, [retention, live.run])
+
+
+async def _definitions(
+    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, role: str, look: asyncio.Event
+) -> SourceDefinitions:
+    names, store, token = run.names, HistoryStore(bucket), ""
+    histories = await store.load()
+    if run.settings.track_ddl:
+        token = await track_definitions(source, names, watch.wishes.patterns, role, histories)
+    copy = run.copy if run.settings.recopy_altered else None
+    consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
+    catalog, published = RelationCatalog(source, names), await store.load_log()
+    return SourceDefinitions(catalog, store, histories, published, names.definitions_prefix, token, consequences)
 
 
 def _compression(settings: StreamSettings) -> Callable[[bytes], bytes | None] | None:
@@ -157,7 +182,7 @@ class Session:
         await self._receiver.run()
         await self._publisher.flush()
         await self._recorder.write()
-        self._feedback.send()
+        await self._feedback.finish()
         log.info("everything that was received is published and confirmed", sequence=self._publisher.end.sequence)
 
     async def _await_stop(self, stop: asyncio.Event) -> None:

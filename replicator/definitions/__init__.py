@@ -1,4 +1,5 @@
-"""Capture of definitions: what a group has at its source so that altered tables are told of in the write-ahead log.
+"""How the source's tables are defined, from which change on: told by the source itself, or asked of its catalog.
 
-``capture`` is the door: find, install, remove. ``installation`` lists the objects, the others hold the functions' text.
+``capture`` is the door to what makes the source tell: find, install, remove. ``tracking`` and ``source_definitions`` are what a
+session has of it.
 """

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pgsluice.replicator.membership.joining import Wishes, check_breaks, choose_joining, is_copied_anew, leaving, settle_breaks
+from pgsluice.replicator.membership.joining import check_breaks, choose_joining, is_copied_anew, leaving, settle_breaks
 from pgsluice.replicator.membership.membership import Break, Making, Membership, find_breaks, load_membership, store_membership
 from pgsluice.replicator.membership.publication_watch import PublicationWatch, dropped_members, report_breaks, report_left
+from pgsluice.replicator.membership.wanted_tables import find_wanted, report_kept, report_unfit, select_group_tables
 from pgsluice.replicator.snapshot.copy_state import note_membership
-from pgsluice.replicator.source.catalog import describe_tables, fold_partitions
+from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import (
     Alteration,
     Publication,
@@ -25,7 +27,7 @@ from pgsluice.replicator.source.publication import (
     gone,
 )
 from pgsluice.replicator.source.source import Source
-from pgsluice.replicator.source.tables import SourceTable, check_replica_identity, select_tables, tables_of
+from pgsluice.replicator.source.tables import SourceTable, check_replica_identity
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Ledger, now
@@ -35,47 +37,47 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
 
+if TYPE_CHECKING:
+    from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
+
 log = telemetry.logger(__name__)
 
 
-async def select_group_tables(source: Source, names: GroupNames, tables: Sequence[str], schema: str) -> list[SourceTable]:
-    """The tables that a group asks for: all of an administrator's publication when it names one and no tables. A partition
-    whose root is among them is left out."""
-    if names.chosen_publication and not tables:
-        publication = await find_publication(source, names)
-        if publication is None:
-            raise TerminalError(f"publication {names.publication} does not exist", "make it, or remove the option publication")
-        found = await tables_of(source, publication.oids)
-        for table in found:
-            if table.obstacle is not None:
-                raise TerminalError(f"{table.qualified_name} is {table.obstacle}", "take it out of the publication")
-    else:
-        found = await select_tables(source, tables, schema)
-    return await fold_partitions(source, found)
-
-
 class GroupPublication:
-    """``prepare`` in the first session of a process.
+    """``prepare`` in the first session of a process, ``bring`` when tables join or leave while the group streams.
 
-    A later one takes the publication as it is (``PublicationWatch.verify``), so that a table made meanwhile cannot stop a
-    replicator that only lost its connection.
+    A later session takes the publication as it is (``PublicationWatch.verify``), so that a table made meanwhile cannot stop a
+    replicator that only lost its connection. ``copy`` is None for a group that only streams.
     """
 
     def __init__(
-        self, settings: ReplicatorSettings, names: GroupNames, source: Source, bucket: StateBucket, watch: PublicationWatch
+        self,
+        settings: ReplicatorSettings,
+        names: GroupNames,
+        source: Source,
+        bucket: StateBucket,
+        watch: PublicationWatch,
+        copy: PreparedCopy | None,
     ) -> None:
         self._settings = settings
         self._names = names
         self._source = source
         self._bucket = bucket
         self._watch = watch
-        self._wishes = Wishes.of(settings)
+        self._wishes = watch.wishes
+        self._copy = copy
 
     async def prepare(self, found: Publication | None, *, has_published: bool) -> Publication:
         """``found`` is the publication as it is; ``has_published``: the group has had a slot. Raises UsageError or TerminalError
         when rows or changes would be missing without a word, or when somebody has to alter the publication."""
-        publication = await self._make() if found is None else found
-        tables = await self._selected()
+        tables = await self._selected(has_published=has_published)
+        publication = await self._make(tables) if found is None else found
+        report_partitioned(tables)
+        return await self.bring(publication, tables, has_published=has_published)
+
+    async def bring(self, publication: Publication, tables: list[SourceTable], *, has_published: bool = True) -> Publication:
+        """Has the group publish ``tables`` and no others. What is to be copied of them is in the ledger. Raises as ``prepare``,
+        LockTimeoutError when a table that joins was never free."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
         dropped = await dropped_members(self._source, membership, publication)
@@ -87,8 +89,7 @@ class GroupPublication:
         await self._follow(membership.adopt(publication), left if has_published else [], tables)
         return publication
 
-    async def _make(self) -> Publication:
-        tables = await self._selected()
+    async def _make(self, tables: Sequence[SourceTable]) -> Publication:
         if self._names.chosen_publication:
             raise TerminalError(
                 f"publication {self._names.publication} does not exist",
@@ -96,11 +97,17 @@ class GroupPublication:
             )
         return await create_publication(self._source, self._names, tables, self._settings.publish)
 
-    async def _selected(self) -> list[SourceTable]:
-        settings = self._settings
-        tables = await select_group_tables(self._source, self._names, settings.tables, settings.schema)
-        check_replica_identity(tables, settings.publish)
-        return tables
+    async def _selected(self, *, has_published: bool) -> list[SourceTable]:
+        membership = await load_membership(self._bucket) if has_published else None
+        wanted = await find_wanted(self._source, self._names, self._wishes, membership, self._settings.publish)
+        if wanted.absent:
+            raise wanted.absent[0]
+        check_replica_identity(wanted.tables, self._settings.publish)
+        report_kept(wanted.kept, wanted.tables)
+        report_unfit(wanted.unfit)
+        if self._copy is None or self._names.chosen_publication:
+            return wanted.tables
+        return [table for table in wanted.tables if self._copy.progress.get(table.oid) is not None]  # others were made just now
 
     async def _checked(
         self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], dropped: Collection[int]
@@ -176,17 +183,24 @@ class GroupPublication:
         ledger = await Ledger(self._bucket).load()
         recopied = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}
         membership = await self._watch.begin(replace(membership, left=still_away), recopied)
-        if partitioned := [member.qualified_name for member in membership.members if member.partitions is not None]:
-            log.warning(
-                "of these tables PostgreSQL does not publish TRUNCATE, DETACH and DROP of single partitions, nor the rows of a "
-                "table that is attached",
-                tables=",".join(partitioned),
-            )
-        await note_membership(Ledger(self._bucket), membership.oids)
+        if self._copy is None:
+            await note_membership(Ledger(self._bucket), membership.oids)
+        else:
+            await self._copy.let_go([entry.oid for entry in left])
         await store_membership(self._bucket, membership)
         oids = [table.oid for table in tables]
         described = await describe_tables(self._source, self._names, oids, self._source.major_version)
         await store_tables(self._bucket, described, self._source.encoding)
+
+
+def report_partitioned(tables: Sequence[SourceTable]) -> None:
+    """One line for those of them that are partitioned."""
+    if partitioned := [table.qualified_name for table in tables if table.kind == "p"]:
+        log.warning(
+            "of these tables PostgreSQL does not publish TRUNCATE, DETACH and DROP of single partitions, nor the rows of a "
+            "table that is attached",
+            tables=",".join(partitioned),
+        )
 
 
 def load_source_tables(settings: SourceTablesSettings) -> list[Table]:

@@ -13,6 +13,7 @@ from pgsluice.replicator.membership.membership import Break, Membership
 from pgsluice.replicator.source.publication import Publication
 from pgsluice.replicator.source.tables import SourceTable, parse_pattern, wanted_patterns
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
+from pgsluice.shared.broker.table_selection import NO_SELECTION, TableSelection
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.table import TablePattern
@@ -22,29 +23,55 @@ _START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and a
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a start asks for. ``copies``: rows are brought over; ``named`` are the tables asked for by name, ``matching`` the
-    patterns, like whole schemas."""
+    """What the configuration asks for, and people by commands. ``copies``: rows are brought over; ``configured`` is what
+    ``tables`` says, () for all that an administrator's publication holds; ``added`` and ``removed`` are people's
+    (``shared.broker.table_selection``). ``without_copy`` goes on with what is missing, ``added_without_copy`` only joins so."""
 
     copies: bool
-    named: tuple[TablePattern, ...]
-    matching: tuple[TablePattern, ...]
+    configured: tuple[TablePattern, ...]
     without_copy: tuple[TablePattern, ...]
+    added: tuple[TablePattern, ...] = ()
+    removed: tuple[TablePattern, ...] = ()
+    added_without_copy: tuple[TablePattern, ...] = ()
 
     @classmethod
-    def of(cls, settings: ReplicatorSettings) -> Wishes:
-        patterns = wanted_patterns(settings.tables, settings.schema, settings.publication)
+    def of(cls, settings: ReplicatorSettings, selection: TableSelection = NO_SELECTION) -> Wishes:
         return cls(
             copies=settings.copy is not None,
-            named=tuple(pattern for pattern in patterns if pattern.is_name),
-            matching=tuple(pattern for pattern in patterns if not pattern.is_name),
+            configured=tuple(wanted_patterns(settings.tables, settings.schema, settings.publication)),
             without_copy=tuple(parse_pattern(text, settings.schema) for text in settings.without_copy),
+            added=tuple(map(TablePattern.parse, selection.added)),
+            removed=tuple(map(TablePattern.parse, selection.removed)),
+            added_without_copy=tuple(map(TablePattern.parse, selection.without_copy)),
         )
 
+    @property
+    def patterns(self) -> tuple[TablePattern, ...]:
+        """All that ask for tables."""
+        return (*self.configured, *self.added)
+
+    @property
+    def matching(self) -> tuple[TablePattern, ...]:
+        """Those that may ask for several, like whole schemas."""
+        return tuple(pattern for pattern in self.patterns if not pattern.is_name)
+
     def names(self, table: SourceTable) -> bool:
-        return any(pattern.matches(table.schema, table.name) for pattern in self.named)
+        return any(pattern.is_name and pattern.matches(table.schema, table.name) for pattern in self.patterns)
+
+    def is_removed(self, schema: str, table: str) -> bool:
+        is_named = any(pattern.is_name and pattern.matches(schema, table) for pattern in self.added)
+        return not is_named and any(pattern.matches(schema, table) for pattern in self.removed)
+
+    def wants(self, schema: str, table: str) -> bool:
+        """Whether a table of that name is asked for."""
+        is_asked_for = not self.configured or any(pattern.matches(schema, table) for pattern in self.patterns)
+        return is_asked_for and not self.is_removed(schema, table)
 
     def goes_on_without_copy(self, schema: str, table: str) -> bool:
         return any(pattern.matches(schema, table) for pattern in self.without_copy)
+
+    def joins_without_copy(self, schema: str, table: str) -> bool:
+        return any(pattern.matches(schema, table) for pattern in (*self.without_copy, *self.added_without_copy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +133,7 @@ def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes
     for table in tables:
         if table.oid in membership.oids or wishes.copies:
             joining.tables.append(table)
-        elif wishes.goes_on_without_copy(table.schema, table.name):
+        elif wishes.joins_without_copy(table.schema, table.name):
             joining.tables.append(table)
             joining.accepted.append(table)
         elif table.qualified_name in membership.known_names or any(entry.oid == table.oid for entry in membership.left):
@@ -117,7 +144,8 @@ def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes
             raise UsageError(
                 f"table {table.qualified_name} joins a group that streams already: the rows that it holds would be missing at "
                 "the targets",
-                f"start once with --without-copy {table.qualified_name} to follow it from now on; with its rows: {_START_AGAIN}",
+                f"start once with --without-copy {table.qualified_name} to follow it from now on, or say 'pgsluice tables add "
+                f"{table.qualified_name} --without-copy' while it streams; with its rows: {_START_AGAIN}",
             )
     return joining
 

@@ -15,6 +15,7 @@ from pgsluice.replicator.source.source import Partition
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, malformed, of_fields, pack, unpack
+from pgsluice.shared.wire.table import TableName
 
 _PUBLICATION_KEY = "publication"
 
@@ -25,7 +26,8 @@ MOST_BREAKS = 1000
 @dataclass(frozen=True, slots=True)
 class Member:
     """A table that is followed since ``since`` (an LSN). The rest is what the catalog said of it; ``partitions`` is None when
-    they were never looked at, and for a table that is not partitioned."""
+    they were never looked at, and for a table that is not partitioned. ``chosen_as`` is the schema and name by which ``tables``
+    chose it, when it was renamed since; () while that is its own."""
 
     oid: int
     schema: str
@@ -36,10 +38,23 @@ class Member:
     row_filter: str
     columns: str
     partitions: tuple[Partition, ...] | None = None
+    chosen_as: tuple[str, ...] = ()
 
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
+
+    @property
+    def chosen_name(self) -> TableName:
+        """The name by which ``tables`` chose it."""
+        schema, table = self.chosen_as or (self.schema, self.table)
+        return schema, table
+
+    def going_on_from(self, before: Member) -> Member:
+        """The same, which was ``before``."""
+        chosen = before.chosen_name
+        chosen_as = () if chosen == (self.schema, self.table) else chosen
+        return replace(self, since=before.since, partitions=before.partitions, chosen_as=chosen_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +131,7 @@ class Membership:
         """The same with the publication as it is now, which is as it should be."""
         now_found, known = Membership.of(publication), {member.oid: member for member in self.members}
         members = tuple(
-            replace(member, since=known[member.oid].since, partitions=known[member.oid].partitions)
-            if member.oid in known
-            else member
-            for member in now_found.members
+            member.going_on_from(known[member.oid]) if member.oid in known else member for member in now_found.members
         )
         return replace(
             now_found,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import LiteralString
 
@@ -15,7 +14,6 @@ from pgsluice.replicator.source.tables import tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
-from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import TARGET_SCHEMA, GroupNames
 
@@ -27,23 +25,23 @@ _NEWCOMERS: LiteralString = """
                       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname LIKE pattern.name
                      WHERE c.relkind IN ('r', 'p') AND left(n.nspname, 3) <> 'pg_'
                        AND n.nspname NOT IN ('information_schema', %(own)s))
-    SELECT n.nspname || '.' || c.relname
+    SELECT n.nspname::text, c.relname::text
       FROM wanted JOIN pg_class c ON c.oid = wanted.oid JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN pg_class r ON c.relispartition AND r.oid = pg_partition_root(c.oid)
      WHERE c.relpersistence = 'p' AND c.oid <> ALL(%(oids)s::oid[])
        AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND r.oid NOT IN (SELECT oid FROM wanted))
-     ORDER BY 1
+     ORDER BY 1, 2
 """
 
 log = telemetry.logger(__name__)
 
 
 class PublicationWatch:
-    """``begin`` or ``verify`` at the start of a session; then ``run`` beside it."""
+    """``begin`` or ``verify`` at the start of a session; then ``verify`` now and then."""
 
-    def __init__(self, settings: ReplicatorSettings, names: GroupNames, source: Source, bucket: StateBucket) -> None:
-        self._interval_s = settings.check_interval_s
-        self._wishes = Wishes.of(settings)
+    def __init__(self, wishes: Wishes, names: GroupNames, source: Source, bucket: StateBucket) -> None:
+        self.wishes = wishes
+        """What is asked for now."""
         self._names = names
         self._source = source
         self._bucket = bucket
@@ -70,7 +68,7 @@ class PublicationWatch:
         broken = membership.with_breaks(find_breaks(membership, publication, dropped))
         if broken.missing:
             await self._remember(broken)
-            check_breaks(broken, self._wishes.copies)
+            check_breaks(broken, self.wishes.copies)
         membership = await self._without_dropped(membership, dropped)
         self._report_names(membership, publication)
         membership = _with_newborn(membership, publication)
@@ -80,11 +78,26 @@ class PublicationWatch:
         await self._remember(self._membership)
         return publication
 
-    async def run(self) -> None:
-        """Until it is cancelled, or raises what ``verify`` finds."""
-        while True:
-            await asyncio.sleep(self._interval_s)
-            await self.verify()
+    @property
+    def membership(self) -> Membership:
+        """As it was found last."""
+        assert self._membership is not None
+        return self._membership
+
+    async def forget(self, is_forgotten: Callable[[str, str], bool]) -> None:
+        """Removes what the record holds of tables that are not followed, by schema and name. Raises TransientError."""
+        membership = self.membership
+
+        def kept(entries: Iterable[Break]) -> tuple[Break, ...]:
+            return tuple(entry for entry in entries if not is_forgotten(entry.schema, entry.table))
+
+        self._membership = replace(
+            membership,
+            left=kept(membership.left),
+            missing=kept(membership.missing),
+            partition_changes=kept(membership.partition_changes),
+        )
+        await store_membership(self._bucket, self._membership)
 
     async def _remember(self, membership: Membership) -> None:
         """A broker that does not answer costs no session: the next look finds what this one found."""
@@ -99,7 +112,8 @@ class PublicationWatch:
         for member in gone:
             reason = "it was dropped at the source"
             if await self._exists(member):
-                reason = "it was dropped and made again at the source; the new one is not replicated before the next start"
+                again = "is copied" if self.wishes.copies else "is not replicated before a person asks for it"
+                reason = f"it was dropped and made again at the source; the new one {again}"
             left.append(Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, reason))
         report_left(left)
         members = tuple(member for member in membership.members if member.oid not in dropped)
@@ -131,7 +145,7 @@ class PublicationWatch:
 
     async def _with_newcomers(self, membership: Membership) -> Membership:
         """With the tables that a pattern matches and that are not followed."""
-        patterns = self._wishes.matching
+        patterns = self.wishes.matching
         if not patterns:
             return replace(membership, unpublished=())
         parameters = {
@@ -140,9 +154,10 @@ class PublicationWatch:
             "oids": list(membership.oids),
             "own": TARGET_SCHEMA,
         }
-        names = tuple(name for (name,) in await self._source.rows("looking for new tables", _NEWCOMERS, parameters))
-        if names:
-            remedy = "the next start takes and copies them" if self._wishes.copies else "name them in without-copy at a start"
+        found = await self._source.rows("looking for new tables", _NEWCOMERS, parameters)
+        names = tuple(f"{schema}.{table}" for schema, table in found if not self.wishes.is_removed(schema, table))
+        if names and not self.wishes.copies:
+            remedy = "say 'pgsluice tables add --without-copy', or name them in without-copy at a start"
             self._report_once("tables of a whole schema or a pattern are not replicated", tables=",".join(names), remedy=remedy)
         return replace(membership, unpublished=names)
 
@@ -153,7 +168,9 @@ class PublicationWatch:
             if before is None and not publication.covers_more:
                 self._report_once("somebody added a table to the publication", table=table.qualified_name)
             elif before is not None and before != table.qualified_name:
-                self._report_once("a table was renamed at the source", table=before, now=table.qualified_name)
+                is_wanted = self.wishes.wants(table.schema, table.name)
+                remedy = "rules and routes go by names" if is_wanted else "it is kept, by its OID; name it so in tables"
+                self._report_once("a table was renamed at the source", table=before, now=table.qualified_name, remedy=remedy)
 
     def _report_once(self, event: str, **fields: str) -> None:
         if repr((event, fields)) not in self._reported:

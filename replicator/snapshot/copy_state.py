@@ -9,6 +9,7 @@ from typing import assert_never
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.broker.ledger import CopyMode, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.errors import START_AGAIN, TerminalError, UsageError
+from pgsluice.shared.wire.position import LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class CopyWishes:
     recopied: frozenset[int] = frozenset()
     followed: frozenset[int] | None = None
     known_names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCause:
+    """Why a table's rows are to be copied again: something that no change tells, committed at ``lsn``."""
+
+    schema: str
+    table: str
+    lsn: LSN
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +90,16 @@ def _resumed(record: TableRecord, wishes: CopyWishes) -> TableRecord:
             again = record.oid in wishes.recopied or not is_followed
         case Phase.LEFT:
             again = True
-        case Phase.INIT | Phase.DATA_SYNC | Phase.CATCHUP | Phase.READY:
+        case Phase.INIT | Phase.DATA_SYNC | Phase.SYNC_WAIT | Phase.CATCHUP | Phase.READY:
             again = False
         case unreachable:
             assert_never(unreachable)
-    if not again:
-        return record
-    return _without_copy(record).enter(Phase.INIT, error="", remedy="")
+    return anew(record) if again else record
+
+
+def anew(record: TableRecord) -> TableRecord:
+    """The record of a table that is to be copied, whatever there is of a copy; it counts no more."""
+    return _without_copy(record).enter(Phase.INIT, error="", remedy="", retry_at="")
 
 
 def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
@@ -117,6 +131,7 @@ def _without_copy(record: TableRecord) -> TableRecord:
         bytes_total=0,
         ranges_done=0,
         ranges=0,
+        last_sequence=0,
     )
 
 

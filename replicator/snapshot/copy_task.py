@@ -189,5 +189,5 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
         error = TerminalError(fact, "the publication's row filter fails on a row; correct it")
         return RangeFailedError(RangeStatus.REFUSED, error)
     if is_too_large(sqlstate, text):
-        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, f"{TOO_LARGE}; then start with --retry-errored"))
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, TOO_LARGE))
     return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log"))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import LiteralString
 
 from nats.aio.client import Client
 
-from pgsluice.replicator.membership.group_publication import select_group_tables
 from pgsluice.replicator.membership.membership import Membership, load_membership
+from pgsluice.replicator.membership.wanted_tables import select_wanted
 from pgsluice.replicator.snapshot.copy_state import CopyOrigin, CopyWishes, check_copy_origin, resume_copy
+from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import find_publication
 from pgsluice.replicator.source.slot import check_free_slots, check_slot, find_slot
-from pgsluice.replicator.source.source import Source, SourceFacts
+from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, parse_pattern
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
@@ -31,24 +32,6 @@ _SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_syst
 _LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice copy of group ' || %s, 0))"
 
 
-@dataclass(slots=True)
-class PreparedCopy:
-    """One group's copy. ``record`` is the ledger's of the copy as a whole, ``progress`` has those of the selected tables."""
-
-    names: GroupNames
-    facts: SourceFacts
-    system_id: str
-    stream: SnapshotStream
-    bucket: StateBucket
-    ledger: Ledger
-    record: SnapshotRecord
-    progress: TableProgress
-
-    async def store(self, record: SnapshotRecord) -> None:
-        await self.ledger.store_snapshot(record)
-        self.record = record
-
-
 async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client: Client, source: Source) -> PreparedCopy:
     """Makes snapshot stream and state bucket, and writes into the ledger what is to be copied, so that workers wait for it.
 
@@ -57,14 +40,15 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     """
     names = GroupNames(settings.group, settings.publication)
     facts = await (source.check() if copy.then_stream else source.facts())
-    tables = await select_group_tables(source, names, settings.tables, settings.schema)
+    bucket = StateBucket(client, names)
+    tables = await select_wanted(settings, names, source, bucket)
     [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
-    await _lock_group(source, settings.group)
+    await lock_group(source, settings.group)
     if copy.then_stream:
         if (slot := await find_slot(source, names)) is not None:
             check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
         await check_free_slots(source, names)
-    stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
+    stream = SnapshotStream(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
     oids = [table.oid for table in tables]
@@ -76,7 +60,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     check_copy_origin(content.snapshot, origin, mode)
 
     resumption = resume_copy(content, tables, _wishes(settings, copy, tables, await _membership(source, names, bucket)))
-    progress = TableProgress(ledger, resumption.records)
+    progress = TableProgress(ledger, resumption.records, tries_again=copy.then_stream)
     record = content.snapshot or _new_record(origin, mode)
     prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, progress)
     if progress.waiting:
@@ -129,7 +113,8 @@ def _new_record(origin: CopyOrigin, mode: CopyMode) -> SnapshotRecord:
     )
 
 
-async def _lock_group(source: Source, group: str) -> None:
+async def lock_group(source: Source, group: str) -> None:
+    """Keeps other copies of the group away for as long as ``source`` is connected. Raises TransientError when there is one."""
     [(locked,)] = await source.rows("locking the group's copy", _LOCK, [group])
     if not locked:
         raise TransientError(

@@ -16,11 +16,13 @@ from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeR
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TransientError
+from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import COPIED_RANGE
 
 SMALL_SHARE = 8  # ranges that together have less than an eighth of the range size travel in one task
 MOST_IN_A_TASK = 32
+
+ASK_AGAIN = "say 'pgsluice tables retry' while the group streams, or start with --retry-errored"
 
 MOST_FAILURES = 3  # of one range; then its table is given up
 
@@ -170,6 +172,8 @@ class ScheduleRun:
     def _note(self, request: RangeRequest, outcome: RangeOutcome) -> None:
         oid, error = request.pages.table_oid, outcome.error or TransientError("a range was not copied")
         self._open.discard(_key(request))
+        if not self._progress.is_copying(oid) and oid not in self._abandoned:
+            self._abandon(oid)  # it has left, or is to be copied from another snapshot
         if outcome.status is RangeStatus.DONE:
             self._progress.note_done(outcome)
             self.settled.note(outcome.last_sequence, frozenset(self._open))
@@ -186,8 +190,9 @@ class ScheduleRun:
             self._repeat(request, error)
         else:
             self._abandon(oid)
-            remedy = f"{error.remedy}; then start the replicator with --retry-errored"
-            self._progress.note_errored(oid, TransientError(error.fact, remedy))
+            remedy = f"{error.remedy}; then {ASK_AGAIN}"
+            passing = outcome.status is not RangeStatus.REFUSED
+            self._progress.note_errored(oid, TransientError(error.fact, remedy) if passing else TerminalError(error.fact, remedy))
 
     def _may_repeat(self, request: RangeRequest, status: RangeStatus) -> bool:
         self._failures[_key(request)] += status is RangeStatus.FAILED

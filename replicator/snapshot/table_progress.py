@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -19,8 +20,9 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome
 from pgsluice.replicator.tasks import repeat
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.broker.ledger import Ledger, Phase, Retry, TableRecord
+from pgsluice.shared.errors import PgsluiceError, SlotTimeoutError, TransientError
+from pgsluice.shared.process.retrying import COPIED_TABLE
 
 WRITE_INTERVAL_S = 1.0
 
@@ -32,14 +34,18 @@ log = telemetry.logger(__name__)
 
 
 class TableProgress:
-    """The ledger is written by ``write`` only: what was noted since the last time, whole records."""
+    """The ledger is written by ``write`` only: what was noted since the last time, whole records. ``tries_again``: somebody takes
+    up what is errored for a passing cause."""
 
-    def __init__(self, ledger: Ledger, records: Iterable[TableRecord]) -> None:
+    def __init__(self, ledger: Ledger, records: Iterable[TableRecord], *, tries_again: bool = True) -> None:
         self._ledger = ledger
+        self._tries_again = tries_again
         self._records = {record.oid: record for record in records}
         self._unwritten: set[int] = set()
         self._revisions: dict[int, int] = {}
         self._pages_bytes = dict.fromkeys(self._records, 0)
+        self._last_sequences: dict[int, int] = {}
+        self._writing = asyncio.Lock()  # or a record could be overtaken by the one that it replaces
 
     @property
     def records(self) -> list[TableRecord]:
@@ -53,6 +59,15 @@ class TableProgress:
     def errored(self) -> list[TableRecord]:
         return [record for record in self._records.values() if record.phase is Phase.ERRORED]
 
+    def get(self, oid: int) -> TableRecord | None:
+        """None for a table that is not of this copy."""
+        return self._records.get(oid)
+
+    def is_copying(self, oid: int) -> bool:
+        """Whether a round copies the table. It may have left, or wait for another round, since that began."""
+        record = self._records.get(oid)
+        return record is not None and record.phase is Phase.DATA_SYNC
+
     def written_revision(self, oid: int) -> int:
         """Of the table's record as it was written last; it must have been."""
         return self._revisions[oid]
@@ -65,18 +80,22 @@ class TableProgress:
         """The table is as ``record`` says."""
         self._records[record.oid] = record
         self._pages_bytes[record.oid] = 0
+        self._last_sequences[record.oid] = 0
         self._unwritten.add(record.oid)
 
-    def note_begun(self, oid: int) -> None:
-        """The table's begin message is stored; that is all of a partitioned table without partitions."""
-        self._advance(self._records[oid])
+    def note_begun(self, oid: int, sequence: int) -> None:
+        """The table's begin message is stored at ``sequence``; that is all of a partitioned table without partitions."""
+        if self.is_copying(oid):
+            self._last_sequences[oid] = sequence
+            self._advance(self._records[oid])
 
     def note_done(self, outcome: RangeOutcome) -> None:
         """A range is stored; with the last one the table's copy is finished."""
-        record = self._records[outcome.pages.table_oid]
-        if record.phase is not Phase.DATA_SYNC:
+        if not self.is_copying(outcome.pages.table_oid):
             return
+        record = self._records[outcome.pages.table_oid]
         self._pages_bytes[record.oid] += outcome.pages.size_bytes
+        self._last_sequences[record.oid] = max(self._last_sequences.get(record.oid, 0), outcome.last_sequence)
         self._advance(
             replace(
                 record, rows=record.rows + outcome.rows, bytes=record.bytes + outcome.bytes, ranges_done=record.ranges_done + 1
@@ -85,27 +104,50 @@ class TableProgress:
 
     def _advance(self, record: TableRecord) -> None:
         if record.ranges_done == record.ranges:
-            record = record.enter(Phase.FINISHED_COPY)
+            record = record.enter(Phase.FINISHED_COPY, last_sequence=self._last_sequences.get(record.oid, 0), failures=0)
             log.info("table is copied", table=record.qualified_name, rows=record.rows, bytes=record.bytes, lsn=record.lsn)
         self._records[record.oid] = record
         self._unwritten.add(record.oid)
 
-    def note_errored(self, oid: int, error: PgsluiceError) -> None:
-        """The table is given up; the others go on."""
+    def note_errored(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
+        """The table is given up; the others go on. It is tried again after a while where the cause may pass by itself, unless
+        ``retry`` says otherwise."""
         record = self._records[oid]
-        if record.phase is Phase.ERRORED:
+        if not record.phase.is_waiting_for_copy:
             return
-        log.error("table cannot be copied", table=record.qualified_name, error=error.fact, remedy=error.remedy)
-        self._records[oid] = record.enter(Phase.ERRORED, error=error.fact, remedy=error.remedy)
+        failures = record.failures + 1
+        if retry is None:
+            passes = self._tries_again and isinstance(error, TransientError | SlotTimeoutError)
+            retry = Retry.TIMED if passes else Retry.MANUAL
+        pause = timedelta(seconds=COPIED_TABLE.after(failures))
+        retry_at = (datetime.now(UTC) + pause).isoformat(timespec="seconds") if retry is Retry.TIMED else ""
+        log.error(
+            "table cannot be copied",
+            table=record.qualified_name,
+            error=error.fact,
+            remedy=error.remedy,
+            **({"retry_at": retry_at} if retry_at else {}),
+        )
+        self._records[oid] = record.enter(
+            Phase.ERRORED, error=error.fact, remedy=error.remedy, retry=retry, retry_at=retry_at, failures=failures
+        )
         self._unwritten.add(oid)
+
+    async def forget(self, oid: int) -> None:
+        """Removes the table's record, here and in the ledger."""
+        async with self._writing:
+            self._records.pop(oid, None)
+            self._unwritten.discard(oid)
+            await self._ledger.remove_table(oid)
 
     async def write(self) -> None:
         """Raises TransientError when the broker does not answer; then what is not written stays noted."""
-        for oid in list(self._unwritten):
-            record = self._records[oid]
-            self._revisions[oid] = await self._ledger.store_table(record)
-            if self._records[oid] is record:
-                self._unwritten.discard(oid)
+        async with self._writing:
+            for oid in list(self._unwritten):
+                record = self._records[oid]
+                self._revisions[oid] = await self._ledger.store_table(record)
+                if self._records[oid] is record:
+                    self._unwritten.discard(oid)
 
     async def run(self) -> None:
         """Writes at least every WRITE_INTERVAL_S while there is something to write, until it is cancelled."""

@@ -99,7 +99,7 @@ _COLUMNS: LiteralString = """
            p.position::int,
            c.relreplident = 'f' OR (c.relreplident = 'd' AND p.position IS NOT NULL)
                OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{}'))),
-           a.attidentity::text, a.attgenerated::text
+           a.attidentity::text, a.attgenerated::text, a.attnum::int
       FROM pg_attribute a
       JOIN pg_class c ON c.oid = a.attrelid
       LEFT JOIN (SELECT i.indrelid, n.attnum, n.position
@@ -207,6 +207,7 @@ async def _described(source: Source, relation: Relation, columns_now: Sequence[C
             identity_key=column.identity_key,
             identity="" if now is None else now.identity,
             generated="" if now is None else now.generated,
+            number=0 if now is None else now.number,
         )
         columns.append(described)
     return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, tuple(columns))

@@ -36,6 +36,9 @@ class CopyBoth(Protocol):
     def send(self, content: bytes) -> None:
         """Sends a CopyData message; what the socket does not take goes with a later call."""
 
+    def finish(self) -> None:
+        """Tells the server that nothing follows: it stops sending, and says so behind what is under way."""
+
 
 def end_error(message: bytes) -> PgsluiceError:
     """What it means that the server sent this one, which is neither CopyData nor passed over."""
@@ -110,6 +113,9 @@ class PlainCopyBoth:
     def send(self, content: bytes) -> None:
         self._send(encode_message(copy_data.COPY_DATA, content))
 
+    def finish(self) -> None:
+        self._send(encode_message(copy_data.COPY_DONE, b""))
+
     def _send(self, message: bytes) -> None:
         self._unsent += message
         try:
@@ -165,6 +171,13 @@ class LibpqCopyBoth:
     def send(self, content: bytes) -> None:
         try:
             self._pgconn.put_copy_data(content)
+            self._pgconn.flush()
+        except psycopg.Error as error:
+            raise broken(error) from None
+
+    def finish(self) -> None:
+        try:
+            self._pgconn.put_copy_end()
             self._pgconn.flush()
         except psycopg.Error as error:
             raise broken(error) from None

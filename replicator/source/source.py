@@ -141,6 +141,13 @@ class Source:
         except psycopg.Error as error:
             raise sql_error(error, doing) from None
 
+    @asynccontextmanager
+    async def one_moment(self, doing: str) -> AsyncIterator[None]:
+        """What is asked meanwhile is answered as of one moment. Nobody else may use the connection."""
+        async with self.transaction(doing):
+            await self.execute(doing, sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").format())
+            yield
+
     async def rows(self, doing: str, query: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """``doing`` says in an error what was being done, like "reading the catalog"."""
         try:

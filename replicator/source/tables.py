@@ -83,7 +83,7 @@ async def select_tables(source: Source, patterns: Sequence[str], default_schema:
     """
     selected: dict[int, SourceTable] = {}
     for pattern in parse_patterns(patterns, default_schema):
-        for table in await _matching(source, pattern):
+        for table in await matching_tables(source, pattern):
             selected[table.oid] = table
     return sorted(selected.values(), key=lambda table: (table.schema, table.name))
 
@@ -115,7 +115,8 @@ def parse_pattern(text: str, default_schema: str) -> TablePattern:
         ) from None
 
 
-async def _matching(source: Source, pattern: TablePattern) -> list[SourceTable]:
+async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceTable]:
+    """Those that can be published and that ``pattern``, which has a schema, stands for. Raises UsageError when there are none."""
     assert pattern.schema is not None
     if pattern.schema.is_name and pattern.schema.name == TARGET_SCHEMA:
         raise UsageError(

@@ -8,6 +8,7 @@ cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import socket
@@ -20,10 +21,11 @@ from psycopg import pq, sql
 
 from pgsluice.replicator.source.connection import Connection, connect
 from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth
-from pgsluice.replicator.source.copy_data import encode_status
+from pgsluice.replicator.source.copy_data import COPY_DATA, PASSED_OVER, encode_status, message_end
 from pgsluice.replicator.source.stream_end import broken, ended, result_error
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import LSN, POSTGRES_EPOCH, format_lsn, parse_lsn
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -100,12 +102,12 @@ class WalSender:
         return socket.socket(fileno=os.dup(self._pgconn.socket))
 
     async def start(self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN) -> None:
-        """Starts streaming at ``lsn``, or where the slot is when that is later. Servers before 16 take no ``origin`` but "any".
-        Raises TransientError while somebody else reads the slot."""
+        """Starts streaming at ``lsn``, or where the slot is when that is later, with logical messages. Servers before 16 take no
+        ``origin`` but "any". Raises TransientError while somebody else reads the slot."""
         name = sql.Identifier(slot).as_string(self._connection)
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
         origins = "" if origin == ANY_ORIGIN else ", origin 'none'"
-        options = f"(proto_version '1', publication_names {publications}{origins})"
+        options = f"(proto_version '1', publication_names {publications}, messages 'true'{origins})"
         command = f"START_REPLICATION SLOT {name} LOGICAL {format_lsn(lsn)} {options}"
         if await self._is_encrypted():
             await self._command(command)
@@ -135,6 +137,26 @@ class WalSender:
     def send_status(self, received: LSN, confirmed: LSN, *, reply: bool) -> None:
         """Tells the server what we have received and what it may forget; ``reply`` asks for a keepalive in return."""
         self.stream.send(encode_status(received, confirmed, int((time.time() - _EPOCH_S) * 1e6), reply=reply))
+
+    async def finish(self, patience_s: float) -> None:
+        """Ends the stream; what is still under way is thrown away. Then the server has heard all that it was told: closing the
+        connection while it sends would have it miss the last. Returns after ``patience_s`` at the latest."""
+        with contextlib.suppress(TransientError, TimeoutError):  # the stream has ended, or the connection
+            async with asyncio.timeout(patience_s):
+                self.stream.finish()
+                while not self._has_finished():
+                    await self.wait_readable()
+
+    def _has_finished(self) -> bool:
+        """Whether what has arrived ends the stream."""
+        while (data := self.stream.receive()) is not None:
+            start = 0
+            while (end := message_end(data, start)) >= 0:
+                if data[start] != COPY_DATA and data[start] not in PASSED_OVER:
+                    return True
+                start = end
+            self.stream.keep(data[start:])
+        return False
 
     async def _command(self, command: str) -> pq.abc.PGresult:
         """Sends ``command`` and gives its result (the first, for one that starts a stream)."""

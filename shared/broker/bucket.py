@@ -5,7 +5,12 @@
     publication                       what was made of it: replicator.membership.membership
     halt                              why it must not go on: halt
     snapshot, table.<oid>             the copy of the tables: ledger
+    selection                         tables that were added and removed by command: table_selection
+    orders                            what people order about tables, and the outcome: table_orders
     worker., position., lease.<name>  a worker's report, its position, who runs it: worker_records
+    schema.<oid>                      what a table or type was like, by position: replicator.definitions.store
+    definitions, definitions.<name>   what was published of definitions, and what a worker did: definition_log
+    accepted, held.<name>             what people decided about them, what waits for that: definition_decisions
 
 Values are JSON objects, each the fields of a dataclass (``record``). A write that names the revision it replaces fails when
 somebody else wrote in between.

@@ -7,11 +7,15 @@ Order of writes, on which workers rely:
 1. ``snapshot`` with state RUNNING and every table to be copied as INIT, before the first change of the group is published;
 2. a table as DATA_SYNC without snapshot and LSN, before the snapshot is exported that will copy it;
 3. the same with snapshot and LSN, before its begin message is published;
-4. FINISHED_COPY after JetStream acknowledged every range; ERRORED at any time after 1;
+4. FINISHED_COPY with ``last_sequence`` after JetStream acknowledged every range; ERRORED at any time after 1;
 5. ``snapshot`` with state FINISHED after every table is FINISHED_COPY, ERRORED or LEFT.
 
 A copy that was interrupted goes on with 2 for the tables that are not finished; their ``attempt`` grows, and what was published
 of them under the earlier snapshot no longer counts.
+
+Tables join and are copied again while the group streams. For them it begins anew with 1: ``snapshot`` as RUNNING, then the table
+as INIT, before it is published, or before the definition is published that asks for its copy. Changes of a table that commit
+below the LSN of 3 are the copy's.
 """
 
 from __future__ import annotations
@@ -39,13 +43,15 @@ class CopyState(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """Where a table is. The replicator writes all but CATCHUP and READY, which follow from a worker's position: a worker that
-    has applied the copy is catching up until it has passed the table's LSN in the change stream. A table that LEFT the group
-    keeps what its copy holds, for workers that have not applied all of it, and is copied anew when it returns."""
+    """Where a table is. The replicator writes all but SYNC_WAIT, CATCHUP and READY, which follow from a worker's position: a
+    worker that has applied the copy is catching up until it has passed the table's LSN in the change stream; SYNC_WAIT is a table
+    that waits for those that are copied with it. A table that LEFT the group keeps what its copy holds, for workers that have not
+    applied all of it, and is copied anew when it returns."""
 
     INIT = "init"
     DATA_SYNC = "data_sync"
     FINISHED_COPY = "finished_copy"
+    SYNC_WAIT = "sync_wait"
     CATCHUP = "catchup"
     READY = "ready"
     ERRORED = "errored"
@@ -55,6 +61,17 @@ class Phase(enum.StrEnum):
     def is_waiting_for_copy(self) -> bool:
         """No change of any table may be applied while one table is in such a phase."""
         return self in (Phase.INIT, Phase.DATA_SYNC)
+
+
+class Retry(enum.StrEnum):
+    """What becomes of a table that is ERRORED by itself."""
+
+    NONE = "none"
+    """Nothing: it cannot be copied any more."""
+    MANUAL = "manual"
+    """Nothing before a person has removed the cause and asks for it."""
+    TIMED = "timed"
+    """It is tried again, at ``TableRecord.retry_at``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +95,12 @@ class SnapshotRecord:
 class TableRecord:
     """``snapshot`` and ``lsn`` are "" until both are known. The copy holds exactly the transactions whose commit LSN is below
     ``lsn``. ``attempt`` counts from 1; the newest began at ``began_at``. ``bytes`` are those of COPY text, ``bytes_total`` those
-    of the table's pages."""
+    of the table's pages.
+
+    ``last_sequence`` comes with FINISHED_COPY and is 0 before: every row of this copy is in the snapshot stream at that sequence
+    or before. Copies that an earlier version finished have 0. ``retry`` is of an ERRORED table, ``failures`` how often in a row
+    it became one since its copy was finished.
+    """
 
     oid: int
     schema: str
@@ -96,10 +118,19 @@ class TableRecord:
     ranges: int = 0
     error: str = ""
     remedy: str = ""
+    last_sequence: int = 0
+    retry: Retry = Retry.MANUAL
+    retry_at: TimeText = ""
+    failures: int = 0
 
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.table}"
+
+    def is_due(self, at: datetime) -> bool:
+        """Whether the table is ERRORED and to be tried again by then."""
+        is_timed = self.phase is Phase.ERRORED and self.retry is Retry.TIMED and bool(self.retry_at)
+        return is_timed and datetime.fromisoformat(self.retry_at) <= at
 
     def enter(self, phase: Phase, **changes: Any) -> TableRecord:
         """The same table in ``phase`` from now on."""

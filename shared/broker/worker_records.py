@@ -51,7 +51,8 @@ class WorkerReport:
     and people read the rest. It may lag behind the sink's own position, never run ahead of it.
 
     ``sequence`` and ``snapshot_sequence`` are those of the last messages applied, the first in the stream that was made at
-    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. ``waiting`` is why the batch in hand
+    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. ``catching_up`` are the oids of tables
+    whose changes are applied up to ``catch_up_sequence`` and ``catch_up_lsn`` only. ``waiting`` is why the batch in hand
     cannot be applied for now, "" when it can. ``missed`` are the tables that matter most of ``missed_tables``."""
 
     sequence: int
@@ -65,6 +66,9 @@ class WorkerReport:
     waiting: str = ""
     missed: tuple[MissedReport, ...] = ()
     missed_tables: int = 0
+    catching_up: tuple[int, ...] = ()
+    catch_up_sequence: int = 0
+    catch_up_lsn: LsnText = ""
     started_at: TimeText = ""
     updated_at: TimeText = ""
     host: str = ""
@@ -73,15 +77,23 @@ class WorkerReport:
     MALFORMED_REMEDY: ClassVar[str] = _FORGET
 
     def applied_in(self, stream_created: str) -> int:
-        """``sequence`` where it counts in the stream that was made then, else 0."""
-        return self.sequence if self.stream_created == stream_created else 0
+        """The last message that is applied for all tables, where sequences count in the stream that was made then; else 0."""
+        if self.stream_created != stream_created:
+            return 0
+        return self.catch_up_sequence if self.catching_up else self.sequence
+
+    @property
+    def applied_lsn(self) -> str:
+        """Of the last transaction that is applied for all tables."""
+        return self.catch_up_lsn if self.catching_up else self.commit_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
     """The position of a worker whose sink has no better place for it, under ``position.<name>``. ``committed_at`` counts
     microseconds since 2000. ``announced``: sequences at which a batch ended that was begun and perhaps not applied, each with
-    whether it is of the snapshot stream. ``writer`` tells this process's writes from another's."""
+    whether it is of the snapshot stream; ``announced_catch_up`` are those of tables that catch up. ``catch_up`` says which tables
+    do, and where they are: ``CatchUp.encode``. ``writer`` tells this process's writes from another's."""
 
     sequence: int
     commit_lsn: LsnText
@@ -90,6 +102,8 @@ class PositionRecord:
     snapshot_sequence: int = 0
     rules: str = ""
     announced: tuple[tuple[bool, int], ...] = ()
+    announced_catch_up: tuple[int, ...] = ()
+    catch_up: str = ""
     writer: str = ""
 
     MALFORMED_REMEDY: ClassVar[str] = f"{_FORGET}; it begins at the oldest message then"

@@ -66,11 +66,7 @@ class CopySettings:
     COPY: ClassVar[Option] = Option("copy", Kind.SWITCH, "Mode: copy the tables as they are, then stop", "false", "false")
     then_stream: bool = read(
         Option(
-            "copy-and-stream",
-            Kind.SWITCH,
-            "Mode: copy the tables as they are and replicate every change since",
-            "false",
-            "false",
+            "copy-and-stream", Kind.SWITCH, "Mode: copy the tables as they are and replicate every change since", "false", "false"
         )
     )
     workers_per_table: int = read(
@@ -202,8 +198,23 @@ class ReplicatorSettings:
             "orders",
         )
     )
-    TRACK_DDL: ClassVar[Option] = Option(
-        "track-ddl", Kind.SWITCH, "Replicate changes of table definitions (not available yet)", "false", "false"
+    track_ddl: bool = read(
+        Option(
+            "track-ddl",
+            Kind.SWITCH,
+            "Have the source tell when a table is altered, so that targets are altered too",
+            "true",
+            "false",
+        )
+    )
+    recopy_altered: bool = read(
+        Option(
+            "recopy-altered",
+            Kind.SWITCH,
+            "Copy a table again when it was altered so that no change tells what its rows hold now (with track-ddl and a copy)",
+            "false",
+            "true",
+        )
     )
     until_lsn: str = read(
         Option(
@@ -224,11 +235,6 @@ class ReplicatorSettings:
             yield UsageError(
                 f"{values.named('until-lsn')} has no meaning with {values.named('copy')}",
                 "remove it, or give copy-and-stream",
-            )
-        if values.switch("track-ddl"):
-            yield UsageError(
-                f"{values.named('track-ddl')} is not available in this version",
-                "remove it and change both tables yourself, the target first",
             )
         if is_copying(values):
             yield from _cluster_problems(values)
@@ -319,6 +325,35 @@ class WorkerSettings:
     routing_file: str = read(
         Option("routing-config", Kind.FILE, "Routing file: to which tables, columns and operations", "routing.yaml")
     )
+    ddl: str = read(
+        Option(
+            "ddl",
+            Kind.TEXT,
+            "What is done about an altered table (with the replicator's track-ddl): 'apply' it, 'stop' for a person, 'ignore' it",
+            "stop",
+            "apply",
+            choices=("apply", "stop", "ignore"),
+        )
+    )
+    ddl_policy: dict[str, str] = read(
+        Option(
+            "ddl-policy",
+            Kind.PAIRS,
+            "The same for one kind of definition, for all tables or those of a pattern ('shop.* drop-table=drop'); repeatable",
+            "drop-column=keep",
+        )
+    )
+    new_columns: str = read(
+        Option(
+            "new-columns",
+            Kind.TEXT,
+            "A column that is added to a table whose rules hide others and do not touch it: 'stop' for a person, 'hold' it back "
+            "until somebody decides, 'pass' it",
+            "hold",
+            "stop",
+            choices=("pass", "hold", "stop"),
+        )
+    )
     max_dead_letters: int = read(
         Option(
             "max-dead-letters",
@@ -363,7 +398,10 @@ COMMANDS: dict[str, type[Any]] = {
     "drop": DropSettings,
     "rules": SourceTablesSettings,
     "ddl": SourceTablesSettings,
+    "ddl log": GroupSettings,
+    "ddl accept": GroupSettings,
     "dead": GroupSettings,
+    "tables": GroupSettings,
     "forget": GroupSettings,
     "drop --nats-only": GroupSettings,
     "drop --source-only": SourceGroupSettings,

@@ -33,6 +33,8 @@ COPIED_ROWS = Pauses(0.1, 2.0)
 """Publishing copied rows: a snapshot at the source is held open meanwhile."""
 COPIED_RANGE = Pauses(0.25, 10.0)
 """One page range, while others go on."""
+COPIED_TABLE = Pauses(15.0, 3600.0)
+"""A table whose copy was given up for a passing cause; a person may ask for it earlier."""
 BATCH = Pauses(0.2, 30.0)
 """Opening a sink and applying a batch."""
 REQUEST = Pauses(1.0, 60.0, least=1.0)

@@ -2,7 +2,8 @@
 
     hold      until the command is known, a signal is only remembered
     service   a command that runs until it is stopped, while it has begun nothing: the process ends at once, with 0
-    calling   the running service: a function of its own, then nothing more until the process has ended
+    calling   the running service: a function of its own, then nothing more until the process has ended. One that can read its
+              configuration again does so at a SIGHUP, unless that tells of the end of its terminal
     release   any other command: what the system and Python do without us
 
 A SIGHUP that is ignored when the program starts, as ``nohup`` has it, stays ignored.
@@ -20,14 +21,16 @@ _STOPPED = 0
 """The exit code of a service that was asked to stop."""
 
 _held = False
+_had_terminal = False
 _received: list[int] = []
 
 
 def hold() -> None:
     """The first call of the program. ``service`` and ``release`` do nothing without it, so that the program can be called
     from another one, which keeps its own handlers."""
-    global _held
+    global _held, _had_terminal
     _held = True
+    _had_terminal = _has_terminal()
     for number in _obeyed():
         signal.signal(number, _remember)
 
@@ -55,15 +58,31 @@ def release() -> None:
 
 
 @contextmanager
-def calling(stop: Callable[[], object]) -> Iterator[None]:
-    """Each signal calls ``stop``, in the main thread, between two of its instructions. What comes after the block is ignored:
-    a process that is ending needs no other to end."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in _obeyed()}
+def calling(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> Iterator[None]:
+    """Each signal calls ``stop``, or ``reload`` where that is what it asks for, in the main thread, between two of its
+    instructions. What comes after the block is ignored: a process that is ending needs no other to end."""
+
+    def obey(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP and reload is not None and (_has_terminal() or not _had_terminal):
+            reload()
+        else:
+            stop()
+
+    before = {number: signal.signal(number, obey) for number in _obeyed()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if _held else handler)
+
+
+def _has_terminal() -> bool:
+    """Whether there is a terminal that could hang up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _obeyed() -> list[signal.Signals]:

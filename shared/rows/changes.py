@@ -1,9 +1,10 @@
 """Decoded changes, columnar: what rules transform and sinks write.
 
-One stream message decodes to ``MessageChanges``: its transactions, and its changes as parts in order. A part is either a
-``TableChanges`` (all rows of one table version between two barriers, as columns) or a ``Truncation`` (a barrier for the
-tables it names). Within one message the rows of different tables are apart; ``change_indexes`` gives back the order. Routing
-can send one change to several tables: then it is in a part of each.
+One stream message decodes to ``MessageChanges``: its transactions, and its changes as parts in order. A part is a
+``TableChanges`` (all rows of one table version between two barriers, as columns), a ``Truncation`` (a barrier for the
+tables it names) or a ``DefinitionChange`` (a barrier for everything, alone in its message). Within one message the rows of
+different tables are apart; ``change_indexes`` gives back the order. Routing can send one change to several tables: then it
+is in a part of each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table, Value
 
 INSERT = ord("I")
@@ -66,9 +68,17 @@ class Truncation:
     restart_identity: bool
 
 
-Part = TableChanges | Truncation
+@dataclass(frozen=True, slots=True)
+class DefinitionChange:
+    """A table or a type is altered from here on, or is no more."""
+
+    definition: PublishedDefinition
+    change_index: int
+
+
+Part = TableChanges | Truncation | DefinitionChange
 """What a message consists of. Whoever looks at parts uses ``match``, so that the type checker finds all of them when there is a
-third kind."""
+fourth kind."""
 
 
 class Transaction(NamedTuple):

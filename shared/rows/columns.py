@@ -32,7 +32,7 @@ from pgsluice.shared.pgoutput.messages import (
 )
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.rows.parts import FRAME, PADDING, Parts, RowShape, Transactions, measure_run, read_run, read_updates
-from pgsluice.shared.wire.message import Descriptor
+from pgsluice.shared.wire.message import DDL_PREFIX, Descriptor
 
 _LENGTH = struct.Struct(">I")
 _BEGIN, _COMMIT = b"BC"
@@ -106,6 +106,10 @@ def _take(payload: bytes, change_index: int, parts: Parts, transactions: Transac
         case Truncate() as truncate:
             transactions.check_open()
             parts.truncate(truncate, change_index)
+            return 1
+        case LogicalMessage(prefix=prefix, content=content) if prefix == DDL_PREFIX:
+            transactions.check_open()
+            parts.define(content, change_index)
             return 1
         case Type() | Origin() | LogicalMessage():
             pass

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.decoder import NEW_ROW, NULL, TEXT, value_without_bytes
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW, Relation, RelationColumn, Truncate
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, Part, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, DefinitionChange, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.plain_rows import PlainRows, rows_of_frames
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table, Value
 
 FRAME = struct.Struct(">I8s")
@@ -270,6 +271,13 @@ class Parts:
         self._end_rows()
         tables = tuple([self._table(oid) for oid in truncate.relation_oids])
         self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
+
+    def define(self, content: bytes, change_index: int) -> None:
+        """A barrier for all tables; nothing but that when somebody forged it."""
+        self._end_rows()
+        definition = PublishedDefinition.decode(content)
+        if definition is not None:
+            self._ended.append(DefinitionChange(definition, change_index))
 
     def end(self) -> list[Part]:
         self._end_rows()

@@ -29,12 +29,13 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import WireError
-from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, FORMAT_PGOUTPUT, ID_HEADER, WHOLE, Chunk, cut
+from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, ID_HEADER, WHOLE, Chunk, cut
 from pgsluice.shared.wire.position import LSN, Position
 
 POSITION_HEADER = "Pgsluice-Position"
 LETTER_HEADER = "Pgsluice-Dead-Letter"
 
+_FORMAT = "pgoutput/1"
 _U32 = Struct(">I")
 _ROWS_PER_MESSAGE = 1 << 32
 
@@ -76,7 +77,7 @@ class DeadLetter:
         the stream from those of the same letter in another."""
         headers = {
             ID_HEADER: f"{self.worker}/{self.position}/{self.attempts}{place}",
-            FORMAT_HEADER: FORMAT_PGOUTPUT,
+            FORMAT_HEADER: _FORMAT,
             POSITION_HEADER: str(self.position),
             LETTER_HEADER: json.dumps(self._facts()),
         }

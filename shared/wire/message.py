@@ -3,10 +3,11 @@
     NATS headers
       Nats-Msg-Id                     <system id>/<slot>/<first position>-<last position>
       Nats-Expected-Last-Sequence     sequence of the message before it
-      Pgsluice-Format                 pgoutput/1, or pgoutput/1+zstd when the body is compressed
+      Pgsluice-Format                 pgoutput/2, or pgoutput/2+zstd when the body is compressed
       Pgsluice-First, Pgsluice-Last   positions of the first and last change in it
       Pgsluice-Flushed                end LSN of the last commit complete at its end
       Pgsluice-Settled                newest stream sequence at whose end no transaction was open
+      Pgsluice-Ddl                    newest stream sequence that holds a definition; 0 before there is one
       Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one, before compression
       Pgsluice-Size                   bytes of the body before compression, only when it is compressed
       Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
@@ -14,7 +15,7 @@
       Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
     body
       u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
-      in the format pgoutput/1+zstd: one zstd frame that holds this
+      in the format pgoutput/2+zstd: one zstd frame that holds this
 
 The frames begin with the Type and Relation messages the others need and a Begin message (repeated when a transaction
 continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks, published
@@ -24,8 +25,14 @@ With ``stream-compression: zstd`` a body is compressed as a whole, before it is 
 would not become a tenth smaller, goes as it is, so a stream may hold both formats. Of a compressed body's chunks only the last
 one adds to ``Pgsluice-Bytes``.
 
+A definition (a logical message with the prefix DDL_PREFIX) is a change like others, with a position of its own. It is the only
+one in its message, so whoever plans batches finds it by ``Pgsluice-Ddl`` without reading a body.
+
 ``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
-there, whatever became of sequences and LSNs. Streams of earlier versions have neither header.
+there, whatever became of sequences and LSNs. Streams of early versions have neither header.
+
+The formats pgoutput/1 and pgoutput/1+zstd of earlier versions are the same without definitions: logical messages were not asked
+for, so they were no changes.
 """
 
 from __future__ import annotations
@@ -42,8 +49,12 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn, parse_lsn
 from pgsluice.shared.wire.table import Table
 
-FORMAT_PGOUTPUT = "pgoutput/1"
-FORMAT_COMPRESSED = "pgoutput/1+zstd"
+FORMAT_PGOUTPUT = "pgoutput/2"
+_COMPRESSED = "+zstd"
+_FORMAT_WITHOUT_DEFINITIONS = "pgoutput/1"
+
+DDL_PREFIX = "pgsluice.ddl"
+"""Of the logical messages in a stream that say how a table is defined from there on."""
 
 ID_HEADER = "Nats-Msg-Id"
 EXPECTED_LAST_SEQUENCE_HEADER = "Nats-Expected-Last-Sequence"
@@ -52,6 +63,7 @@ FIRST_HEADER = "Pgsluice-First"
 LAST_HEADER = "Pgsluice-Last"
 FLUSHED_HEADER = "Pgsluice-Flushed"
 SETTLED_HEADER = "Pgsluice-Settled"
+DDL_HEADER = "Pgsluice-Ddl"
 BYTES_HEADER = "Pgsluice-Bytes"
 SIZE_HEADER = "Pgsluice-Size"
 ANCHOR_HEADER = "Pgsluice-Anchor"
@@ -103,7 +115,8 @@ class MessageHeaders:
     """The headers of a change message without the two that only the publisher uses (id and expected sequence).
 
     ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is that of a body that is
-    compressed, before it was; None of one that is not.
+    compressed, before it was; None of one that is not. ``counts_definitions``: they are changes of this message's transactions,
+    as they were not in earlier versions.
     """
 
     first: Position
@@ -115,6 +128,8 @@ class MessageHeaders:
     anchor: Anchor | None = None
     after: Anchor | None = None
     size: int | None = None
+    ddl: int = 0
+    counts_definitions: bool = True
 
     def bytes_before(self, data: bytes) -> int:
         """``total_bytes`` of the message before this one, which holds ``data``."""
@@ -131,12 +146,14 @@ class MessageHeaders:
         return decompress_body(data, self.size)
 
     def encode(self) -> dict[str, str]:
+        format_name = FORMAT_PGOUTPUT if self.counts_definitions else _FORMAT_WITHOUT_DEFINITIONS
         headers = {
-            FORMAT_HEADER: FORMAT_PGOUTPUT if self.size is None else FORMAT_COMPRESSED,
+            FORMAT_HEADER: format_name if self.size is None else format_name + _COMPRESSED,
             FIRST_HEADER: str(self.first),
             LAST_HEADER: str(self.last),
             FLUSHED_HEADER: format_lsn(self.flushed),
             SETTLED_HEADER: str(self.settled),
+            DDL_HEADER: str(self.ddl),
             BYTES_HEADER: str(self.total_bytes),
         }
         if self.anchor is not None:
@@ -152,8 +169,8 @@ class MessageHeaders:
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> MessageHeaders:
         """Raises WireError when a header is missing or malformed, or the format is not ours."""
-        format_name = None if headers is None else headers.get(FORMAT_HEADER)
-        if headers is None or format_name not in (FORMAT_PGOUTPUT, FORMAT_COMPRESSED):
+        name, compressed, rest = ("" if headers is None else headers.get(FORMAT_HEADER, "")).partition(_COMPRESSED)
+        if headers is None or rest or name not in (FORMAT_PGOUTPUT, _FORMAT_WITHOUT_DEFINITIONS):
             raise WireError(
                 f"a stream message has no '{FORMAT_HEADER}: {FORMAT_PGOUTPUT}' header",
                 "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
@@ -168,7 +185,9 @@ class MessageHeaders:
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
                 anchor=_anchor(headers, ANCHOR_HEADER),
                 after=_anchor(headers, AFTER_HEADER),
-                size=int(headers[SIZE_HEADER]) if format_name == FORMAT_COMPRESSED else None,
+                size=int(headers[SIZE_HEADER]) if compressed else None,
+                ddl=int(headers[DDL_HEADER]) if name == FORMAT_PGOUTPUT else 0,
+                counts_definitions=name == FORMAT_PGOUTPUT,
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a stream message has a missing or malformed header ({error})") from None

@@ -14,7 +14,7 @@ position that means one transaction for good: its transaction id and commit time
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, NewType
 
 LSN = NewType("LSN", int)
@@ -38,6 +38,11 @@ def parse_lsn(text: str) -> LSN:
 def format_lsn(lsn: int) -> str:
     """The server's spelling: upper-case hexadecimal without leading zeros."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def format_time(microseconds: int) -> str:
+    """RFC 3339 of a time in microseconds since 2000-01-01 UTC; "" for 0, where it is not known."""
+    return (POSTGRES_EPOCH + timedelta(microseconds=microseconds)).isoformat() if microseconds else ""
 
 
 class Position(NamedTuple):

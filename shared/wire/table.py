@@ -42,7 +42,8 @@ class Column:
     ``identity_key`` is the Relation message's key flag: the column is part of the replica identity (every column, when that is
     FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in every column when the
     catalog's key is no longer the one that the flags speak of.
-    ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither).
+    ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither). ``number`` is
+    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not known.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Column:
     identity_key: bool
     identity: str
     generated: str
+    number: int = 0
 
 
 _column_values = attrgetter(*(field.name for field in fields(Column)))

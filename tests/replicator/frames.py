@@ -39,6 +39,10 @@ def origin(name: bytes) -> bytes:
     return struct.pack(">cQ", b"O", 7) + name + b"\0"
 
 
+def definition(content: bytes = b"{}") -> bytes:
+    return struct.pack(">cBQ", b"M", 1, 7) + b"pgsluice.ddl\0" + struct.pack(">I", len(content)) + content
+
+
 def type_frame(oid: int, name: bytes) -> bytes:
     return struct.pack(">cI", b"Y", oid) + b"public\0" + name + b"\0"
 

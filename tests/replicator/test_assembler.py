@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, Assembler, Message, Published
+from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, LOGICAL_MESSAGE, Assembler, Message, Published
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.position import LSN, Position
@@ -210,17 +210,28 @@ class Received:
             if frame[:1] == b"B":
                 begun = LSN(int.from_bytes(frame[1:9]))
                 ordinal, lsn = (ordinal, lsn) if begun == lsn else (0, begun)
-            elif frame[:1] == b"I":
+            elif frame[:1] in (b"I", b"M"):
                 ordinal += 1
                 changes += 1
                 self.changes.append((Position(lsn, ordinal), frame[12 + 1 :]))
+        assert message.is_definition == any(frame[:1] == b"M" for frame in frames_of)
+        assert not message.is_definition or changes == 1
         assert message.changes == changes
         assert (frames_of[-1][:1] == b"C") == message.settled
         assert self.changes[-1][0] == message.last
         assert self.changes[-changes][0] == message.first
 
 
-transactions = st.lists(st.lists(st.integers(0, 120), max_size=6), max_size=8)
+DEFINITION = -1
+transactions = st.lists(st.lists(st.integers(DEFINITION, 120), max_size=6), max_size=8)
+
+
+def change(size: int) -> bytes:
+    return frames.definition() if size == DEFINITION else frames.insert(b"x" * size)
+
+
+def add(made: Assembler, frame: bytes) -> Message | None:
+    return made.add_definition(frame) if frame[0] == LOGICAL_MESSAGE else made.add(frame)
 
 
 @given(transactions, st.data())
@@ -232,18 +243,59 @@ def test_every_change_is_published_once_whatever_the_sizes_and_wherever_sessions
     for number, transaction in enumerate(sizes, 1):
         lsn = number * 100
         expected += [position(lsn, ordinal) for ordinal in range(1, len(transaction) + 1)]
-        stream += [frames.begin(lsn), *(frames.insert(b"x" * size) for size in transaction), frames.commit(lsn)]
+        stream += [frames.begin(lsn), *map(change, transaction), frames.commit(lsn)]
     received = Received()
     published = NOTHING
     for _ in range(data.draw(st.integers(0, 3))):  # sessions that end anywhere; unpublished parts are received again
         made = assembler(published, cut_bytes=100)
         for frame in stream[: data.draw(st.integers(0, len(stream)))]:
-            for message in (made.add(frame), made.drained() if data.draw(st.booleans()) else None):
+            for message in (add(made, frame), made.drained() if data.draw(st.booleans()) else None):
                 received.take(message)
                 if message is not None:
                     published = Published(message.last, message.flushed, message.settled)
     made = assembler(published, cut_bytes=100)
     for frame in stream:
-        received.take(made.add(frame))
+        received.take(add(made, frame))
     received.take(made.drained())
-    assert [change for change, _ in received.changes] == expected
+    assert [place for place, _ in received.changes] == expected
+
+
+def test_a_definition_is_alone_in_its_message_and_its_transaction_ends_one() -> None:
+    made = assembler()
+    stream = [
+        *(frames.begin(100), frames.insert(b"a"), frames.commit(100)),
+        *(
+            frames.begin(200),
+            frames.insert(b"b"),
+            frames.definition(),
+            frames.insert(b"c"),
+            frames.definition(),
+            frames.commit(200),
+        ),
+        *(frames.begin(300), frames.definition(), frames.insert(b"d"), frames.commit(300)),
+        *(frames.begin(400), frames.insert(b"e"), frames.commit(400)),
+    ]
+    messages = [message for message in [*(add(made, frame) for frame in stream), made.drained()] if message is not None]
+    assert [kinds(message) for message in messages] == ["RBICBI", "BM", "RBI", "BMC", "BM", "RBIC", "RBIC"]
+    assert [message.is_definition for message in messages] == [False, True, False, True, True, False, False]
+    assert [message.settled for message in messages] == [False, False, False, True, False, True, True]
+    assert [message.last for message in messages] == [
+        *(position(200, ordinal) for ordinal in (1, 2, 3, 4)),
+        *(position(300, 1), position(300, 2), position(400, 1)),
+    ]
+
+
+def test_definitions_of_a_transaction_that_an_earlier_version_published_in_part_have_no_ordinals() -> None:
+    """It did not count them, and so the changes behind them would be taken for others."""
+    made = assembler(Published(position(100, 1), LSN(8), settled=False, counts_definitions=False))
+    for frame in (frames.begin(100), frames.definition(), frames.insert(b"a"), frames.definition(), frames.insert(b"b")):
+        assert add(made, frame) is None
+    message = made.add(frames.commit(100)) or made.drained()
+    assert message is not None
+    assert kinds(message) == "RBIC"
+    assert message.last == position(100, 2)
+    for frame in (frames.begin(200), frames.definition()):
+        assert add(made, frame) is None
+    message = made.add(frames.commit(200))
+    assert message is not None
+    assert message.is_definition, "and of a later one they have"

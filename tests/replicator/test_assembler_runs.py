@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.replicator.assembler import CUT_BYTES, RELATION, Assembler, Message, Published
+from pgsluice.replicator.assembler import CUT_BYTES, LOGICAL_MESSAGE, RELATION, Assembler, Message, Published
 from pgsluice.replicator.source.copy_data import COPY_DATA, FRAME_OFFSET, KIND_OFFSET, XLOG_DATA, encode_message, message_end
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.message import split_body
@@ -22,6 +22,7 @@ change = st.one_of(
     st.builds(frames.insert, st.binary(max_size=40), st.sampled_from([frames.OID, OTHER])).map(lambda frame: [frame]),
     st.builds(frames.insert, st.integers(3000, 5000).map(bytes)).map(lambda frame: [frame]),
     st.just([frames.truncate(frames.OID)]),
+    st.just([frames.definition()]),
     st.just([frames.relation(OTHER, name=b"renamed"), frames.insert(b"a", OTHER)]),
 )
 transaction = st.tuples(
@@ -42,6 +43,8 @@ def add(assembler: Assembler, frame: bytes) -> Message | None:
     if frame[0] == RELATION:
         oid = int.from_bytes(frame[1:5], "big")
         return assembler.add_relation(frame, frames.table(oid))
+    if frame[0] == LOGICAL_MESSAGE:
+        return assembler.add_definition(frame)
     return assembler.add(frame)
 
 

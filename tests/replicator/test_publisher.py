@@ -18,6 +18,7 @@ from nats.js.api import StreamConfig
 from pgsluice.replicator import publisher as publisher_module
 from pgsluice.replicator.assembler import Message
 from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
+from pgsluice.replicator.resume import find_resume_point
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
@@ -35,9 +36,9 @@ EMPTY = StreamEnd(0, 0, 0, LSN(0))
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 30, compression="none", retention_s=60)
 
 
-def message(number: int, body: bytes = b"body", settled: bool = True) -> Message:
+def message(number: int, body: bytes = b"body", settled: bool = True, is_definition: bool = False) -> Message:
     position = Position(LSN(number * 100), 1)
-    return Message(position, position, LSN(number * 100 + 8), settled, 1, body)
+    return Message(position, position, LSN(number * 100 + 8), settled, 1, body, is_definition=is_definition)
 
 
 class Broker:
@@ -103,6 +104,25 @@ async def test_messages_are_stored_in_order_with_headers_that_continue_the_strea
         assert await broker.ids() == [f"{message(n).first}-{message(n).last}" for n in range(1, count + 1)]
         headers = MessageHeaders.decode((await broker.stream.message(5)).headers)
         assert (headers.settled, headers.total_bytes, headers.flushed) == (4, 5 * len(b"body"), 508)
+
+
+async def test_every_message_names_the_newest_definition_up_to_it_also_after_a_restart(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, task = broker.publisher()
+        too_large = b"x" * broker.client.max_payload
+        for number, body in ((1, b"rows"), (2, too_large), (3, b"rows")):
+            await publisher.publish(message(number, body, is_definition=number == 2))
+        await publisher.flush()
+        await cancel([task])
+        state = await broker.stream.state()
+        assert state is not None
+        point = await find_resume_point(broker.stream, state, PREFIX, LSN(0))
+        assert point.published.counts_definitions
+        publisher, _ = broker.publisher(point.end)
+        await publisher.publish(message(4))
+        await publisher.flush()
+        stored = await broker.stream.fetch(1, 1000, 1 << 30)
+        assert [MessageHeaders.decode(each.headers).ddl for each in stored] == [0, 0, 3, 3, 3], "it came in two chunks"
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 1e12])

@@ -7,13 +7,16 @@ import os
 import pty
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pgsluice.replicator.snapshot import table_progress as display
+from pgsluice.replicator.snapshot.copy_state import anew, begin_attempt
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeStatus
 from pgsluice.replicator.snapshot.table_progress import Figures, TableProgress, measure
-from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
+from pgsluice.shared.broker.ledger import Ledger, Phase, Retry, TableRecord
+from pgsluice.shared.errors import PgsluiceError, SlotTimeoutError, TerminalError, TransientError
 from tests.replicator.copier import page_range
 
 MIB = 1 << 20
@@ -42,6 +45,54 @@ def test_figures_count_what_this_run_copies() -> None:
     figures = measure(tables, frozenset({2}), elapsed_s=4.0)
     assert (figures.tables, figures.tables_done, figures.rows, figures.percent) == (2, 1, 2000, 40.0)
     assert (figures.rows_per_s, figures.bytes_per_s, figures.remaining_s) == (500.0, 50_000.0, 6.0)
+
+
+def test_a_finished_table_says_up_to_where_its_rows_are_in_the_stream() -> None:
+    tables = book(table(1, Phase.DATA_SYNC, 2), table(2, Phase.DATA_SYNC, 0))
+    for oid, sequence in ((1, 3), (2, 4)):
+        tables.note_begun(oid, sequence)
+    for number, sequence in ((2, 9), (1, 7)):
+        pages = page_range(1, number, MIB)
+        tables.note_done(RangeOutcome(pages, RangeStatus.DONE, last_sequence=sequence))
+    assert {record.oid: (record.phase, record.last_sequence) for record in tables.records} == {
+        1: (Phase.FINISHED_COPY, 9),
+        2: (Phase.FINISHED_COPY, 4),
+    }
+    tables.put(anew(tables.records[0]))
+    assert tables.records[0].last_sequence == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "tries_again", "retry"),
+    [
+        (TransientError("busy"), True, Retry.TIMED),
+        (SlotTimeoutError("open"), True, Retry.TIMED),
+        (TerminalError("refused"), True, Retry.MANUAL),
+        (TransientError("busy"), False, Retry.MANUAL),
+    ],
+)
+def test_a_table_that_is_given_up_is_tried_again_where_the_cause_may_pass(
+    error: PgsluiceError, tries_again: bool, retry: Retry
+) -> None:
+    tables = TableProgress(Ledger(NoBucket()), [table(1, Phase.INIT)], tries_again=tries_again)  # type: ignore[arg-type]
+    tables.note_errored(1, error)
+    [errored] = tables.errored
+    assert (errored.retry, bool(errored.retry_at), errored.failures) == (retry, retry is Retry.TIMED, 1)
+    assert not errored.is_due(datetime.now(UTC))
+    assert errored.is_due(datetime.now(UTC) + timedelta(hours=2)) == (retry is Retry.TIMED)
+
+
+def test_pauses_grow_with_each_failure_and_begin_again_after_a_finished_copy() -> None:
+    tables = book(table(1, Phase.INIT, 0))
+    pauses = []
+    for _ in range(3):
+        tables.note_errored(1, TransientError("busy"))
+        pauses.append(datetime.fromisoformat(tables.records[0].retry_at) - datetime.fromisoformat(tables.records[0].since))
+        tables.put(anew(tables.records[0]))
+    assert pauses == sorted(pauses)
+    tables.put(begin_attempt(tables.records[0]))
+    tables.note_begun(1, 1)
+    assert tables.records[0].failures == 0
 
 
 def test_before_anything_is_done_nothing_is_foretold() -> None:

@@ -55,7 +55,7 @@ def test_every_key_of_pg_flo_is_known() -> None:
 def test_options_of_a_command_come_in_the_order_of_their_declarations() -> None:
     names = [option.name for option in config.options_of(WorkerSettings, StdoutSinkSettings)]
     assert names[:4] == ["config", "group", "log-level", "log-format"]
-    assert names[-4:] == ["until-sequence", "spark", "transactions", "format"]
+    assert names[-5:] == ["until-sequence", "spark", "transactions", "format", "column-ids"]
     assert "target-host" not in names
 
 

@@ -108,8 +108,8 @@ def test_they_win_over_the_file_and_lose_to_flags(tmp_path: Path) -> None:
 def test_a_value_that_cannot_be_used_is_named_by_the_variable_that_was_set() -> None:
     with pytest.raises(UsageError, match=r"port 'x' \(PG_FLO_PORT\) is not a whole number"):
         load_from({}, REPLICATOR | {"PG_FLO_PORT": "x"}, ReplicatorSettings)
-    with pytest.raises(UsageError, match=r"track-ddl \(PG_FLO_TRACK_DDL\) is not available in this version"):
-        load_from({}, REPLICATOR | {"PG_FLO_TRACK_DDL": "true"}, ReplicatorSettings)
+    with pytest.raises(UsageError, match=r"track-ddl 'perhaps' \(PG_FLO_TRACK_DDL\)"):
+        load_from({}, REPLICATOR | {"PG_FLO_TRACK_DDL": "perhaps"}, ReplicatorSettings)
 
 
 def test_a_misspelt_one_is_told_its_right_name() -> None:
@@ -119,13 +119,15 @@ def test_a_misspelt_one_is_told_its_right_name() -> None:
 
 
 def test_mistakes_in_them_are_told_without_a_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in (REPLICATOR | {"PG_FLO_NATS_URL": f"nats://x:{SECRET}@127.0.0.1:1", "PG_FLO_TRACK_DDL": "1"}).items():
+    for name, value in (
+        REPLICATOR | {"PG_FLO_NATS_URL": f"nats://x:{SECRET}@127.0.0.1:1", "PG_FLO_TRACK_DDL": "perhaps"}
+    ).items():
         monkeypatch.setenv(name, value)
     assert run(["replicator"]) == 2
     monkeypatch.delenv("PG_FLO_TRACK_DDL")
     monkeypatch.setenv("PG_FLO_HOST", "")
     assert run(["replicator"]) == 2
     written = capsys.readouterr().err
-    assert "track-ddl (PG_FLO_TRACK_DDL)" in written
+    assert "track-ddl 'perhaps' (PG_FLO_TRACK_DDL)" in written
     assert "host is not set: give --host, PGSLUICE_HOST" in written
     assert SECRET not in written

@@ -26,8 +26,6 @@ COMPANIONS = {
 }
 """What an option needs beside it."""
 
-REFUSED_FOR_NOW = {"track-ddl"}
-
 SAMPLES = {
     Kind.TEXT: (("one", "one"), ("two", "two"), ("three", "three")),
     Kind.NUMBER: (("1", 1), ("2", 2), ("3", 3)),
@@ -63,15 +61,15 @@ def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> co
     return load_from(flags, environment, *readers_of(option))
 
 
-def precedence_cases(refused: bool) -> Iterator[tuple[Option, tuple[str, ...]]]:
+def precedence_cases() -> Iterator[tuple[Option, tuple[str, ...]]]:
     for option in OPTIONS:
         one_value = option.name != "config" and not option.content_of and option.kind is not Kind.PAIRS
-        if one_value and (option.name in REFUSED_FOR_NOW) is refused:
+        if one_value:
             for count in range(1, 4):
                 yield from ((option, layers) for layers in itertools.combinations(LAYERS, count))
 
 
-@pytest.mark.parametrize(("option", "layers"), list(precedence_cases(refused=False)), ids=case_name)
+@pytest.mark.parametrize(("option", "layers"), list(precedence_cases()), ids=case_name)
 def test_flag_wins_over_environment_over_file(tmp_path: Path, option: Option, layers: tuple[str, ...]) -> None:
     if option.kind is Kind.SWITCH:
         samples: tuple[tuple[str, object], ...] = (("true", True), ("false", False), ("false", False))
@@ -80,13 +78,6 @@ def test_flag_wins_over_environment_over_file(tmp_path: Path, option: Option, la
     values = load_layers(tmp_path, option, {layer: samples[i][0] for i, layer in enumerate(layers)})
     assert values.values[option.name] == samples[0][1]
     assert values.places[option.name].startswith(place_of(option, layers[0], tmp_path))
-
-
-@pytest.mark.parametrize(("option", "layers"), list(precedence_cases(refused=True)), ids=case_name)
-def test_what_is_not_available_yet_is_refused_where_it_was_found(tmp_path: Path, option: Option, layers: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="is not available in this version: ") as raised:
-        load_layers(tmp_path, option, {layer: "true" if i == 0 else "no" for i, layer in enumerate(layers)})
-    assert raised.value.fact.startswith(f"{option.name} ({place_of(option, layers[0], tmp_path)}")
 
 
 def place_of(option: Option, layer: str, directory: Path) -> str:

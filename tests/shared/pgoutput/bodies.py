@@ -19,7 +19,7 @@ from pgsluice.shared.pgoutput.messages import (
     Truncate,
     Update,
 )
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Column, Table
@@ -156,7 +156,7 @@ def changes_of_columns(changes: MessageChanges) -> list[Change | TableTruncation
                 transaction = transactions[index]
                 head = (transaction.position(index), transaction.xid, transaction.committed_at, part.table)
                 found[index] = Change(*head, part.operations[row], *_images(part, row))
-        else:
+        elif isinstance(part, Truncation):
             position = transactions[part.change_index].position(part.change_index)
             found[part.change_index] = TableTruncation(position, part.tables, part.cascade, part.restart_identity)
     assert sorted(found) == list(range(changes.change_count))

@@ -15,6 +15,7 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.message import (
     BYTES_HEADER,
     CHUNK_HEADER,
+    DDL_HEADER,
     FIRST_HEADER,
     FLUSHED_HEADER,
     FORMAT_HEADER,
@@ -33,13 +34,14 @@ from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import table
 from tests.zstd_frame import frame_of
 
-HEADERS = MessageHeaders(Position(LSN(0x10), 1), Position(LSN(0x20), 7), LSN(0x28), settled=12, total_bytes=3_000)
+HEADERS = MessageHeaders(Position(LSN(0x10), 1), Position(LSN(0x20), 7), LSN(0x28), settled=12, total_bytes=3_000, ddl=9)
 ENCODED = {
-    "Pgsluice-Format": "pgoutput/1",
+    "Pgsluice-Format": "pgoutput/2",
     "Pgsluice-First": "0/10:1",
     "Pgsluice-Last": "0/20:7",
     "Pgsluice-Flushed": "0/28",
     "Pgsluice-Settled": "12",
+    "Pgsluice-Ddl": "9",
     "Pgsluice-Bytes": "3000",
 }
 DESCRIPTOR = Descriptor((table("shop.orders", "id bigint", "note text"), table("log", key=())))
@@ -63,14 +65,21 @@ def test_a_chunk_is_named_with_how_many_there_are(index: int, count: int, is_las
 
 
 @pytest.mark.parametrize(
-    "headers", [None, {}, ENCODED | {FORMAT_HEADER: "pgoutput/2"}, ENCODED | {FORMAT_HEADER: "pgoutput/1+lz4"}]
+    "headers", [None, {}, ENCODED | {FORMAT_HEADER: "pgoutput/3"}, ENCODED | {FORMAT_HEADER: "pgoutput/2+lz4"}]
 )
 def test_a_message_of_another_format_is_refused(headers: dict[str, str] | None) -> None:
-    with pytest.raises(WireError, match=r"no 'Pgsluice-Format: pgoutput/1' header"):
+    with pytest.raises(WireError, match=r"no 'Pgsluice-Format: pgoutput/2' header"):
         MessageHeaders.decode(headers)
 
 
-@pytest.mark.parametrize("name", [FIRST_HEADER, LAST_HEADER, FLUSHED_HEADER, SETTLED_HEADER, BYTES_HEADER])
+@pytest.mark.parametrize(("compressed", "size"), [("", None), ("+zstd", 700)])
+def test_messages_of_the_version_before_are_read_which_knew_no_definitions(compressed: str, size: int | None) -> None:
+    earlier = ENCODED | {FORMAT_HEADER: f"pgoutput/1{compressed}"} | ({} if size is None else {SIZE_HEADER: str(size)})
+    del earlier[DDL_HEADER]
+    assert MessageHeaders.decode(earlier) == replace(HEADERS, size=size, ddl=0, counts_definitions=False)
+
+
+@pytest.mark.parametrize("name", [FIRST_HEADER, LAST_HEADER, FLUSHED_HEADER, SETTLED_HEADER, DDL_HEADER, BYTES_HEADER])
 def test_a_header_that_is_missing_or_malformed_is_refused(name: str) -> None:
     for headers in ({k: v for k, v in ENCODED.items() if k != name}, ENCODED | {name: "many"}):
         with pytest.raises(WireError, match="missing or malformed header"):
@@ -83,7 +92,7 @@ def test_a_chunk_that_cannot_be_is_refused(chunk: str) -> None:
         MessageHeaders.decode(ENCODED | {CHUNK_HEADER: chunk})
 
 
-COMPRESSED = ENCODED | {FORMAT_HEADER: "pgoutput/1+zstd", SIZE_HEADER: "700"}
+COMPRESSED = ENCODED | {FORMAT_HEADER: "pgoutput/2+zstd", SIZE_HEADER: "700"}
 
 
 def test_a_compressed_body_is_another_format_with_the_size_that_it_had() -> None:

@@ -1,0 +1,54 @@
+"""What each published table was like, by the position from which on it was: pure, no I/O.
+
+A source is replicated behind its present: the rows that come are of a time whose catalog is gone. And a session begins where the
+slot is, before what the last one had seen, so the newest definition is not enough either.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.shared.wire.published_definition import Defined
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """``defined`` holds for changes behind ``position``."""
+
+    position: Position
+    defined: Defined
+
+
+class History:
+    """The versions of one table or type, in order."""
+
+    def __init__(self, versions: Iterable[Version] = ()) -> None:
+        self.versions = sorted(versions, key=lambda version: version.position)
+
+    def before(self, position: Position) -> Defined | None:
+        """What holds for the change at ``position``; None where that is not known."""
+        index = bisect_left(self.versions, position, key=lambda version: version.position)
+        return self.versions[index - 1].defined if index else None
+
+    def note(self, version: Version) -> bool:
+        """Whether it is news: a session that goes back hears again what it has heard."""
+        index = bisect_left(self.versions, version.position, key=lambda each: each.position)
+        known = self.versions[index : index + 1]
+        if known and known[0].position == version.position:
+            if known[0] == version:
+                return False
+            self.versions[index] = version
+            return True
+        if index and self.versions[index - 1].defined == version.defined:
+            return False
+        self.versions.insert(index, version)
+        return True
+
+    def forget_before(self, confirmed: LSN) -> bool:
+        """Nothing that commits before ``confirmed`` comes again. Whether there was anything to forget."""
+        kept = max(0, bisect_left(self.versions, confirmed, key=lambda version: version.position.commit_lsn) - 1)
+        self.versions = self.versions[kept:]
+        return kept > 0

@@ -1,0 +1,203 @@
+"""How the tables of a replication stream are defined, at every place in it.
+
+Where definitions are captured the source tells them in the stream itself, where the command stood (``take``), and what it told
+is kept for sessions that go back. Of a table of which it told nothing, or something that its Relation message does not agree
+with, the catalog is asked (``replicator.source.catalog``), which may be of a later time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from pgsluice.replicator.definitions.consequences import Consequences
+from pgsluice.replicator.definitions.history import History, Version
+from pgsluice.replicator.definitions.store import HistoryStore
+from pgsluice.replicator.source.catalog import RelationCatalog
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.definition_log import DefinitionLog, LoggedDefinition, shortened
+from pgsluice.shared.definitions.wording import in_words
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.pgoutput import decode_message
+from pgsluice.shared.pgoutput.encoder import encode_message
+from pgsluice.shared.pgoutput.messages import LogicalMessage, Relation, RelationColumn
+from pgsluice.shared.wire.definition import (
+    DefinedColumn,
+    DefinitionEvent,
+    DefinitionMessage,
+    DefinitionUnknown,
+    TableDefined,
+    TableDefinition,
+    TableGone,
+    TablePublished,
+    TableRewritten,
+    TableUnpublished,
+    TypeDefined,
+)
+from pgsluice.shared.wire.message import DDL_PREFIX
+from pgsluice.shared.wire.position import LSN, Position, format_time
+from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition, alters, concerned
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
+
+log = telemetry.logger(__name__)
+
+
+class SourceDefinitions:
+    """Of one session. ``prefix`` is that of the group's logical messages, ``token`` what they are signed with ("" while nothing
+    is captured), ``log`` what was published before. ``flush`` must be called before anything is published that depends on what
+    was taken."""
+
+    def __init__(
+        self,
+        catalog: RelationCatalog,
+        store: HistoryStore,
+        histories: Mapping[int, History],
+        published: DefinitionLog,
+        prefix: str,
+        token: str,
+        consequences: Consequences,
+    ) -> None:
+        self._consequences = consequences
+        self._catalog = catalog
+        self._store = store
+        self._histories = dict(histories)
+        self._prefix = prefix
+        self._token = token
+        self._changed: set[int] = set()
+        self._log = published
+        self._has_news = False
+
+    @property
+    def are_captured(self) -> bool:
+        """Whether the source tells of them."""
+        return bool(self._token)
+
+    async def describe(self, relation: Relation, position: Position, xid: int) -> Table:
+        """What ``relation`` says, completed by what is known of its table for the change at ``position`` of the transaction
+        ``xid``."""
+        known = self._known(relation.oid, position) if self._token else None
+        if isinstance(known, TableDefinition):
+            table = _completed(relation, known)
+            if table is not None:
+                return table
+            self._note_missed(relation, position)
+        return await self._catalog.describe(relation, xid)
+
+    def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
+        """The frame to be published for the logical message ``frame``, which would be the change at ``position`` of a transaction
+        that was committed then, in microseconds since 2000-01-01 UTC. None when it is none of ours."""
+        message = decode_message(frame)
+        assert isinstance(message, LogicalMessage)
+        if not message.transactional or message.prefix != self._prefix:
+            return None
+        event = self._believed(message.content, position)
+        content = b""
+        if event is not None:
+            definition = PublishedDefinition(event, self._noted(event, position))
+            self._consequences.note(definition, position)
+            self._note(definition, position, committed_at)
+            content = definition.encode()
+        return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, content))
+
+    async def flush(self, confirmed: LSN) -> None:
+        """Makes durable what is news. Nothing that commits before ``confirmed`` comes again. Raises TransientError."""
+        await self._consequences.flush()
+        if self._has_news:
+            await self._store.write_log(self._log)
+            self._has_news = False
+        if not self._changed:
+            return
+        news = {oid: self._histories[oid] for oid in self._changed}
+        for history in news.values():
+            history.forget_before(confirmed)
+        await self._store.write(news)
+        self._changed -= news.keys()
+
+    def _note(self, definition: PublishedDefinition, position: Position, committed_at: int) -> None:
+        if not alters(definition):
+            return
+        event = definition.event
+        about = concerned(event)
+        oid, name = (0, "") if about is None else (about.oid, f"{about.schema}.{about.name}")
+        changes = shortened(in_words(definition))
+        self._has_news |= self._log.note(LoggedDefinition(position, format_time(committed_at), event.tag, oid, name, changes))
+
+    def _note_missed(self, relation: Relation, position: Position) -> None:
+        if self._log.missed.add(position):
+            self._has_news = True
+            log.warning(
+                "a table was altered, and nothing told of it; the catalog is asked",
+                table=f"{relation.schema}.{relation.name}",
+                so_far=self._log.missed.count,
+                remedy="see whether the capture's event triggers are enabled; migrations can tell by 'pgsluice ddl note'",
+            )
+
+    def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
+        """None for what our function did not emit: every role may emit a message. While nothing is captured nobody can tell."""
+        try:
+            message = DefinitionMessage.decode(content)
+        except WireError:
+            message = None
+        if message is not None and message.is_signed_with(self._token):
+            return message.event
+        if self._token:
+            self._has_news |= self._log.forged.add(position)
+            so_far = self._log.forged.count
+            log.warning("a message about a definition was emitted by somebody else; it is passed over", so_far=so_far)
+        return None
+
+    def _noted(self, event: DefinitionEvent, position: Position) -> Defined | None:
+        """What was there before ``event``, whose definition holds behind ``position``."""
+        match event:
+            case TableDefined(table=defined) | TablePublished(table=defined):
+                return self._replaced(defined, position)
+            case TypeDefined() as defined:
+                return self._replaced(defined, position)
+            case TableGone(oid=oid) | TableUnpublished(oid=oid) | TableRewritten(oid=oid):
+                return self._known(oid, position)
+            case DefinitionUnknown():
+                return None
+            case unreachable:
+                assert_never(unreachable)
+
+    def _replaced(self, defined: Defined, position: Position) -> Defined | None:
+        history = self._histories.setdefault(defined.oid, History())
+        known = history.before(position)
+        if history.note(Version(position, defined)):
+            self._changed.add(defined.oid)
+        return known
+
+    def _known(self, oid: int, position: Position) -> Defined | None:
+        return self._histories.get(oid, History()).before(position)
+
+
+def _completed(relation: Relation, known: TableDefinition) -> Table | None:
+    """``relation`` with what is known of its table; None when they disagree."""
+    named = (relation.schema, relation.name, relation.replica_identity)
+    columns = {column.name: column for column in known.columns}
+    if named != (known.schema, known.name, known.replica_identity) or any(
+        column.name not in columns or not _is_same(column, columns[column.name], known) for column in relation.columns
+    ):
+        return None
+    described = tuple(_column(column, columns[column.name]) for column in relation.columns)
+    return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, described)
+
+
+def _is_same(column: RelationColumn, known: DefinedColumn, table: TableDefinition) -> bool:
+    is_key = table.replica_identity is ReplicaIdentity.FULL or known.number in table.identity_columns
+    return (column.type_oid, column.typmod, column.identity_key) == (known.type_oid, known.typmod, is_key)
+
+
+def _column(column: RelationColumn, known: DefinedColumn) -> Column:
+    return Column(
+        name=column.name,
+        type_oid=column.type_oid,
+        type_name=known.type_name,
+        typmod=column.typmod,
+        not_null=known.not_null,
+        primary_key_position=known.primary_key_position,
+        identity_key=column.identity_key,
+        identity=known.identity,
+        generated=known.generated,
+        number=known.number,
+    )

@@ -1,0 +1,69 @@
+"""The histories of a group's tables and types, under ``schema.<oid>`` in the state bucket, and the log of its definitions.
+
+Both are written before what depends on them is published: a session that goes back finds in the bucket what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pgsluice.replicator.definitions.history import History, Version
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.definition_log import DefinitionLog, load_log, store_log
+from pgsluice.shared.broker.record import malformed, pack, unpack
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import decode_defined, encode_defined
+
+_PREFIX = "schema."
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """``versions`` is packed: a position and what holds behind it, for each."""
+
+    name: str
+    versions: str
+
+    MALFORMED_REMEDY: ClassVar[str] = "delete the key, then start the replicator again: tables are described by the catalog then"
+
+
+class HistoryStore:
+    """Every method raises TransientError when NATS does not answer."""
+
+    def __init__(self, bucket: StateBucket) -> None:
+        self._bucket = bucket
+
+    async def load(self) -> dict[int, History]:
+        """By oid. Raises TerminalError for a record that ``write`` does not make."""
+        keys = [key for key in await self._bucket.keys() if key.startswith(_PREFIX)]
+        found = await asyncio.gather(*map(self._read, keys))
+        return {int(key.removeprefix(_PREFIX)): history for key, history in zip(keys, found, strict=True)}
+
+    async def write(self, histories: dict[int, History]) -> None:
+        await asyncio.gather(*(self._bucket.put(f"{_PREFIX}{oid}", _record(each)) for oid, each in histories.items()))
+
+    async def load_log(self) -> DefinitionLog:
+        """What was published before. Raises TerminalError for a record that ``write_log`` does not make."""
+        return await load_log(self._bucket)
+
+    async def write_log(self, log: DefinitionLog) -> None:
+        await store_log(self._bucket, log)
+
+    async def _read(self, key: str) -> History:
+        entry = await self._bucket.read(key, HistoryRecord)
+        if entry is None:
+            return History()
+        try:
+            versions = unpack(entry.value.versions)
+            return History(Version(Position.parse(position), decode_defined(fields)) for position, fields in versions)
+        except (KeyError, TypeError, ValueError, WireError) as error:
+            raise malformed(key, self._bucket.name, type(error).__name__, HistoryRecord.MALFORMED_REMEDY) from None
+
+
+def _record(history: History) -> HistoryRecord:
+    newest = history.versions[-1].defined
+    versions = [[str(version.position), encode_defined(version.defined)] for version in history.versions]
+    return HistoryRecord(f"{newest.schema}.{newest.name}", pack(versions))

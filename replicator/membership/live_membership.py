@@ -1,0 +1,103 @@
+"""A group's tables while it streams: orders are carried out, tables that come join, and the publication is looked at.
+
+Orders are looked for once a second: that is one small question to the broker, which needs no consumer that would have to be
+made again after each of its outages, and nobody who waits for a copy notices a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+from pgsluice.replicator.group_start import Run
+from pgsluice.replicator.membership.order_execution import OrderExecution
+from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.membership.table_changes import AppliedChanges, TableChanges
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.table_orders import load_orders
+from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.process.retrying import RetryNews
+
+LOOK_INTERVAL_S = 1.0
+
+log = telemetry.logger(__name__)
+
+
+class LiveMembership:
+    """``run`` beside a session. ``look`` is set by whoever has heard that there may be other tables."""
+
+    def __init__(
+        self,
+        run: Run,
+        bucket: StateBucket,
+        watch: PublicationWatch,
+        changes: TableChanges,
+        execution: OrderExecution,
+        look: asyncio.Event,
+    ) -> None:
+        self._run = run
+        self._bucket = bucket
+        self._watch = watch
+        self._changes = changes
+        self._execution = execution
+        self._look = look
+        self._looked_at = time.monotonic()
+        self._has_found = False
+        """Whether a look found what was not applied yet."""
+        self._news = RetryNews()
+        self._reported: set[str] = set()
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises TerminalError when changes may be missing, TransientError when the source does not
+        answer."""
+        while True:
+            if self._look.is_set() or time.monotonic() - self._looked_at >= self._run.settings.check_interval_s:
+                await self._look_at_publication()
+            try:
+                await self._follow_tables()
+                await self._carry_out_orders()
+            except PgsluiceError as error:  # the stream goes on without it
+                if self._news.is_due(error):
+                    log.warning("tables do not join or leave now, trying again", reason=str(error))
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _follow_tables(self) -> None:
+        """What is wanted and not done: by a new configuration, by what a look found, by a session that ended in the middle, or
+        because it is time to try again."""
+        copy = self._run.copy
+        due = [] if copy is None else [record.oid for record in copy.progress.errored if record.is_due(datetime.now(UTC))]
+        if self._run.is_configuration_new or self._has_found or due or (copy is not None and copy.held):
+            self._report(await self._changes.apply(due), is_asked_for=self._run.is_configuration_new)
+            self._run.is_configuration_new = self._has_found = False
+
+    async def _carry_out_orders(self) -> None:
+        try:
+            orders = await load_orders(self._bucket)
+        except TransientError as error:
+            log.debug("orders about tables cannot be looked for now", reason=str(error))  # others say that the broker is away
+            return
+        for order in orders.open:
+            await self._execution.carry_out(order)
+
+    async def _look_at_publication(self) -> None:
+        was_asked, before = self._look.is_set(), self._watch.membership.oids
+        self._look.clear()
+        self._looked_at = time.monotonic()
+        await self._watch.verify()
+        newcomers = self._watch.wishes.copies and self._watch.membership.unpublished
+        self._has_found = was_asked or bool(newcomers) or before != self._watch.membership.oids
+
+    def _report(self, applied: AppliedChanges, *, is_asked_for: bool) -> None:
+        """Each thing once, unless somebody has just asked for it."""
+        if is_asked_for:
+            self._reported.clear()
+        names = {table.oid: table.qualified_name for table in applied.wanted.tables}
+        complaints: list[tuple[str, PgsluiceError]] = [(names.get(oid, ""), error) for oid, error in applied.refused.items()]
+        complaints += [(table.qualified_name, error) for table, error in applied.wanted.unfit]
+        complaints += [("", error) for error in applied.wanted.absent if is_asked_for]
+        for table, error in complaints:
+            if repr((table, error.fact)) not in self._reported:
+                self._reported.add(repr((table, error.fact)))
+                log.error("a table is not replicated", table=table or "-", reason=error.fact, remedy=error.remedy)

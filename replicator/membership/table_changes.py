@@ -1,0 +1,201 @@
+"""Tables that join and leave a group while it streams.
+
+The steps are those of a start, and a replicator that dies between two of them is followed by one that begins where it stopped:
+
+1. a table that joins is in the ledger, to be copied, before anything of it can be published;
+2. the publication is altered, when no open transaction has written to the table (``source.publication``);
+3. the copy begins (``snapshot.Snapshot.run_on``), while the stream goes on.
+
+A table that leaves is taken out of the publication first, then the ledger says that it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from pgsluice.replicator.definitions.tracking import track_definitions
+from pgsluice.replicator.group_start import Run
+from pgsluice.replicator.membership.group_publication import GroupPublication, report_partitioned
+from pgsluice.replicator.membership.joining import choose_joining
+from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.membership.wanted_tables import WantedTables, find_wanted, load_wishes
+from pgsluice.replicator.snapshot.copy_state import CopyWishes
+from pgsluice.replicator.source.publication import Publication, check_fit, find_publication, gone
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.tables import SourceTable, check_publisher, check_replica_identity, matching_tables, tables_of
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import Phase
+from pgsluice.shared.errors import LockTimeoutError, PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.wire.table import TableName, TablePattern
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChanges:
+    """``refused`` is by oid: tables that are wanted and did not join, or could not leave."""
+
+    wanted: WantedTables
+    refused: dict[int, PgsluiceError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """A table that the group follows: its name now, and that by which it was chosen."""
+
+    oid: int
+    schema: str
+    table: str
+    chosen: TableName
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def is_meant_by(self, pattern: TablePattern) -> bool:
+        return pattern.matches(self.schema, self.table) or pattern.matches(*self.chosen)
+
+
+class TableChanges:
+    """Of one session. ``role`` is who installs what captures definitions, "" where they are not captured."""
+
+    def __init__(self, run: Run, bucket: StateBucket, watch: PublicationWatch, role: str) -> None:
+        self._run = run
+        self._bucket = bucket
+        self._watch = watch
+        self._role = role
+
+    async def apply(self, again: Collection[int] = ()) -> AppliedChanges:
+        """Has the group follow the tables that are wanted now and no others, and copies ``again`` those with these oids. What
+        one table cannot do holds up no other. Raises TransientError when source or broker do not answer."""
+        source = await Source.connect(self._run.settings.source)
+        try:
+            return await self._apply(source, frozenset(again))
+        finally:
+            await source.close()
+
+    async def followed(self) -> list[FollowedTable]:
+        """What the group follows, as it is called now."""
+        source = await Source.connect(self._run.settings.source)
+        try:
+            members = {member.oid: member for member in self._watch.membership.members}
+            return [
+                FollowedTable(table.oid, table.schema, table.name, members[table.oid].chosen_name)
+                for table in await tables_of(source, members)
+            ]
+        finally:
+            await source.close()
+
+    async def check_joining(self, pattern: TablePattern, *, without_copy: bool) -> None:
+        """Raises UsageError or TerminalError when what ``pattern`` names cannot join."""
+        if without_copy and self._run.copy is not None:
+            raise UsageError("this group copies the tables that join it", "leave out --without-copy")
+        source = await Source.connect(self._run.settings.source)
+        try:
+            for table in await matching_tables(source, pattern):
+                if table.oid not in self._watch.membership.oids and pattern.is_name:
+                    await self._check_joining(source, table, without_copy=without_copy)
+        finally:
+            await source.close()
+
+    async def _check_joining(self, source: Source, table: SourceTable, *, without_copy: bool) -> bool:
+        """Whether it may join; one that only a pattern matches need not. Raises UsageError or TerminalError."""
+        settings, membership = self._run.settings, self._watch.membership
+        check_replica_identity([table], settings.publish)
+        publication = await self._publication(source)
+        if not publication.is_made_by(self._run.names):
+            check_fit(publication, [*await tables_of(source, membership.oids), table], settings.publish)
+        elif table.oid not in publication.oids:
+            await check_publisher(source, [table], creates=False)
+        comes_in_by_itself = publication.covers_more and not publication.is_made_by(self._run.names)
+        return without_copy or bool(choose_joining(membership, [table], self._watch.wishes, comes_in_by_itself).tables)
+
+    async def _apply(self, source: Source, again: frozenset[int]) -> AppliedChanges:
+        run, before = self._run, self._watch.wishes
+        self._watch.wishes = wishes = await load_wishes(run.settings, self._bucket, tidies=run.is_configuration_new)
+        members = self._watch.membership.oids
+        wanted = await find_wanted(source, run.names, wishes, self._watch.membership, run.settings.publish)
+        applied = AppliedChanges(wanted)
+        staying = [table for table in wanted.tables if table.oid in members]
+        await self._take_up([table for table in staying if table.oid in again], again)
+        self._begin(again & members)
+        leaving = members - {table.oid for table in staying}
+        if leaving or again & members:
+            try:
+                await self._bring(source, staying)
+            except (UsageError, TerminalError) as error:
+                staying = await tables_of(source, members)
+                applied.refused.update(dict.fromkeys(leaving, error))
+        joined = False
+        for table in wanted.tables:
+            if table.oid in members or self._waits_for_retry(table, again):
+                continue
+            try:
+                if await self._join(source, table, staying, again):
+                    staying.append(table)
+                    joined = True
+            except (LockTimeoutError, UsageError, TerminalError) as error:
+                applied.refused[table.oid] = error
+        await self._let_strays_go(wanted)
+        if self._role and (joined or before.patterns != wishes.patterns):
+            await track_definitions(source, run.names, wishes.patterns, self._role, members)
+        return applied
+
+    def _waits_for_retry(self, table: SourceTable, again: Collection[int]) -> bool:
+        record = None if self._run.copy is None else self._run.copy.progress.get(table.oid)
+        return record is not None and record.phase is Phase.ERRORED and table.oid not in again
+
+    async def _join(self, source: Source, table: SourceTable, staying: list[SourceTable], again: frozenset[int]) -> bool:
+        """False when nobody expects the table to join. Raises LockTimeoutError, UsageError or TerminalError when it cannot."""
+        if not await self._check_joining(source, table, without_copy=False):
+            return False
+        publication = await self._publication(source)
+        await self._take_up([table], again, publication)
+        try:
+            await self._bring(source, [*staying, table])
+        except (LockTimeoutError, UsageError, TerminalError) as error:
+            if self._run.copy is not None:
+                await self._run.copy.give_up(table.oid, error)
+            raise
+        log.info("a table joins the group", table=table.qualified_name)
+        report_partitioned([table])
+        self._begin([table.oid])
+        return True
+
+    def _begin(self, oids: Collection[int]) -> None:
+        if self._run.copy is not None and oids:
+            self._run.copy.begin(oids)
+
+    async def _take_up(
+        self, tables: Collection[SourceTable], again: frozenset[int], publication: Publication | None = None
+    ) -> None:
+        """Of tables that ``publication`` has already, targets may hold rows."""
+        copy, membership = self._run.copy, self._watch.membership
+        if copy is None or not tables:
+            return
+        published = () if publication is None else publication.tables
+        known = membership.known_names | {table.qualified_name for table in published}
+        await copy.take_up(tables, CopyWishes(recopied=again, followed=membership.oids, known_names=known))
+
+    async def _bring(self, source: Source, tables: list[SourceTable]) -> None:
+        run = self._run
+        group_publication = GroupPublication(run.settings, run.names, source, self._bucket, self._watch, run.copy)
+        await group_publication.bring(await self._publication(source), tables)
+
+    async def _publication(self, source: Source) -> Publication:
+        publication = await find_publication(source, self._run.names)
+        if publication is None:
+            raise gone(self._run.names)
+        return publication
+
+    async def _let_strays_go(self, wanted: WantedTables) -> None:
+        """Of the ledger's tables those that nobody follows or waits for."""
+        copy = self._run.copy
+        if copy is None:
+            return
+        known = self._watch.membership.oids | {table.oid for table in wanted.tables}
+        strays = [record.oid for record in copy.progress.records if record.oid not in known and record.phase is not Phase.LEFT]
+        if strays:
+            await copy.let_go(strays)

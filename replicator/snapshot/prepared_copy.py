@@ -1,0 +1,151 @@
+"""One group's copy as it stands in the ledger, while a replicator runs: tables are taken up and let go, rounds work on them.
+
+Whoever changes the ledger's tables in this process does it here, under one lock: the copy as a whole is RUNNING for as long as a
+table waits, and workers go by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from pgsluice.replicator.snapshot.copy_state import CopyCause, CopyWishes, anew, leave, resume_copy
+from pgsluice.replicator.snapshot.table_progress import TableProgress
+from pgsluice.replicator.source.source import SourceFacts
+from pgsluice.replicator.source.tables import SourceTable
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase, Retry, SnapshotRecord, TableRecord, now
+from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.errors import PgsluiceError, TerminalError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(slots=True)
+class PreparedCopy:
+    """``record`` is the ledger's of the copy as a whole, ``progress`` has those of the group's tables. ``work`` is set when there
+    may be a table to copy, ``held`` are oids of tables that wait and are not published yet: a copy of theirs would be too old."""
+
+    names: GroupNames
+    facts: SourceFacts
+    system_id: str
+    stream: SnapshotStream
+    bucket: StateBucket
+    ledger: Ledger
+    record: SnapshotRecord
+    progress: TableProgress
+    work: asyncio.Event = field(default_factory=asyncio.Event)
+    held: set[int] = field(default_factory=set)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def store(self, record: SnapshotRecord) -> None:
+        await self.ledger.store_snapshot(record)
+        self.record = record
+
+    async def note_snapshot(self, id: str, lsn: LSN) -> None:
+        """The newest snapshot."""
+        async with self._changing:
+            await self.store(replace(self.record, id=id, lsn=format_lsn(lsn)))
+
+    @property
+    def ready(self) -> list[TableRecord]:
+        """The tables that the next round may copy."""
+        return [record for record in self.progress.waiting if record.oid not in self.held]
+
+    async def take_up(self, tables: Collection[SourceTable], wishes: CopyWishes) -> None:
+        """Writes into the ledger which of ``tables`` are to be copied, being new to it or asked for again. To be called before
+        anything of a new one can be published; ``begin`` has them copied."""
+        async with self._changing:
+            await self.progress.write()
+            changed = resume_copy(await self.ledger.load(), tables, wishes).changed
+            if changed:
+                await self._run_on()
+            for record in changed:
+                self.held.add(record.oid)
+                self.progress.put(record)
+            await self.progress.write()
+
+    def begin(self, oids: Collection[int]) -> None:
+        """These are published now; whoever runs rounds copies them."""
+        self.held.difference_update(oids)
+        self.work.set()
+
+    async def copy_again(self, causes: Mapping[int, CopyCause]) -> None:
+        """Writes into the ledger that these tables, by oid, are copied again, unless a copy of theirs holds what happened, or
+        comes anyway. To be called before what happened is published."""
+        async with self._changing:
+            needed = {oid: record for oid, cause in causes.items() if (record := self._needed(oid, cause)) is not None}
+            if not needed:
+                return
+            await self._run_on()
+            for oid, record in needed.items():
+                log.warning("a table is copied again", table=record.qualified_name, reason=causes[oid].reason)
+                self.progress.put(record)
+            await self.progress.write()
+        self.begin(needed)
+
+    def _needed(self, oid: int, cause: CopyCause) -> TableRecord | None:
+        """The record of the table's next copy; None when it needs none."""
+        record = self.progress.get(oid)
+        if record is None:  # it is published without a copy, so the target may hold rows of it
+            return TableRecord(oid, cause.schema, cause.table, Phase.INIT, now(), attempt=2)
+        if record.phase not in (Phase.DATA_SYNC, Phase.FINISHED_COPY) or (record.lsn and cause.lsn < parse_lsn(record.lsn)):
+            return None
+        return anew(record)
+
+    async def let_go(self, oids: Collection[int]) -> None:
+        """Tables that are no longer followed leave the ledger's copy."""
+        async with self._changing:
+            self.held.difference_update(oids)
+            records = [
+                record for oid in oids if (record := self.progress.get(oid)) is not None and record.phase is not Phase.LEFT
+            ]
+            for record in records:
+                self.progress.put(leave(record))
+            if records:
+                await self.progress.write()
+                await self._end_or_tell()
+
+    async def give_up(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
+        """A table that waits cannot be copied now."""
+        async with self._changing:
+            self.held.discard(oid)
+            self.progress.note_errored(oid, error, retry)
+            await self.progress.write()
+            await self._end_or_tell()
+
+    async def forget(self, oids: Collection[int]) -> None:
+        """Nothing of these tables is known any more; none of them may be followed."""
+        async with self._changing:
+            for oid in oids:
+                await self.progress.forget(oid)
+            await self._end_or_tell()
+
+    async def finish(self) -> bool:
+        """Says in the ledger that every table is copied, errored or gone. False when one waits."""
+        async with self._changing:
+            await self.progress.write()
+            if self.progress.waiting:
+                return False
+            if self.record.state is CopyState.RUNNING:
+                await self._end_or_tell()
+            return True
+
+    async def _run_on(self) -> None:
+        if self.record.state is not CopyState.RUNNING:
+            await self.store(replace(self.record, state=CopyState.RUNNING, finished_at="", last_sequence=0))
+
+    async def _end_or_tell(self) -> None:
+        """Ends a copy that has nothing left to do; else has workers notice, by the record's revision, what was changed."""
+        if self.record.state is CopyState.RUNNING and not self.progress.waiting:
+            state = await self.stream.state()
+            if state is None:
+                raise TerminalError(f"stream {self.stream.name} is gone", "run 'pgsluice drop' and start again")
+            ended = replace(self.record, state=CopyState.FINISHED, finished_at=now(), last_sequence=state.last_sequence)
+            await self.store(ended)
+        else:
+            await self.store(self.record)

@@ -1,0 +1,112 @@
+"""What people order about the tables of a group, under ``orders`` in the state bucket, and what came of it.
+
+A command writes an order, the group's replicator carries it out, while it streams or when it starts, and writes the outcome. An
+order is carried out again when the replicator died before that: whatever it asks for may be done already.
+
+All orders are in one record: so whoever looks for new ones reads one key, and none overtakes another.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import now
+from pgsluice.shared.broker.record import TimeText
+
+_KEY = "orders"
+
+MOST_DONE = 50
+"""Orders that are done and kept, for whoever waits for their outcome."""
+
+
+class OrderVerb(enum.StrEnum):
+    ADD = "add"
+    REMOVE = "remove"
+    RECOPY = "recopy"
+    FORGET = "forget"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """``table`` is a table's name, or the pattern where it stands for no table. ``text`` is the end of a sentence that begins
+    with it; ``remedy`` comes with one that is refused."""
+
+    table: str
+    is_refused: bool
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrder:
+    """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``taken_at`` is when
+    the replicator began, ``done_at`` when ``outcomes`` were known."""
+
+    number: int
+    verb: OrderVerb
+    tables: tuple[str, ...]
+    ordered_at: TimeText
+    without_copy: bool = False
+    taken_at: TimeText = ""
+    done_at: TimeText = ""
+    outcomes: tuple[TableOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrders:
+    """``newest`` is the number of the newest order that there ever was."""
+
+    newest: int = 0
+    orders: tuple[TableOrder, ...] = ()
+
+    @property
+    def open(self) -> tuple[TableOrder, ...]:
+        return tuple(order for order in self.orders if not order.done_at)
+
+    def order(self, number: int) -> TableOrder | None:
+        return next((order for order in self.orders if order.number == number), None)
+
+    def with_order(self, order: TableOrder) -> TableOrders:
+        """With ``order`` in the place of the one with its number, or as the newest."""
+        orders = [each for each in self.orders if each.number != order.number] + [order]
+        kept_done = sorted((each.number for each in orders if each.done_at), reverse=True)[:MOST_DONE]
+        kept = (each for each in orders if not each.done_at or each.number in kept_done)
+        return TableOrders(max(self.newest, order.number), tuple(sorted(kept, key=lambda each: each.number)))
+
+
+async def load_orders(bucket: StateBucket) -> TableOrders:
+    entry = await bucket.read(_KEY, TableOrders)
+    return TableOrders() if entry is None else entry.value
+
+
+async def give_order(bucket: StateBucket, verb: OrderVerb, tables: tuple[str, ...], *, without_copy: bool = False) -> int:
+    """The order's number."""
+
+    def with_new(orders: TableOrders) -> TableOrders:
+        return orders.with_order(TableOrder(orders.newest + 1, verb, tables, now(), without_copy))
+
+    return (await _change(bucket, with_new)).newest
+
+
+async def note_taken(bucket: StateBucket, order: TableOrder) -> None:
+    taken = replace(order, taken_at=order.taken_at or now())
+    await _change(bucket, lambda orders: orders.with_order(taken))
+
+
+async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[TableOutcome, ...]) -> None:
+    done = replace(order, taken_at=order.taken_at or now(), done_at=now(), outcomes=outcomes)
+    await _change(bucket, lambda orders: orders.with_order(done))
+
+
+async def _change(bucket: StateBucket, change: Callable[[TableOrders], TableOrders]) -> TableOrders:
+    """Both sides write the record: whoever comes second looks again."""
+    while True:
+        entry = await bucket.read(_KEY, TableOrders)
+        changed = change(TableOrders() if entry is None else entry.value)
+        written = await (bucket.create(_KEY, changed) if entry is None else bucket.update(_KEY, changed, entry.revision))
+        if written is not None:
+            return changed

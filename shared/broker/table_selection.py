@@ -1,0 +1,105 @@
+"""Which tables a group has beyond its configuration, under ``selection`` in the state bucket: what people added and removed.
+
+A group's tables are those of the replicator's configuration, and the added ones, without the removed ones. The newest command
+counts: what is added is no longer removed, and the other way round. A table that was added by its name is had although a pattern
+removes it. When the configuration has caught up, an entry is forgotten.
+
+Entries are patterns with a schema (``shared.wire.table``), as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.wire.table import NamePattern, TablePattern
+
+_KEY = "selection"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSelection:
+    """``configured`` is what the configuration of the replicator that started last asks for, for people. ``without_copy``: of the
+    added ones those that joined although rows of them are missing at the targets."""
+
+    configured: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    without_copy: tuple[str, ...] = ()
+
+    def add(self, text: str, *, without_copy: bool = False) -> TableSelection:
+        return replace(
+            self,
+            added=(*_without(self.added, text), text),
+            removed=_without(self.removed, text),
+            without_copy=(*_without(self.without_copy, text), *([text] if without_copy else [])),
+        )
+
+    def remove(self, text: str) -> TableSelection:
+        return replace(
+            self,
+            added=_without(self.added, text),
+            removed=(*_without(self.removed, text), text),
+            without_copy=_without(self.without_copy, text),
+        )
+
+    def caught_up(self, configured: Iterable[TablePattern]) -> TableSelection:
+        """Without entries that say what ``configured`` says; where that is empty, a publication's tables are meant."""
+        patterns = list(configured)
+        texts = tuple(qualified_text(pattern) for pattern in patterns)
+        added = tuple(text for text in self.added if not any(_covers(pattern, text) for pattern in patterns))
+        asked_for = [*patterns, *map(TablePattern.parse, added)]
+        removed = tuple(text for text in self.removed if not patterns or any(_meets(pattern, text) for pattern in asked_for))
+        return TableSelection(texts, added, removed, tuple(text for text in self.without_copy if text in added))
+
+
+NO_SELECTION = TableSelection()
+
+
+async def load_selection(bucket: StateBucket) -> TableSelection:
+    """An empty one where there is no record, or no bucket."""
+    entry = await bucket.read(_KEY, TableSelection) if await bucket.exists() else None
+    return NO_SELECTION if entry is None else entry.value
+
+
+async def store_selection(bucket: StateBucket, selection: TableSelection) -> None:
+    await bucket.put(_KEY, selection)
+
+
+def qualified_text(pattern: TablePattern) -> str:
+    """``pattern``, which has a schema, as an entry."""
+    assert pattern.schema is not None
+    return f"{_text(pattern.schema)}.{_text(pattern.name)}"
+
+
+def exact_text(schema: str, table: str) -> str:
+    """That table alone, as an entry."""
+    return f"{_text(NamePattern.exact(schema))}.{_text(NamePattern.exact(table))}"
+
+
+def _text(pattern: NamePattern) -> str:
+    """In quotes only where it needs them."""
+    needs_none = pattern.is_name and not set(pattern.name) & set('."*')
+    return pattern.name if needs_none else pattern.text
+
+
+def _without(entries: tuple[str, ...], text: str) -> tuple[str, ...]:
+    pattern = TablePattern.parse(text)
+    return tuple(entry for entry in entries if not _covers(pattern, entry))
+
+
+def _covers(pattern: TablePattern, text: str) -> bool:
+    """Whether ``pattern`` matches whatever the entry does, as far as one can tell without looking at tables."""
+    other = TablePattern.parse(text)
+    if qualified_text(pattern) == text:
+        return True
+    return other.is_name and other.schema is not None and pattern.matches(other.schema.name, other.name.name)
+
+
+def _meets(pattern: TablePattern, text: str) -> bool:
+    """Whether a table may be matched by both."""
+    other = TablePattern.parse(text)
+    if not pattern.is_name:
+        return not other.is_name or _covers(pattern, text)
+    return _covers(other, qualified_text(pattern))

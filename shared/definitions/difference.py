@@ -1,0 +1,169 @@
+"""What differs between two definitions of one table, column by column and by column number.
+
+A column keeps its number through renames, and a number is never given again: so a column that was renamed is no other, and one
+that was dropped and made again is. Only what rows carry is compared: columns that are not published, and columns that the source
+generates where those are not, are no part of a table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition, TableDefined, TableDefinition, TablePublished
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.table import ReplicaIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class TableRenamed:
+    """Another name, another schema, or both."""
+
+    was: tuple[str, str]
+    now: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnAdded:
+    """``column.missing`` is what rows have that were there before."""
+
+    column: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPublished:
+    """Rows carry it from here on; what it holds in rows that were there before is not known here."""
+
+    column: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDropped:
+    """Or rows carry it no more."""
+
+    column: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRenamed:
+    was: DefinedColumn
+    now: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class TypeAltered:
+    """The type, or its modifiers, like the length of a varchar."""
+
+    was: DefinedColumn
+    now: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class NotNullAltered:
+    """``now.not_null`` says which way."""
+
+    now: DefinedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAltered:
+    """The primary key is of other columns, or a row is identified by others; by number and in order, () where there is none."""
+
+    primary_was: tuple[int, ...]
+    primary_now: tuple[int, ...]
+    identity_was: tuple[int, ...]
+    identity_now: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAttached:
+    """Or made as one."""
+
+    partition: DefinedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDetached:
+    """Or dropped."""
+
+    partition: DefinedPartition
+
+
+Difference = (
+    TableRenamed
+    | ColumnAdded
+    | ColumnPublished
+    | ColumnDropped
+    | ColumnRenamed
+    | TypeAltered
+    | NotNullAltered
+    | KeyAltered
+    | PartitionAttached
+    | PartitionDetached
+)
+
+
+def differences_of(definition: PublishedDefinition) -> list[Difference]:
+    """What a definition of a table makes different from what was there before; nothing where that is not known, where rows carry
+    nothing on either side, and where it is not about a table that is."""
+    event, was = definition.event, definition.previous
+    if not (isinstance(event, TableDefined | TablePublished) and isinstance(was, TableDefinition)):
+        return []
+    return differences(was, event.table) if was.is_published and event.table.is_published else []
+
+
+def differences(was: TableDefinition, now: TableDefinition) -> list[Difference]:
+    """Of two definitions of one table, which is published by both, in an order in which they can be applied: columns go before
+    others take their names."""
+    assert (was.is_published, now.is_published) == (True, True), "rows of a table that is not published carry nothing"
+    found: list[Difference] = []
+    if (was.schema, was.name) != (now.schema, now.name):
+        found.append(TableRenamed((was.schema, was.name), (now.schema, now.name)))
+    return [*found, *_of_columns(was, now), *_of_key(was, now), *_of_partitions(was, now)]
+
+
+def _of_columns(was: TableDefinition, now: TableDefinition) -> Iterator[Difference]:
+    before = {column.number: column for column in was.columns}
+    sent_before = {column.number: column for column in was.columns if column.is_published}
+    sent = {column.number: column for column in now.columns if column.is_published}
+    for number in sorted(sent_before.keys() - sent.keys()):
+        yield ColumnDropped(sent_before[number])
+    kept = [(sent_before[number], sent[number]) for number in sorted(sent_before.keys() & sent.keys())]
+    for earlier, later in kept:
+        if earlier.name != later.name:
+            yield ColumnRenamed(earlier, later)
+    for earlier, later in kept:
+        if (earlier.type_oid, earlier.type_name, earlier.typmod) != (later.type_oid, later.type_name, later.typmod):
+            yield TypeAltered(earlier, later)
+        if earlier.not_null != later.not_null:
+            yield NotNullAltered(later)
+    for number in sorted(sent.keys() - sent_before.keys()):
+        yield ColumnPublished(sent[number]) if number in before else ColumnAdded(sent[number])
+
+
+def _of_key(was: TableDefinition, now: TableDefinition) -> Iterator[Difference]:
+    keys = KeyAltered(primary_key_of(was), primary_key_of(now), key_of(was), key_of(now))
+    if (keys.primary_was, keys.identity_was) != (keys.primary_now, keys.identity_now):
+        yield keys
+
+
+def primary_key_of(table: TableDefinition) -> tuple[int, ...]:
+    keyed = sorted((c.primary_key_position, c.number) for c in table.columns if c.primary_key_position is not None)
+    return tuple(number for _, number in keyed)
+
+
+def key_of(table: TableDefinition) -> tuple[int, ...]:
+    """The numbers of the columns that identify a row, as ``Table.key`` has it."""
+    primary_key = primary_key_of(table)
+    if table.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
+        return primary_key
+    return primary_key if set(primary_key) == set(table.identity_columns) else tuple(sorted(table.identity_columns))
+
+
+def _of_partitions(was: TableDefinition, now: TableDefinition) -> Iterator[Difference]:
+    before = {partition.oid: partition for partition in was.partitions}
+    later = {partition.oid: partition for partition in now.partitions}
+    for oid in sorted(before.keys() - later.keys()):
+        yield PartitionDetached(before[oid])
+    for oid in sorted(later.keys() - before.keys()):
+        yield PartitionAttached(later[oid])

@@ -1,0 +1,128 @@
+"""A definition in the stream of changes: what the source told of it, and what was there before.
+
+    logical message in a change message (``shared.wire.message``), whose prefix is DDL_PREFIX
+      content one JSON object in UTF-8: the fields of ``shared.wire.definition`` without the token, and
+        previous  what the table (or the type) was like before, in the same form; null where that is not known
+      or nothing at all, where somebody forged a message: it has the ordinal of a change, and is none
+
+So whoever applies it needs no memory of its own, and cannot compare with a later definition when it goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.definition import (
+    NOTE_TAG,
+    VERSION,
+    DefinedColumn,
+    DefinitionEvent,
+    DefinitionUnknown,
+    TableDefined,
+    TableDefinition,
+    TableGone,
+    TablePublished,
+    TableRewritten,
+    TableUnpublished,
+    TypeDefined,
+    _event,
+    _event_fields,
+)
+
+Defined = TableDefinition | TypeDefined
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDefinition:
+    """``previous`` is a TableDefinition for what concerns a table, a TypeDefined for a type."""
+
+    event: DefinitionEvent
+    previous: Defined | None
+
+    def encode(self) -> bytes:
+        previous = None if self.previous is None else encode_defined(self.previous)
+        return orjson.dumps({"v": VERSION} | _event_fields(self.event) | {"previous": previous})
+
+    @classmethod
+    def decode(cls, content: bytes) -> PublishedDefinition | None:
+        """None for what was forged. Raises WireError, and nothing else, for what is not of this form."""
+        if not content:
+            return None
+        try:
+            fields: Any = orjson.loads(content)
+            if fields["v"] != VERSION:
+                raise ValueError(f"version {VERSION} is known")
+            previous = fields["previous"]
+            return cls(_event(fields), None if previous is None else decode_defined(previous))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a definition in the stream is malformed ({type(error).__name__})") from None
+
+
+def encode_defined(defined: Defined) -> dict[str, Any]:
+    """As JSON has it."""
+    return _event_fields(TableDefined("", defined) if isinstance(defined, TableDefinition) else defined)
+
+
+def decode_defined(fields: dict[str, Any]) -> Defined:
+    """The inverse. Raises KeyError, TypeError or ValueError for what it does not make."""
+    event = _event(fields)
+    if isinstance(event, TableDefined):
+        return event.table
+    if isinstance(event, TypeDefined):
+        return event
+    raise ValueError("neither a table nor a type")
+
+
+def alters(definition: PublishedDefinition) -> bool:
+    """Whether anything was altered, as far as that is known: what a table was like to begin with is told by a note."""
+    return definition.event.tag != NOTE_TAG or definition.previous is not None
+
+
+def added_columns(definition: PublishedDefinition) -> list[DefinedColumn]:
+    """Those that rows carry from here on and did not before, as far as that is known."""
+    event, previous = definition.event, definition.previous
+    if not (isinstance(event, TableDefined | TablePublished) and isinstance(previous, TableDefinition)):
+        return []
+    before = {column.number for column in previous.columns if column.is_published}
+    return [column for column in event.table.columns if column.is_published and column.number not in before]
+
+
+def without_columns(definition: PublishedDefinition, numbers: Collection[int]) -> PublishedDefinition:
+    """The same as if the table did not have, nor ever had, the columns of these numbers."""
+
+    def left(table: TableDefinition) -> TableDefinition:
+        columns = tuple(column for column in table.columns if column.number not in numbers)
+        identity = tuple(number for number in table.identity_columns if number not in numbers)
+        return replace(table, columns=columns, identity_columns=identity)
+
+    event, previous = definition.event, definition.previous
+    if not isinstance(event, TableDefined | TablePublished):
+        return definition
+    was = left(previous) if isinstance(previous, TableDefinition) else previous
+    return PublishedDefinition(replace(event, table=left(event.table)), was)
+
+
+Concerned = TableDefinition | TableUnpublished | TableGone | TableRewritten | TypeDefined
+
+
+def concerned(event: DefinitionEvent) -> Concerned | None:
+    """What has ``oid``, ``schema`` and ``name`` of the table or the type; None where the source could not tell."""
+    match event:
+        case TableDefined(table=table) | TablePublished(table=table):
+            return table
+        case TableUnpublished() | TableGone() | TableRewritten() | TypeDefined():
+            return event
+        case DefinitionUnknown():
+            return None
+        case unreachable:
+            assert_never(unreachable)
+
+
+def kind_of(event: DefinitionEvent) -> str:
+    """As JSON has it."""
+    return str(_event_fields(event)["kind"])
