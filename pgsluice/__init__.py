@@ -9,8 +9,8 @@ What is documented here is the public API: it changes only with a new major vers
 For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/how-to/own-sink.md):
 
     Sink, PartitionWriter       what to write: the half in the driver, and the half that is pickled into Spark's tasks
-    TickingSink, RenumberedSink, CountingSink, PatientSink
-                                what a sink may do besides, each with one more method
+    TickingSink, RenumberedSink, CountingSink, PatientSink, TwoLaneSink
+                                what a sink may do besides, each with one more member
     WorkerSettings              what the class is given, together with the user's options
     Delivery, Partition, Receipt, Applied, NOTHING_APPLIED, MissedChanges
                                 what the calls exchange
@@ -30,6 +30,16 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
                                 what else a sink raises; all are PgsluiceError
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
 
+    AlteredSink, DefinedSink, DefinitionUse
+                                what a sink makes of tables that the source altered
+    PublishedDefinition, TableDefinition, DefinedColumn
+                                a definition, of a table with its columns, and what was there before
+    TableDefined, TablePublished, TableUnpublished, TableGone, TableRewritten, TypeDefined, DefinitionUnknown
+                                the events that it may be
+    differences_of              what a definition makes different: a list of these
+    TableRenamed, ColumnAdded, ColumnPublished, ColumnDropped, ColumnRenamed, TypeAltered, NotNullAltered, KeyAltered,
+    PartitionAttached, PartitionDetached
+
 A name is imported when it is first used: ``import pgsluice`` itself loads nothing. The packages in this folder are links to the
 folders of the repository, so that what is installed has one name.
 """
@@ -43,6 +53,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pgsluice.shared.config.settings import WorkerSettings
+    from pgsluice.shared.definitions.difference import (
+        ColumnAdded,
+        ColumnDropped,
+        ColumnPublished,
+        ColumnRenamed,
+        KeyAltered,
+        NotNullAltered,
+        PartitionAttached,
+        PartitionDetached,
+        TableRenamed,
+        TypeAltered,
+        differences_of,
+    )
     from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
     from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
     from pgsluice.shared.rows.changes import (
@@ -55,15 +78,30 @@ if TYPE_CHECKING:
         Transaction,
         Truncation,
     )
+    from pgsluice.shared.wire.definition import (
+        DefinedColumn,
+        DefinitionUnknown,
+        TableDefined,
+        TableDefinition,
+        TableGone,
+        TablePublished,
+        TableRewritten,
+        TableUnpublished,
+        TypeDefined,
+    )
     from pgsluice.shared.wire.position import Position
+    from pgsluice.shared.wire.published_definition import PublishedDefinition
     from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
     from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
     from pgsluice.worker.positions.bucket import BucketPositions
     from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied, encode_lines
     from pgsluice.worker.sinks.sink import (
         NOTHING_APPLIED,
+        AlteredSink,
         Applied,
         CountingSink,
+        DefinedSink,
+        DefinitionUse,
         Delivery,
         MissedChanges,
         Partition,
@@ -73,6 +111,7 @@ if TYPE_CHECKING:
         RenumberedSink,
         Sink,
         TickingSink,
+        TwoLaneSink,
     )
 
     __version__: str
@@ -86,19 +125,33 @@ __all__ = [
     "OLD_ROW",
     "UNCHANGED",
     "UPDATE",
+    "AlteredSink",
     "Applied",
     "BucketPositions",
     "Column",
+    "ColumnAdded",
+    "ColumnDropped",
+    "ColumnPublished",
+    "ColumnRenamed",
     "CopiedRows",
     "CountingSink",
+    "DefinedColumn",
+    "DefinedSink",
+    "DefinitionUnknown",
+    "DefinitionUse",
     "Delivery",
+    "KeyAltered",
     "MessageChanges",
     "MissedChanges",
+    "NotNullAltered",
     "Partition",
+    "PartitionAttached",
+    "PartitionDetached",
     "PartitionWriter",
     "PatientSink",
     "PgsluiceError",
     "Position",
+    "PublishedDefinition",
     "Receipt",
     "RejectedChanges",
     "Rejection",
@@ -107,17 +160,28 @@ __all__ = [
     "Sink",
     "Table",
     "TableChanges",
+    "TableDefined",
+    "TableDefinition",
+    "TableGone",
+    "TablePublished",
+    "TableRenamed",
+    "TableRewritten",
+    "TableUnpublished",
     "TerminalError",
     "TickingSink",
     "Transaction",
     "TransientError",
     "Truncation",
+    "TwoLaneSink",
+    "TypeAltered",
+    "TypeDefined",
     "UsageError",
     "Value",
     "WorkerSettings",
     "WriteAgain",
     "__version__",
     "as_changes",
+    "differences_of",
     "encode_copied",
     "encode_lines",
     "register",
@@ -125,20 +189,30 @@ __all__ = [
 
 _MODULES = {
     "shared.config.settings": ("WorkerSettings",),
+    "shared.definitions.difference": (
+        *("TableRenamed", "ColumnAdded", "ColumnPublished", "ColumnDropped", "ColumnRenamed", "TypeAltered", "NotNullAltered"),
+        *("KeyAltered", "PartitionAttached", "PartitionDetached", "differences_of"),
+    ),
     "shared.errors": ("PgsluiceError", "TerminalError", "TransientError", "UsageError"),
     "shared.pgoutput.messages": ("NO_OLD_ROW", "OLD_KEY", "OLD_ROW"),
     "shared.rows.changes": (
         *("DELETE", "INSERT", "UPDATE"),
         *("CopiedRows", "MessageChanges", "TableChanges", "Transaction", "Truncation"),
     ),
+    "shared.wire.definition": (
+        *("TableDefined", "TablePublished", "TableUnpublished", "TableGone", "TableRewritten", "TypeDefined"),
+        *("DefinitionUnknown", "TableDefinition", "DefinedColumn"),
+    ),
     "shared.wire.position": ("Position",),
+    "shared.wire.published_definition": ("PublishedDefinition",),
     "shared.wire.table": ("UNCHANGED", "Column", "ReplicaIdentity", "Table", "Value"),
     "worker.dead_letters.rejection": ("RejectedChanges", "Rejection", "WriteAgain"),
     "worker.positions.bucket": ("BucketPositions",),
     "worker.sinks.lines.json_lines": ("as_changes", "encode_copied", "encode_lines"),
     "worker.sinks.sink": (
         *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
-        *("Sink", "CountingSink", "PatientSink", "RenumberedSink", "TickingSink"),
+        *("Sink", "CountingSink", "PatientSink", "RenumberedSink", "TickingSink", "TwoLaneSink"),
+        *("AlteredSink", "DefinedSink", "DefinitionUse"),
     ),
 }
 """Where the names above are, which a type checker reads and a program imports at their first use."""

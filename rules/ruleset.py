@@ -78,6 +78,13 @@ class RuleSet:
             for rule in entry.rules
         )
 
+    def unguarded(self, names: Iterable[TableName], columns: Iterable[str]) -> list[str]:
+        """Those of ``columns`` that no transform touches, in a table of these names that has a transform."""
+        entries = [entry for entry in self.entries if any(entry.pattern.matches(*name) for name in names)]
+        transforms = [rule for entry in entries for rule in entry.rules if isinstance(rule, Transform)]
+        touched = [column for column in columns if any(rule.columns.matches(column) for rule in transforms)]
+        return [column for column in columns if column not in touched] if transforms else []
+
     def check(self, tables: Sequence[Table]) -> list[str]:
         """What is wrong with the rules, when these are all tables there are: the sentences that ``bind`` would raise, tables and
         columns that match nothing, names that are ambiguous."""

@@ -10,8 +10,10 @@ from typing import assert_never
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
-from pgsluice.shared.rows.changes import INSERT, CopiedRows, MessageChanges, Part, TableChanges, Truncation
+from pgsluice.shared.rows.changes import INSERT, CopiedRows, DefinitionChange, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
+from pgsluice.shared.wire.definition import DefinedColumn
+from pgsluice.shared.wire.published_definition import PublishedDefinition, added_columns, concerned, without_columns
 from pgsluice.shared.wire.table import Table, TableName
 
 
@@ -21,11 +23,14 @@ class Transformation:
 
     ``names`` is what the source called each table when its replicator started, by OID. A change may come under an older or a
     newer name: rules and routes hold for a table under both, so that renaming it does not uncover what is masked.
+    ``held`` are columns that are left out before anything else happens, by OID and ``attnum``; those of a key never are. A worker
+    fills it as it goes, and tasks are given what is in it then.
     """
 
     rules: RuleSet = NO_RULES
     routing: Routing = NO_ROUTES
     names: Mapping[int, TableName] = field(default_factory=dict, compare=False)
+    held: Mapping[int, frozenset[int]] = field(default_factory=dict, compare=False)
 
     def knowing(self, tables: Iterable[Table]) -> Transformation:
         """The same with the names of ``tables``."""
@@ -47,14 +52,41 @@ class Transformation:
         for part in message.parts:
             match part:
                 case TableChanges():
-                    kept = self._apply_rules(part, rejected)
+                    kept = self._apply_rules(self._without_held(part), rejected)
                     parts += [] if kept is None else self.routing.apply(kept, self.names.get(kept.table.oid))
                 case Truncation():
                     truncation = self.routing.truncate(part, self.names)
                     parts += [] if truncation is None else [truncation]
+                case DefinitionChange(definition=definition):
+                    parts.append(replace(part, definition=self.without_held(definition)))
                 case unreachable:
                     assert_never(unreachable)
         return replace(message, parts=parts), rejected
+
+    def unguarded(self, definition: PublishedDefinition) -> list[DefinedColumn]:
+        """Columns that are added to a table whose rules hide something, which may hold the same: nobody has said."""
+        about, added = concerned(definition.event), added_columns(definition)
+        if about is None or not added:
+            return []
+        names = {(about.schema, about.name), self.names.get(about.oid, (about.schema, about.name))}
+        found = self.rules.unguarded(names, [column.name for column in added])
+        return [column for column in added if column.name in found]
+
+    def without_held(self, definition: PublishedDefinition) -> PublishedDefinition:
+        """As whoever follows it is told."""
+        about = concerned(definition.event) if self.held else None
+        return definition if about is None else without_columns(definition, self.held.get(about.oid, ()))
+
+    def _without_held(self, changes: TableChanges) -> TableChanges:
+        table = changes.table
+        held = self.held.get(table.oid)
+        if not held:
+            return changes
+        kept = [i for i, column in enumerate(table.columns) if column.number not in held or i in table.key]
+        left = replace(table, columns=tuple(table.columns[i] for i in kept))
+        old = None if changes.old is None else [changes.old[i] for i in kept]
+        new = [changes.new[i] for i in kept]
+        return TableChanges(left, changes.operations, changes.change_indexes, new, old, changes.old_kinds)
 
     def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
         """The same for copied rows, which are INSERTs to rules and routes: what goes to each destination. ``change_index`` of a
@@ -64,7 +96,7 @@ class Transformation:
             columns = decode_rows(bytes(copied.data), len(copied.table.columns))
             numbers = list(map(copied.row_number, range(copied.rows)))
             rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
-            kept = self._apply_rules(rows, rejected)
+            kept = self._apply_rules(self._without_held(rows), rejected)
             routed = [] if kept is None else self.routing.apply(kept, self.names.get(copied.table.oid))
             going = [_encoded(copied, changes) for changes in routed]
         else:
@@ -91,7 +123,8 @@ class Transformation:
 
     def _looks_into(self, table: Table) -> bool:
         routes = self._routes_of(table) or ()
-        return self._rules_of(table) is not None or not all(route.keeps_every_column for route in routes)
+        touches = self._rules_of(table) is not None or table.oid in self.held
+        return touches or not all(route.keeps_every_column for route in routes)
 
     def _rules_of(self, table: Table) -> BoundRules | None:
         return self.rules.bind(table, self.names.get(table.oid)) if self.rules.entries else None

@@ -45,6 +45,7 @@ class BetweenBatches:
         self._duties = (
             Duty("finish a copy", self._finish_copy, at_end=True),
             Duty("replay dead letters", self._replay_letters, at_end=True),
+            Duty("look for decisions about new columns", self._look_for_decisions),
             Duty("let the sink tick", self._tick),
             Duty("check the streams", self._check_streams, is_check=True),
             Duty("check Spark", worker.spark.check_alive, is_check=True),
@@ -84,13 +85,23 @@ class BetweenBatches:
         copy_end, applied = self._worker.copy_end, self._batches.applied
         if not copy_end.may_be_reached(applied) or not self._worker.loop.run(copy_end.is_reached(applied)):
             return
-        if self._batches.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
-            copy_end.note_handled(applied)
+        if applied.catch_up is not None:
+            self._worker.sink.finish_copy()  # other tables go on meanwhile
+        elif not self._batches.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
+            return
+        copy_end.note_handled(applied)
+        self._batches.look_again()
 
     def _replay_letters(self) -> None:
         """Does nothing while there are no dead letters."""
         if self._worker.registry.letters:
             self._batches.between_batches(lambda: self._worker.replay.run(self._batches.applied), POLL_INTERVAL_S)
+
+    def _look_for_decisions(self) -> None:
+        """Does nothing while no column is held."""
+        definitions = self._worker.definitions
+        if definitions.may_be_decided:
+            self._batches.between_batches(definitions.look_for_decisions, POLL_INTERVAL_S)
 
     def _tick(self) -> None:
         if isinstance(self._worker.sink, TickingSink):

@@ -8,19 +8,22 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches.broker_connection import BrokerConnection
-from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import BatchPlanner, Bell
+from pgsluice.worker.batches.change_reader import ChangeReader
+from pgsluice.worker.batches.ownership import Ownership, OwnershipLedger
+from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, PlannedBatch
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.batches.task import PartitionTask, WarmUp
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.definitions.arrivals import read_arrivals
+from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.sinks.sink import Applied, PartitionWriter, Sink
+from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink, TwoLaneSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +47,33 @@ class RunningWorker:
     copy_end: CopyEnd
     report: ProgressReport
     missed_log: MissedChangesLog
+    definitions: WorkerDefinitions
     batch_log: BatchLog
 
-    def task(self, writer: PartitionWriter) -> PartitionTask:
+    def meet_definitions(self, plan: PlannedBatch) -> None:
+        """Before a batch is written. Raises TerminalError when a person is needed before one of them, TransientError."""
+        if plan.definitions:
+            reader = ChangeReader(self.connection, self.streams.id_prefix())
+            self.definitions.meet(read_arrivals(reader, plan.definitions, self._owned(plan)))
+
+    def task(self, writer: PartitionWriter, plan: PlannedBatch) -> PartitionTask:
         """What the tasks of a batch are given, as ledger and dead letters are now. Raises TransientError."""
-        owned = replace(self.loop.run(self.ownership.current()), applied_before=self.start.applied_before)
+        owned = self._owned(plan)
         return PartitionTask(
             self.settings.nats,
             self.settings.group,
             self.settings.name,
             writer,
             owned,
-            self.registry.exclusions(owned),
+            self.registry.exclusions(replace(owned, lane=Lane.CHANGES, cohort=frozenset())),
             self.transformation,
             self.streams.id_prefix(),
             self.streams.is_text_unchecked(),
         )
+
+    def _owned(self, plan: PlannedBatch) -> Ownership:
+        current = self.loop.run(self.ownership.current())
+        return replace(current, applied_before=self.start.of(plan.lane).applied_before, lane=plan.lane, cohort=plan.cohort)
 
     def keep_warm(self) -> None:
         """Runs a small job: Spark ends Python processes that had nothing to do for a minute. Raises what PySpark does."""
@@ -68,7 +82,12 @@ class RunningWorker:
     def planner(self) -> BatchPlanner:
         """How batches are cut."""
         limit = BatchLimit(self.settings.batch_messages, self.settings.batch_bytes)
-        return BatchPlanner(self.connection, self.bell, limit, self.target.sequence if self.target else None)
+        copies = Copies(
+            unready=lambda sequence: self.loop.run(self.ownership.unready(sequence)),
+            is_finished=self.copy_end.is_handled,
+            two_lanes=isinstance(self.sink, TwoLaneSink),
+        )
+        return BatchPlanner(self.connection, self.bell, limit, self.target.sequence if self.target else None, copies)
 
     def note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
         """To be called after each commit with the new position, the number of source changes and the seconds the batch took."""

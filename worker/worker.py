@@ -37,6 +37,8 @@ from pgsluice.worker.batches.task import PRELOAD, WarmUp, modules_to_preload
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.definitions.policy import Policies
+from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
@@ -63,7 +65,9 @@ def run(settings: WorkerSettings, new_sink: NewSink) -> None:
     check_worker_name(settings.name)
     check_until(settings.until_sequence)
     check_java(os.environ)
-    worker = Worker(settings, new_sink, load_transformation(settings.rules_file, settings.routing_file))
+    Policies.parse(settings.ddl, settings.ddl_policy)  # what is wrong with it is said before anything is started
+    transformation = load_transformation(settings.rules_file, settings.routing_file)
+    worker = Worker(settings, new_sink, transformation)
     with stop_signals.calling(worker.request_stop):
         try:
             worker.run()
@@ -133,7 +137,8 @@ class Worker:
         applied = self._stopping.wait_for(self._sink.open, Retrying("the sink cannot be opened, trying again", BATCH))
         self._loop.run(check_report(bucket, settings.name, applied))
         start = self._find_start(streams, applied)  # in the streams as they are now: we may have waited for the lease for months
-        transformation = self._checked_transformation(bucket)
+        definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
+        transformation = definitions.begin(self._checked_transformation(bucket))
         registry = self._load_letters(client)
         replay = self._replay_letters(registry, transformation, start.applied)
         copy_end = self._finish_copy(bucket, start.applied)
@@ -158,6 +163,7 @@ class Worker:
             copy_end=copy_end,
             report=report,
             missed_log=missed_log,
+            definitions=definitions,
             batch_log=BatchLog(),
         )
 

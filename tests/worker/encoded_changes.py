@@ -9,10 +9,11 @@ from pgsluice.shared.pgoutput import messages as pgoutput
 from pgsluice.shared.pgoutput.messages import OLD_KEY
 from pgsluice.shared.rows.changes import DELETE, INSERT, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
-from pgsluice.shared.wire.message import Descriptor, encode_body
+from pgsluice.shared.wire.message import DDL_PREFIX, Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from tests.changes_builder import Change, TransactionPart, Truncate
+from tests.changes_builder import AnyChange, Change, TransactionPart, Truncate
 
 
 def body_of(*transactions: TransactionPart) -> bytes:
@@ -25,7 +26,9 @@ def decoded(sequence: int, body: bytes, first_ordinal: int = 1) -> MessageChange
     return decode_changes(body, first_sequence=sequence, sequence=sequence, first_ordinal=first_ordinal)
 
 
-def _tables(change: Change | Truncate) -> tuple[Table, ...]:
+def _tables(change: AnyChange) -> tuple[Table, ...]:
+    if isinstance(change, PublishedDefinition):
+        return ()
     return change.tables if isinstance(change, Truncate) else (change.table,)
 
 
@@ -42,7 +45,9 @@ def _frames(part: TransactionPart) -> Iterator[pgoutput.PgoutputMessage]:
         yield pgoutput.Commit(0, LSN(part.commit_lsn), LSN(part.commit_lsn), part.committed_at)
 
 
-def _frame(change: Change | Truncate) -> pgoutput.PgoutputMessage:
+def _frame(change: AnyChange) -> pgoutput.PgoutputMessage:
+    if isinstance(change, PublishedDefinition):
+        return pgoutput.LogicalMessage(True, LSN(1), DDL_PREFIX, change.encode())
     if isinstance(change, Truncate):
         return pgoutput.Truncate(change.cascade, change.restart_identity, tuple(table.oid for table in change.tables))
     if change.operation == INSERT:

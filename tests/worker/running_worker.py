@@ -14,6 +14,7 @@ from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
+from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
@@ -48,5 +49,6 @@ def running_worker(settings: WorkerSettings, loop: EventLoopThread, client: Clie
         copy_end=CopyEnd(bucket),
         report=ProgressReport(bucket, settings.name, start.applied),
         missed_log=MissedChangesLog(sink, UNTRANSFORMED),
+        definitions=WorkerDefinitions(loop, bucket, settings, sink),
         batch_log=BatchLog(),
     )

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.definition_decisions import HeldColumn, accept, store_held
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker import between_batches, group_streams
 from pgsluice.worker.between_batches import BetweenBatches
+from pgsluice.worker.definitions import worker_definitions
+from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied
@@ -56,6 +61,9 @@ class Query:
     applied: Applied = COPIED
     has_room: bool = True
     pauses_s: list[float] = field(default_factory=list)
+
+    def look_again(self) -> None:
+        """It looks at its next turn anyway."""
 
     def ended(self, timeout_s: float) -> bool:
         self.pauses_s.append(timeout_s)
@@ -159,6 +167,26 @@ def test_a_duty_that_fails_for_now_is_done_at_its_next_turn_and_keeps_no_other_f
     assert harness.sink.ticks == 3
     said = [each for each in caplog.records if each.getMessage() == "what comes between batches could not be done, trying again"]
     assert len(said) == 1, "the same failure is news once"
+
+
+def test_somebodys_decision_about_a_held_column_is_looked_for_while_no_batch_is_in_hand(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_definitions, "DECISIONS_INTERVAL_S", 0.0)
+    position = Position(LSN(1), 1)
+    settings = replace(harness.worker.settings, new_columns="hold")
+    held = [HeldColumn(7, 3, "public.t", "more", str(position))]
+    harness.loop.run(store_held(harness.bucket, settings.name, held))
+    definitions = WorkerDefinitions(harness.loop, harness.bucket, settings, harness.sink)
+    transformation = definitions.begin(UNTRANSFORMED)
+    harness.worker = replace(harness.worker, definitions=definitions)
+    harness.follow(Query([True]))
+    assert transformation.held == {7: frozenset({3})}, "nobody decided"
+    harness.loop.run(accept(harness.bucket, [position], "", "2026-01-31"))
+    harness.follow(Query([False]))
+    assert transformation.held == {7: frozenset({3})}, "a batch is in hand"
+    harness.follow(Query([True]))
+    assert transformation.held == {}
 
 
 def test_a_stream_that_lost_what_is_applied_ends_the_worker(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

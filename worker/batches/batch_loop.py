@@ -30,7 +30,7 @@ from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_rep
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.sink import Delivery, PartitionWriter, PatientSink, Receipt
+from pgsluice.worker.sinks.sink import Delivery, Lane, PartitionWriter, PatientSink, Receipt
 
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
@@ -64,7 +64,8 @@ class BatchLoop:
         self._planner = planner
         self._sink = worker.sink
         self._registry = worker.registry
-        self._before = worker.start.before
+        self._befores = {lane: worker.start.of(lane).before for lane in (Lane.CHANGES, Lane.CATCH_UP)}
+        """What the next message of each lane names as before it, where that is not what is applied."""
         self._turn = threading.Lock()
         """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
         self._news = RetryNews()
@@ -101,6 +102,10 @@ class BatchLoop:
             return True
         finally:
             self._turn.release()
+
+    def look_again(self) -> None:
+        """There may be a batch that was not possible before."""
+        self._planner.wake()
 
     def stop(self) -> None:
         """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
@@ -212,7 +217,8 @@ class BatchLoop:
 
     def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
         """Has tasks write a batch; whoever takes STREAMED answers does."""
-        began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer)
+        self._worker.meet_definitions(plan)
+        began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, plan)
         match self._sink.delivery:
             case Delivery.STREAMED:
                 return WrittenBatch(plan, began_at, spark.stream_tasks(task, plan.ranges))
@@ -222,7 +228,9 @@ class BatchLoop:
                 assert_never(unreachable)
 
     def _apply_once(self, written: WrittenBatch) -> None:
-        receipts = read_receipts(self._reported(written), self.applied, self._worker.transformation.hash, self._before)
+        plan, rules = written.plan, self._worker.transformation.hash
+        before = self._befores.get(plan.lane)
+        receipts = read_receipts(self._reported(written), self.applied, rules, before, plan.cohort)
         first = next(receipts, None)
         if first is None:
             raise TerminalError(
@@ -230,12 +238,13 @@ class BatchLoop:
                 "returned no receipt",
                 "this is a defect of the sink: 'write' must yield one; nothing was applied",
             )
-        counter = _Counter(chain([first], receipts))
+        counter = _Counter(self._worker.definitions.in_place(chain([first], receipts)))
         applied = self._sink.commit(counter, self._worker.streams.created())
-        if applied.sequence != self.applied.sequence:
-            self._before = None
+        if applied.sequence_in(plan.lane) != self.applied.sequence_in(plan.lane):
+            self._befores.pop(plan.lane, None)
         self.applied = applied
         self._registry.settle()
+        self._worker.definitions.settle()
         self._worker.note_batch(applied, counter.changes, time.monotonic() - written.began_at)
 
     def _reported(self, written: WrittenBatch) -> Iterator[TaskAnswer]:
@@ -258,7 +267,7 @@ class BatchLoop:
 
     def _written_after(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch | None:
         following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0)
-        if following is None or following.is_fence or following.is_copied != plan.is_copied:
+        if following is None or following.is_fence or following.lane is not plan.lane:
             return None
         return self._write(following, writer)
 
@@ -276,7 +285,7 @@ class BatchLoop:
     def _take_out(self, plan: PlannedBatch, rejections: Sequence[Rejection]) -> None:
         """Has tasks look for changes that the sink refused, makes dead letters of them, and blocks their rows."""
         self._registry.reject(rejections)
-        answers = self._worker.spark.run_tasks(self._worker.task(DiscardingWriter()), plan.ranges)
+        answers = self._worker.spark.run_tasks(self._worker.task(DiscardingWriter(), plan), plan.ranges)
         with contextlib.suppress(RejectedChanges, WriteAgain):  # that rows are blocked now is what this was for
             self._registry.take(read_reports(answers))
         self._registry.check_found()
@@ -292,7 +301,7 @@ def start_batches(worker: RunningWorker) -> BatchLoop:
 class _Counter:
     """Counts the changes of the receipts that pass through it."""
 
-    def __init__(self, receipts: Iterator[Receipt]) -> None:
+    def __init__(self, receipts: Iterable[Receipt]) -> None:
         self._receipts = receipts
         self.changes = 0
 

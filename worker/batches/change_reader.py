@@ -40,7 +40,8 @@ class Body(NamedTuple):
 class Mark:
     """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself. Bytes
     are those of bodies before compression. ``begins``: its first change is the first of a transaction. ``anchor`` is that of its
-    last change."""
+    last change. ``ddl`` is the newest sequence up to here that holds a definition (of chunks the last one), 0 when none does.
+    ``chunks`` is how many its body came in."""
 
     sequence: int
     settled: int
@@ -48,6 +49,8 @@ class Mark:
     bytes_through: int
     begins: bool = True
     anchor: Anchor | None = None
+    ddl: int = 0
+    chunks: int = 1
 
 
 async def publisher_prefix(bucket: StateBucket, names: GroupNames) -> str:
@@ -159,4 +162,6 @@ def _mark(message: StoredMessage | None) -> Mark | None:
     headers = MessageHeaders.decode(message.headers)
     begins = headers.first.ordinal == 1 and headers.chunk.index == 1
     before = headers.bytes_before(message.data)
-    return Mark(message.sequence, headers.settled, before, headers.total_bytes, begins, headers.anchor)
+    return Mark(
+        message.sequence, headers.settled, before, headers.total_bytes, begins, headers.anchor, headers.ddl, headers.chunk.count
+    )

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase
-from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges, Transaction, Truncation
+from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.position import parse_lsn
+from pgsluice.shared.wire.published_definition import Concerned, PublishedDefinition, concerned
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.sink import Lane
 
 EVERYTHING = 1 << 64  # above any LSN
 
@@ -33,11 +35,13 @@ class Copy:
 class Ownership:
     """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. ``revision`` is the
     ledger's as a whole. Changes of any table that commit before ``applied_before`` were applied in an earlier life of the stream.
-    Picklable."""
+    The tables of ``cohort`` are left out of the lane of all others, and alone in the one that catches up. Picklable."""
 
     copies: Mapping[int, Copy]
     revision: int = 0
     applied_before: int = 0
+    lane: Lane = Lane.CHANGES
+    cohort: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, ledger: LedgerContent) -> Ownership:
@@ -71,9 +75,14 @@ class Ownership:
         copy = self.copies.get(table.oid)
         return (self.revision if copy is None else copy.revision) >= ledger_revision
 
-    def without_copied(self, message: MessageChanges) -> MessageChanges:
-        """``message`` without the changes that copies hold. Positions and transactions stay."""
-        if all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
+    def is_for(self, definition: PublishedDefinition) -> bool:
+        """Whether what it concerns goes with this lane; what concerns no table goes with that of all others."""
+        about = concerned(definition.event)
+        return (about is not None and about.oid in self.cohort) is (self.lane is Lane.CATCH_UP)
+
+    def remainder(self, message: MessageChanges) -> MessageChanges:
+        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay."""
+        if not self.cohort and all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
             return message
         parts = [self._remainder(part, message.transactions) for part in message.parts]
         return replace(message, parts=[part for part in parts if part is not None])
@@ -86,6 +95,9 @@ class Ownership:
                 lsn = _commit_lsn(transactions, part.change_index)
                 tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
                 return replace(part, tables=tables) if tables else None
+            case DefinitionChange(definition=definition, change_index=index):
+                border = self._defined_before(concerned(definition.event))
+                return part if _commit_lsn(transactions, index) >= border else None
             case unreachable:
                 assert_never(unreachable)
 
@@ -100,7 +112,18 @@ class Ownership:
 
     def copied_before(self, table: Table) -> int:
         """Changes of ``table`` that commit before this LSN are the copy's."""
-        copy = self.copies.get(table.oid)
+        return self._copied_before(table.oid)
+
+    def _defined_before(self, about: Concerned | None) -> int:
+        """What concerns no table goes with the others."""
+        if about is None:
+            return EVERYTHING if self.lane is Lane.CATCH_UP else self.applied_before
+        return self._copied_before(about.oid)
+
+    def _copied_before(self, oid: int) -> int:
+        if (oid in self.cohort) is not (self.lane is Lane.CATCH_UP):
+            return EVERYTHING
+        copy = self.copies.get(oid)
         return self.applied_before if copy is None else max(self.applied_before, copy.lsn)
 
 
@@ -113,6 +136,7 @@ class OwnershipLedger:
     def __init__(self, bucket: StateBucket) -> None:
         self._ledger = Ledger(bucket)
         self._revision = 0
+        self._content = LedgerContent(None, {})
         self._newest = NEVER_COPIED
 
     @property
@@ -122,14 +146,39 @@ class OwnershipLedger:
 
     async def current(self) -> Ownership:
         """Raises TransientError when NATS does not answer."""
+        await self._refresh()
+        return self._newest
+
+    async def unready(self, snapshot_sequence: int) -> frozenset[int]:
+        """Oids of tables whose copy is not whole, or has rows behind that message of the snapshot stream. Raises as
+        ``current``."""
+        await self._refresh()
+        snapshot = self._content.snapshot
+        if snapshot is None:
+            return frozenset()
+        return frozenset(oid for oid, table in self._content.tables.items() if _last_copied(table, snapshot) > snapshot_sequence)
+
+    async def _refresh(self) -> None:
         entry = await self._ledger.snapshot_entry()
         if entry is None:
-            self._revision, self._newest = 0, NEVER_COPIED
-            return NEVER_COPIED
+            self._revision, self._newest, self._content = 0, NEVER_COPIED, LedgerContent(None, {})
+            return
         if entry.revision != self._revision or entry.value.state is CopyState.RUNNING:
-            self._newest = Ownership.of(await self._ledger.load())
+            self._content = await self._ledger.load()
+            self._newest = Ownership.of(self._content)
             self._revision = entry.revision
-        return self._newest
+
+
+def _last_copied(table: TableRecord, snapshot: SnapshotRecord) -> int:
+    """The last message of the table's copied rows; EVERYTHING while that is not known. An earlier version did not note it for
+    each table."""
+    if table.phase.is_waiting_for_copy:
+        return EVERYTHING
+    if table.phase is not Phase.FINISHED_COPY:
+        return 0
+    if table.last_sequence:
+        return table.last_sequence
+    return snapshot.last_sequence if snapshot.state is CopyState.FINISHED else EVERYTHING
 
 
 def _commit_lsn(transactions: list[Transaction], change_index: int) -> int:

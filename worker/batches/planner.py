@@ -1,17 +1,24 @@
-"""What the next batch is: first what was copied, then the changes.
+"""What the next batch is: of which lane, and of which messages.
 
-A batch moves one of the two streams on. Batches of changes end only where no source transaction is open; a transaction larger
-than the batch limit is a batch of its own.
+A batch moves one of three positions on (``Lane``). Batches of changes end only where no source transaction is open; a transaction
+larger than the batch limit is a batch of its own.
 
-Changes wait until the copy is finished and applied. That the copy is not begun again meanwhile is looked up after the end of the
-change stream was: then every message up to that end is older than any later snapshot, and its changes belong to the copy.
+A table whose copy is not applied yet is left out of the changes of all others, which go on; it is one of a cohort then, whose
+changes are read again from where they were first left out, once the copies of the whole cohort are applied. Where the cohort has
+read what all others have, it joins them. A worker that has applied no changes yet, and a sink that keeps no such place, waits for
+every copy instead.
+
+Which tables are copied is looked up after the end of the change stream was: then every message up to that end is older than any
+snapshot that is taken later, and its changes belong to that copy.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -23,12 +30,14 @@ from pgsluice.worker.batches.planning import (
     COPIED_MESSAGE_BYTES,
     BatchLimit,
     SequenceRange,
+    definitions_within,
     plan_copied_end,
     plan_end,
     tile,
+    tile_around,
 )
-from pgsluice.worker.batches.snapshot_reader import SnapshotReader
-from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.batches.snapshot_reader import CopyProgress, SnapshotReader
+from pgsluice.worker.sinks.sink import Applied, Lane
 
 FIRST_PAUSE_S = 0.004
 LONGEST_PAUSE_S = 1.0
@@ -39,33 +48,59 @@ GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less 
 GATHER_RATE = 10 * 1024 * 1024  # bytes a second
 GATHER_S = 0.4
 GATHER_PAUSE_S = 0.05
+SHARED_BYTES = 16 * 1024 * 1024
+"""Of a batch while lanes take turns: what the others wait for."""
+
+_LANES_AFTER = {
+    Lane.COPIED: (Lane.CHANGES, Lane.CATCH_UP, Lane.COPIED),
+    Lane.CHANGES: (Lane.CATCH_UP, Lane.COPIED, Lane.CHANGES),
+    Lane.CATCH_UP: (Lane.COPIED, Lane.CHANGES, Lane.CATCH_UP),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Between two messages of each stream: everything up to these sequences comes before it."""
+    """Between two messages of each stream: everything up to these sequences comes before it; of the tables in ``cohort`` only the
+    changes up to ``caught_up``."""
 
     snapshot: int
     changes: int
+    caught_up: int = 0
+    cohort: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, applied: Applied) -> Place:
-        return cls(applied.snapshot_sequence, applied.sequence)
+        place = cls(applied.snapshot_sequence, applied.sequence)
+        catch_up = applied.catch_up
+        return place if catch_up is None else replace(place, caught_up=catch_up.sequence, cohort=catch_up.tables)
+
+    def after_changes(self, end: int, left_out: frozenset[int]) -> Place:
+        """When all others have moved to ``end``."""
+        if not left_out:
+            return Place(self.snapshot, end)
+        return Place(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out)
+
+    def after_catch_up(self, end: int) -> Place:
+        """When the cohort has moved to ``end``."""
+        return Place(self.snapshot, self.changes) if end >= self.changes else replace(self, caught_up=end)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """``ranges`` tile the messages from ``start`` to ``end``, of one of the streams. ``is_fence``: the next batch must not be
-    begun before this one is applied, and this one not before the one before it is."""
+    """``ranges`` tile the messages from ``start`` to ``end``, of one lane. ``cohort`` are the tables whose changes are left out,
+    or which catch up. ``is_fence``: the next batch must not be begun before this one is applied, and this one not before the one
+    before it is. ``definitions`` are the first and the last sequence of each message in it that holds a definition."""
 
     start: Place
     end: Place
     ranges: tuple[SequenceRange, ...]
     is_fence: bool = False
+    cohort: frozenset[int] = frozenset()
+    definitions: tuple[tuple[int, int], ...] = ()
 
     @property
-    def is_copied(self) -> bool:
-        return self.end.snapshot != self.start.snapshot
+    def lane(self) -> Lane:
+        return self.ranges[0].lane
 
 
 class Bell:
@@ -125,16 +160,42 @@ class Bell:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What the planner asks of the tables' copies: ``unready`` which are not whole, or have rows behind that message of the
+    snapshot stream (raises TransientError); ``is_finished`` whether the sink has finished all up to there. Without ``two_lanes``
+    all tables wait for a copy."""
+
+    unready: Callable[[int], frozenset[int]]
+    is_finished: Callable[[int], bool]
+    two_lanes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was found behind ``start``: the newest message of changes, the copy, and the tables whose copies are not applied."""
+
+    start: Place
+    last: Mark | None
+    copy: CopyProgress
+    unready: frozenset[int]
+
+
 class BatchPlanner:
     """Blocking calls, each of which raises TransientError when NATS does not answer. ``drain_to`` is the last change sequence of
     a worker that ends by itself; None for one that goes on for ever."""
 
-    def __init__(self, connection: BrokerConnection, bell: Bell, limit: BatchLimit, drain_to: int | None) -> None:
+    def __init__(self, connection: BrokerConnection, bell: Bell, limit: BatchLimit, drain_to: int | None, copies: Copies) -> None:
         self._changes = ChangeReader(connection)
         self._snapshot = SnapshotReader(connection)
         self._bell = bell
         self._limit = limit
+        self._shared_limit = BatchLimit(limit.messages, min(limit.bytes, SHARED_BYTES))
         self._drain_to = drain_to
+        self._copies = copies
+        self._turn = Lane.COPIED
+        self._has_begun = False
+        """There were changes to apply, or nothing to wait for before them: this is no first copy any more."""
         self._marks: dict[int, Mark] = {}
 
     def next(self, start: Place, parallelism: int, patience_s: float) -> PlannedBatch | None:
@@ -143,6 +204,8 @@ class BatchPlanner:
         deadline = time.monotonic() + patience_s
         while True:
             self._bell.note_look()
+            needed = min(start.changes, start.caught_up) if start.cohort else start.changes
+            self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= needed}
             batch = self._batch(start, parallelism)
             if batch is not None:
                 self._bell.note_news()
@@ -157,32 +220,109 @@ class BatchPlanner:
     def _batch(self, start: Place, parallelism: int) -> PlannedBatch | None:
         last = self._last_mark(start.changes)
         copy = self._snapshot.progress()
-        if copy is not None and copy.last_sequence > start.snapshot:
-            return self._copied_batch(start, copy.last_sequence, parallelism)
-        if copy is not None and not copy.is_finished:
-            return None
-        return None if last is None else self._changes_batch(start, last, parallelism)
+        if copy is None:
+            self._has_begun = True
+            return self._alone(start, last, parallelism)
+        is_applied = copy.is_finished and copy.last_sequence <= start.snapshot
+        self._has_begun = self._has_begun or is_applied or start.changes > 0
+        if not start.cohort and not (self._has_begun and self._copies.two_lanes):
+            return self._one_lane(start, last, copy, parallelism)
+        unready = frozenset() if is_applied else self._copies.unready(start.snapshot)
+        if not unready | start.cohort:
+            return self._one_lane(start, last, copy, parallelism)
+        return self._in_turn(_Look(start, last, copy, unready), parallelism)
 
-    def _copied_batch(self, start: Place, last_sequence: int, parallelism: int) -> PlannedBatch:
+    def _one_lane(self, start: Place, last: Mark | None, copy: CopyProgress, parallelism: int) -> PlannedBatch | None:
+        """First what was copied, then the changes."""
+        if copy.last_sequence > start.snapshot:
+            return self._copied_batch(start, copy.last_sequence, self._limit, parallelism)
+        if not copy.is_finished and not (self._has_begun and self._copies.two_lanes):
+            return None
+        return self._alone(start, last, parallelism)
+
+    def _alone(self, start: Place, last: Mark | None, parallelism: int) -> PlannedBatch | None:
+        """Changes of all tables."""
+        if last is None:
+            return None
+        if self._drain_to is None:
+            last = self._gathered(self._bytes_before(start.changes + 1), last)
+        return self._changes_batch(start, last, frozenset(), self._limit, parallelism)
+
+    def _in_turn(self, look: _Look, parallelism: int) -> PlannedBatch | None:
+        """The lanes take turns, so that none waits long for another. When the cohort can join with one more batch it does: while
+        the others move on it might not reach them."""
+        start = look.start
+        if self._may_catch_up(look) and self._fits(start.caught_up, start.changes):
+            return self._catch_up_batch(start, parallelism)
+        for lane in _LANES_AFTER[self._turn]:
+            batch = self._batch_of(lane, look, parallelism)
+            if batch is not None:
+                self._turn = lane
+                return batch
+        return None
+
+    def _batch_of(self, lane: Lane, look: _Look, parallelism: int) -> PlannedBatch | None:
+        start, limit = look.start, self._shared_limit
+        match lane:
+            case Lane.COPIED:
+                is_news = look.copy.last_sequence > start.snapshot
+                return self._copied_batch(start, look.copy.last_sequence, limit, parallelism) if is_news else None
+            case Lane.CHANGES:
+                left_out = start.cohort | look.unready
+                return self._changes_batch(start, look.last, left_out, limit, parallelism) if look.last is not None else None
+            case Lane.CATCH_UP:
+                return self._catch_up_batch(start, parallelism) if self._may_catch_up(look) else None
+            case unreachable:
+                assert_never(unreachable)
+
+    def _may_catch_up(self, look: _Look) -> bool:
+        start = look.start
+        is_behind = bool(start.cohort) and start.caught_up < start.changes
+        return is_behind and not start.cohort & look.unready and self._copies.is_finished(start.snapshot)
+
+    def _fits(self, start: int, end: int) -> bool:
+        """Whether the messages between them may be one batch beside other lanes."""
+        if end - start > self._shared_limit.messages:
+            return False
+        return self._mark(end).bytes_through - self._bytes_before(start + 1) <= self._shared_limit.bytes
+
+    def _copied_batch(self, start: Place, last_sequence: int, limit: BatchLimit, parallelism: int) -> PlannedBatch:
         first = start.snapshot
-        end = plan_copied_end(first, last_sequence, self._limit, self._snapshot.first_restart)
+        end = plan_copied_end(first, last_sequence, limit, self._snapshot.first_restart)
         restarts = end == first + 1 and self._snapshot.first_restart(end, end) is not None
         tiles = tile(first, end, (end - first) * COPIED_MESSAGE_BYTES, parallelism, copied=True)
-        return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, copied=True), is_fence=restarts)
+        return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, Lane.COPIED), is_fence=restarts)
 
-    def _changes_batch(self, start: Place, last: Mark, parallelism: int) -> PlannedBatch | None:
-        first = start.changes
-        self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= first}
+    def _changes_batch(
+        self, start: Place, last: Mark, left_out: frozenset[int], limit: BatchLimit, parallelism: int
+    ) -> PlannedBatch | None:
+        planned = self._changes_between(start.changes, last, limit, Lane.CHANGES, parallelism)
+        if planned is None:
+            return None
+        end, ranges, definitions = planned
+        return PlannedBatch(start, start.after_changes(end, left_out), ranges, bool(definitions), left_out, definitions)
+
+    def _catch_up_batch(self, start: Place, parallelism: int) -> PlannedBatch | None:
+        last = self._mark(start.changes)
+        planned = self._changes_between(start.caught_up, last, self._shared_limit, Lane.CATCH_UP, parallelism)
+        if planned is None:
+            return None
+        end, ranges, definitions = planned
+        return PlannedBatch(start, start.after_catch_up(end), ranges, bool(definitions), start.cohort, definitions)
+
+    def _changes_between(
+        self, first: int, last: Mark, limit: BatchLimit, lane: Lane, parallelism: int
+    ) -> tuple[int, tuple[SequenceRange, ...], tuple[tuple[int, int], ...]] | None:
+        """The last sequence of a batch of changes that begins after ``first``, its ranges, and where it has definitions. None
+        when no transaction is complete."""
         bytes_before = self._bytes_before(first + 1)
-        if self._drain_to is None:
-            last = self._gathered(bytes_before, last)
         self._marks[last.sequence] = last
-        end = plan_end(first, bytes_before, last, self._limit, self._mark)
+        end = plan_end(first, bytes_before, last, limit, self._mark)
         if end == first:
             return None
-        total_bytes = self._mark(end).bytes_through - bytes_before
-        tiles = tile(first, end, total_bytes, parallelism, copied=False)
-        return PlannedBatch(start, replace(start, changes=end), _ranges(tiles, copied=False))
+        definitions = definitions_within(first, end, self._mark)
+        tiles = tile_around(definitions, first, end, lambda sequence: self._bytes_before(sequence + 1), parallelism)
+        return end, _ranges(tiles, lane, defines=bool(definitions)), tuple(definitions)
 
     def _gathered(self, bytes_before: int, last: Mark) -> Mark:
         """The newest message, after a while when the stream grows fast: each batch costs the same to run and to commit, however
@@ -217,5 +357,5 @@ class BatchPlanner:
         return mark
 
 
-def _ranges(tiles: list[tuple[int, int]], *, copied: bool) -> tuple[SequenceRange, ...]:
-    return tuple(SequenceRange(copied, *borders, len(tiles)) for borders in tiles)
+def _ranges(tiles: list[tuple[int, int]], lane: Lane, *, defines: bool = False) -> tuple[SequenceRange, ...]:
+    return tuple(SequenceRange(lane, *borders, len(tiles), defines) for borders in tiles)

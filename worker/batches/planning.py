@@ -7,10 +7,11 @@ JVM.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pgsluice.worker.batches.change_reader import Mark
+from pgsluice.worker.sinks.sink import Lane
 
 SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
 PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
@@ -22,12 +23,14 @@ MarkAt = Callable[[int], Mark]
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
-    """Messages of the snapshot stream (``copied``) or of the change stream; ``partitions`` is how many ranges the batch has."""
+    """Messages of the stream that ``lane`` reads; ``partitions`` is how many ranges the batch has. ``defines``: there are
+    definitions in the batch."""
 
-    copied: bool
+    lane: Lane
     first_sequence: int
     last_sequence: int
     partitions: int
+    defines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,21 @@ class BatchLimit:
 def plan_end(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
     """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
 
-    ``bytes_before`` is what the stream had held before it, ``last`` is the newest message. Marks grow with the sequence, so both
-    searches halve the range.
+    A transaction with definitions is a batch of its own. ``bytes_before`` is what the stream had held before it, ``last`` is the
+    newest message. Marks grow with the sequence, so all searches halve the range.
     """
     if last.settled <= start:
         return start
+    end = _end_within(start, bytes_before, last, limit, mark_at)
+    if mark_at(end).ddl <= start:
+        return end
+    first = _first_that(lambda mark: mark.ddl > start, start + 1, end, mark_at)
+    before = mark_at(first - 1).settled if first - 1 > start else start
+    return before if before > start else _first_that(lambda mark: mark.settled > start, first, end, mark_at)
+
+
+def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
+    """The last sequence that the limit allows; ``last`` settles something."""
 
     def fits(mark: Mark) -> bool:
         return mark.sequence - start <= limit.messages and mark.bytes_through - bytes_before <= limit.bytes
@@ -56,10 +69,14 @@ def plan_end(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_
     if candidate is not None and candidate.settled > start:
         return candidate.settled
     # One transaction is larger than the limit: the batch is that transaction, up to the first message that settles.
-    low, high = start + 1, last.settled
+    return _first_that(lambda mark: mark.settled > start, start + 1, last.settled, mark_at)
+
+
+def _first_that(holds: Callable[[Mark], bool], low: int, high: int, mark_at: MarkAt) -> int:
+    """The first sequence in the range whose mark does; that of ``high`` does."""
     while low < high:
         middle = (low + high) // 2
-        if mark_at(middle).settled > start:
+        if holds(mark_at(middle)):
             high = middle
         else:
             low = middle + 1
@@ -89,6 +106,33 @@ def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_res
     end = min(last_sequence, start + min(limit.messages, max(1, limit.bytes // COPIED_MESSAGE_BYTES)))
     restart = first_restart(start + 1, end)
     return end if restart is None else max(restart - 1, start + 1)
+
+
+def definitions_within(start: int, end: int, mark_at: MarkAt) -> list[tuple[int, int]]:
+    """The first and the last sequence of each message after ``start`` up to ``end`` that holds a definition, in order."""
+    found: list[tuple[int, int]] = []
+    last = mark_at(end).ddl
+    while last > start:
+        first = last - mark_at(last).chunks + 1
+        found.append((first, last))
+        last = mark_at(first - 1).ddl if first - 1 > start else 0
+    return found[::-1]
+
+
+def tile_around(
+    definitions: Sequence[tuple[int, int]], start: int, end: int, bytes_through: Callable[[int], int], parallelism: int
+) -> list[tuple[int, int]]:
+    """``tile`` for changes with ``definitions``, each of which is a partition of its own. ``bytes_through(sequence)`` is what the
+    stream holds up to there."""
+    tiles: list[tuple[int, int]] = []
+    for first, last in (*definitions, (end + 1, end + 1)):
+        before = first - 1
+        if before > start:
+            tiles += tile(start, before, bytes_through(before) - bytes_through(start), parallelism, copied=False)
+        if first <= end:
+            tiles.append((first, last))
+        start = last
+    return tiles
 
 
 def tile(start: int, end: int, total_bytes: int, parallelism: int, *, copied: bool) -> list[tuple[int, int]]:

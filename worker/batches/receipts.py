@@ -22,7 +22,7 @@ from pgsluice.shared import errors
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
 from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
-from pgsluice.worker.sinks.sink import Applied, Receipt
+from pgsluice.worker.sinks.sink import Applied, Lane, Receipt
 
 _CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PgsluiceError)}
 """Those that keep their class on the way from a task to the driver."""
@@ -32,7 +32,7 @@ class Covered(NamedTuple):
     """The part of a stream that an answer covers: nothing, unless more is said. ``after`` and ``anchor`` are those of its first
     and its last message, None where it covers none or an earlier version published them."""
 
-    copied: bool
+    lane: Lane
     first_sequence: int = 0
     last_sequence: int = 0
     changes: int = 0
@@ -86,10 +86,15 @@ def read_reports(answers: Iterable[TaskAnswer]) -> list[TaskReport]:
 
 
 def read_receipts(
-    answers: Iterable[TaskAnswer], applied: Applied, rules: str = "", before: Anchor | None = None
+    answers: Iterable[TaskAnswer],
+    applied: Applied,
+    rules: str = "",
+    before: Anchor | None = None,
+    cohort: frozenset[int] = frozenset(),
 ) -> Iterator[Receipt]:
-    """The receipts in ``answers`` (in partition order), which must go on in one of the streams after ``applied``. ``rules`` is
-    the hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``.
+    """The receipts in ``answers`` (in partition order), which must go on in one of the lanes after ``applied``. ``rules`` is the
+    hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``; ``cohort`` is what each receipt
+    says of tables that were left out.
 
     Raises the error that a task sent, TerminalError when the answers leave a gap or overlap, or HistoryError when their messages
     are not those that follow. Answers without a body extend the receipt before them, or the one after when they come first.
@@ -102,7 +107,7 @@ def read_receipts(
             raise decode_error(answer.error)
         covered = answer.covered
         if not expected:
-            begin = expected = (applied.snapshot_sequence if covered.copied else applied.sequence) + 1
+            begin = expected = applied.sequence_in(covered.lane) + 1
         if covered.first_sequence != expected:
             raise TerminalError(
                 f"a batch covers message {covered.first_sequence} where {expected} was expected",
@@ -125,8 +130,9 @@ def read_receipts(
             covered.commit_lsn,
             covered.committed_at,
             answer.body,
-            copied=covered.copied,
+            lane=covered.lane,
             rules=rules,
+            cohort=cohort,
         )
         changes = 0
     if pending is not None:
@@ -150,15 +156,16 @@ class MessageChain:
         if self._before is not None:
             check_follows(covered.first_sequence, after, self._before)
         elif self._is_first and after is not None:
-            self._check_first(covered.first_sequence, after)
+            self._check_first(covered, after)
         self._is_first = False
         self._before = _anchor(covered.anchor)
 
-    def _check_first(self, sequence: int, after: Anchor) -> None:
-        applied = self._applied
+    def _check_first(self, covered: Covered, after: Anchor) -> None:
+        applied = (covered.lane is Lane.CATCH_UP and self._applied.catch_up) or self._applied
         if (after.position.commit_lsn, after.committed_at) != (applied.commit_lsn, applied.committed_at):
             raise HistoryError(
-                f"message {sequence} of the change stream follows the change at {after.position}, but what is applied ends "
+                f"message {covered.first_sequence} of the change stream follows the change at {after.position}, but what is "
+                "applied ends "
                 f"with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost messages",
                 "start the worker again: it finds its place in the stream, or says why it cannot",
             )

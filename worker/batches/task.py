@@ -33,7 +33,7 @@ from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, refusal_of
 from pgsluice.worker.dead_letters.task_report import TaskReport
-from pgsluice.worker.sinks.sink import Partition, PartitionWriter
+from pgsluice.worker.sinks.sink import Lane, Partition, PartitionWriter
 
 PRELOAD = "PGSLUICE_PRELOAD"
 """Environment variable of Spark's Python processes: what they import beside this module before the first fork."""
@@ -70,18 +70,18 @@ class PartitionTask:
                 yield receipt_answer(share.advance(), body, share.report())
             yield receipt_answer(share.finish(), None, share.report())
         except RejectedChanges as rejected:
-            yield receipt_answer(Covered(messages.copied), None, share.report(rejected.rejections))
+            yield receipt_answer(Covered(messages.lane), None, share.report(rejected.rejections))
         except PgsluiceError as error:
-            yield error_answer(Covered(messages.copied), error)
+            yield error_answer(Covered(messages.lane), error)
         except MemoryError as error:  # there may be more the next time: Spark tries again
             raise MemoryError(place_of(error)) from None
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
-            yield error_answer(Covered(messages.copied), unexpected(error, "a task"))
+            yield error_answer(Covered(messages.lane), unexpected(error, "a task"))
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
         connection = process_connection(self.nats, self.group)
-        if messages.copied:
+        if messages.lane is Lane.COPIED:
             return self.writer.write_copied(share.partition, share.copied_rows(SnapshotReader(connection)))
         return self.writer.write(share.partition, share.changes(ChangeReader(connection, self.id_prefix)))
 
@@ -110,8 +110,8 @@ class _PartitionShare:
     receipt. Rules see what the source sent: the change stream's part of it, without what was taken out."""
 
     def __init__(self, messages: SequenceRange, task: PartitionTask) -> None:
-        self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions)
-        self._copied = messages.copied
+        self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions, messages.defines)
+        self._lane = messages.lane
         self._ownership = task.ownership
         self._filter = DeadLetterFilter(task.exclusions, task.worker)
         self._transformation = task.transformation
@@ -127,7 +127,7 @@ class _PartitionShare:
         """The part that a receipt is for: what was taken since the one before."""
         chain = (_text(self._after), _text(self._anchor)) if self._changes else (None, None)
         first = self._covered + 1
-        covered = Covered(self._copied, first, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)
+        covered = Covered(self._lane, first, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)
         self._covered, self._changes, self._commit_lsn, self._committed_at = self._taken, 0, 0, 0
         return covered
 
@@ -151,7 +151,7 @@ class _PartitionShare:
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
-            yield self._transformed(self._ownership.without_copied(message), body.data)
+            yield self._transformed(self._ownership.remainder(message), body.data)
 
     def _follow(self, body: Body) -> None:
         if self._anchor is not None:

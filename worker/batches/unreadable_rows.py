@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from pgsluice.rules.rule import RejectedRow
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import split_fields, split_lines
 from pgsluice.shared.wire.table import Table, Value
 
@@ -26,8 +26,8 @@ def unreadable_changes(message: MessageChanges) -> list[RejectedRow]:
                 for image in (part.new, part.old or ()):
                     for row, column in _unreadable(part.table, image):
                         found.setdefault(part.change_indexes[row], column)
-            case Truncation():
-                pass  # holds no value
+            case Truncation() | DefinitionChange():
+                pass  # holds no value of a row
             case unreachable:
                 assert_never(unreachable)
     return [RejectedRow(index, _CHECK, _reason(column)) for index, column in sorted(found.items())]

@@ -23,7 +23,17 @@ import pyarrow as pa
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    DefinitionChange,
+    MessageChanges,
+    Part,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
 from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.data_source.typed_columns import arrow_column
@@ -64,7 +74,7 @@ class ChangeRows:
         tables = [rows for part in message.parts for rows in self._rows(part, unwanted) if rows.indexes]
         return self._record_batch(message, tables) if tables else None
 
-    def _rows(self, part: TableChanges | Truncation, unwanted: set[int]) -> Iterator[_Rows]:
+    def _rows(self, part: Part, unwanted: set[int]) -> Iterator[_Rows]:
         match part:
             case Truncation():
                 if part.change_index not in unwanted:
@@ -77,6 +87,8 @@ class ChangeRows:
                         kept = [row for row, index in enumerate(part.change_indexes) if index not in unwanted]
                         part = part.select(kept)
                     yield self._changes(part)
+            case DefinitionChange():
+                pass  # a DataFrame has rows
             case _:
                 assert_never(part)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 
@@ -77,7 +77,7 @@ def touched_rows(message: MessageChanges) -> Iterator[Row]:
                 for before, after in row_keys(part):
                     yield table, before
                     yield table, after
-            case Truncation():
+            case Truncation() | DefinitionChange():
                 pass  # touches tables, not rows
             case unreachable:
                 assert_never(unreachable)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, Part, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageChanges, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows, join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
@@ -66,6 +66,8 @@ class DeadLetterFilter:
                     parts += self._rows(part, table_key(part.table), search) if is_concerned else [part]
                 case Truncation():
                     parts += self._truncation(part, search)
+                case DefinitionChange():
+                    parts.append(part)
                 case unreachable:
                     assert_never(unreachable)
         return replace(message, parts=parts)

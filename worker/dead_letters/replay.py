@@ -22,7 +22,7 @@ from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain, refusal_of
-from pgsluice.worker.sinks.sink import Applied, Partition, Receipt, Sink
+from pgsluice.worker.sinks.sink import Applied, Lane, Partition, Receipt, Sink
 
 ATTEMPTS = 3  # then the next look at the queue tries again
 log = telemetry.logger(__name__)
@@ -113,7 +113,7 @@ class Replay:
 
 def _is_passed(letter: DeadLetter, applied: Applied) -> bool:
     """A letter may be published before the batch that it was taken from is applied."""
-    return letter.sequence <= applied.last_sequence(copied=letter.is_copied)
+    return letter.sequence <= applied.sequence_in(Lane.COPIED if letter.is_copied else Lane.CATCH_UP)
 
 
 def _receipts(sink: Sink, messages: Sequence[MessageChanges], rules: str) -> Iterator[Receipt]:

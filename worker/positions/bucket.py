@@ -22,15 +22,15 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, CatchUp, Lane
 
 CLOSE_TIMEOUT_S = 5.0
 
 
 class AnnouncedEnd(NamedTuple):
-    """``copied``: the sequence is of the snapshot stream, as ``Receipt.copied`` says."""
+    """Of a batch of that lane."""
 
-    copied: bool
+    lane: Lane
     sequence: int
 
 
@@ -62,14 +62,14 @@ class BucketPositions:
         self._stored, self._ends = _content(entry.value) if entry else (NOTHING_APPLIED, ())
         return self._stored
 
-    def announced_ends(self, *, copied: bool) -> list[int]:
-        """The sequences in one of the streams that were announced and are not applied yet, ascending."""
-        return sorted(end.sequence for end in self._ends if end.copied is copied)
+    def announced_ends(self, lane: Lane) -> list[int]:
+        """The sequences of that lane that were announced and are not applied yet, ascending."""
+        return sorted(end.sequence for end in self._ends if end.lane is lane)
 
-    def announce_end(self, sequence: int, *, copied: bool) -> None:
+    def announce_end(self, sequence: int, lane: Lane) -> None:
         """As ``store``, but the position stays. Nothing is written when that end is announced already."""
         assert self._loop is not None, "load comes first"
-        end = AnnouncedEnd(copied, sequence)
+        end = AnnouncedEnd(lane, sequence)
         if end not in self._ends:
             ends = (*self._ends, end)
             self._loop.run(self._store(self._stored, ends))
@@ -79,7 +79,7 @@ class BucketPositions:
         """Durable when it returns. Raises TerminalError when another process moved the position since ``load``; after a
         TransientError it may or may not be stored, and may be stored again."""
         assert self._loop is not None, "load comes first"
-        ends = tuple(end for end in self._ends if end.sequence > applied.last_sequence(copied=end.copied))
+        ends = tuple(end for end in self._ends if end.sequence > applied.sequence_in(end.lane))
         self._loop.run(self._store(applied, ends))
         self._stored, self._ends = applied, ends
 
@@ -122,7 +122,9 @@ class BucketPositions:
             stream_created=applied.stream_created,
             snapshot_sequence=applied.snapshot_sequence,
             rules=applied.rules,
-            announced=tuple((end.copied, end.sequence) for end in ends),
+            announced=tuple((end.lane is Lane.COPIED, end.sequence) for end in ends if end.lane is not Lane.CATCH_UP),
+            announced_catch_up=tuple(end.sequence for end in ends if end.lane is Lane.CATCH_UP),
+            catch_up="" if applied.catch_up is None else applied.catch_up.encode(),
             writer=self._writer,
         )
         if self._revision is None:
@@ -147,5 +149,7 @@ def _content(record: PositionRecord) -> tuple[Applied, tuple[AnnouncedEnd, ...]]
         stream_created=record.stream_created,
         snapshot_sequence=record.snapshot_sequence,
         rules=record.rules,
+        catch_up=CatchUp.decode(record.catch_up),
     )
-    return applied, tuple(AnnouncedEnd(copied, sequence) for copied, sequence in record.announced)
+    ends = [AnnouncedEnd(Lane.COPIED if copied else Lane.CHANGES, sequence) for copied, sequence in record.announced]
+    return applied, (*ends, *(AnnouncedEnd(Lane.CATCH_UP, sequence) for sequence in record.announced_catch_up))

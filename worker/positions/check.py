@@ -19,7 +19,7 @@ from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.batches.change_reader import Body
-from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane
 
 _COPY_AGAIN = "restore the stream, or run 'pgsluice drop' and copy the tables again into an empty target"
 
@@ -27,11 +27,17 @@ _COPY_AGAIN = "restore the stream, or run 'pgsluice drop' and copy the tables ag
 @dataclass(frozen=True, slots=True)
 class Start:
     """``applied`` with the sequence at which the stream holds it now. ``before`` is what the next message names as before it,
-    None when that is the last change applied. Changes that commit before ``applied_before`` are applied."""
+    None when that is the last change applied. Changes that commit before ``applied_before`` are applied. ``catch_up`` is the same
+    for tables that catch up, None where they are in their place."""
 
     applied: Applied
     before: Anchor | None = None
     applied_before: int = 0
+    catch_up: Start | None = None
+
+    def of(self, lane: Lane) -> Start:
+        """Where that lane of changes begins."""
+        return self if lane is Lane.CHANGES else self.catch_up or Start(self.applied)
 
 
 async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, state: StreamState | None) -> Start:
@@ -52,7 +58,20 @@ async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, 
             f"stream {names.changes_stream} was created anew since this worker last ran ({state.created})",
             "its sequences mean something else now; drop the group on both sides and copy the tables again",
         )
-    return await _Search(stream, applied, state).find()
+    start = await _Search(stream, applied, state).find()
+    if applied.catch_up is None:
+        return start
+    return await _with_catch_up(start, applied.catch_up, stream, state)
+
+
+async def _with_catch_up(start: Start, catch_up: CatchUp, stream: ChangeStream, state: StreamState) -> Start:
+    """What those tables have applied ends with an earlier transaction of the same stream."""
+    here = Applied(catch_up.sequence, catch_up.commit_lsn, catch_up.committed_at, start.applied.stream_created)
+    found = await _Search(stream, here, state).find()
+    if found == Start(here):
+        return start
+    applied = replace(start.applied, catch_up=replace(catch_up, sequence=found.applied.sequence))
+    return replace(start, applied=applied, catch_up=found)
 
 
 def check_goes_on(names: GroupNames, applied: Applied, state: StreamState | None) -> None:

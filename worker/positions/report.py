@@ -22,7 +22,7 @@ from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
-from pgsluice.worker.sinks.sink import Applied, MissedChanges
+from pgsluice.worker.sinks.sink import Applied, CatchUp, MissedChanges
 
 REPORT_INTERVAL_S = 1.0
 BATCH_LOG_INTERVAL_S = 10.0
@@ -113,6 +113,7 @@ class ProgressReport:
 
     def _content(self) -> WorkerReport:
         applied = self._applied
+        catch_up = applied.catch_up or CatchUp(0, 0, 0, frozenset())
         return WorkerReport(
             sequence=applied.sequence,
             snapshot_sequence=applied.snapshot_sequence,
@@ -125,6 +126,9 @@ class ProgressReport:
             waiting=self._waiting,
             missed=report_missed(self._missed, self._transformation),
             missed_tables=len(self._missed),
+            catching_up=tuple(sorted(catch_up.tables)),
+            catch_up_sequence=catch_up.sequence,
+            catch_up_lsn=format_lsn(catch_up.commit_lsn),
             started_at=self._started_at,
             updated_at=_now(),
             host=socket.gethostname(),

@@ -25,7 +25,7 @@ class DrainTarget:
     sequence: int
 
     def is_reached(self, applied: Applied) -> bool:
-        return applied.snapshot_sequence >= self.snapshot_sequence and applied.sequence >= self.sequence
+        return applied.snapshot_sequence >= self.snapshot_sequence and applied.caught_up_sequence >= self.sequence
 
 
 def check_until(until: str) -> None:
@@ -61,6 +61,10 @@ class CopyEnd:
     def may_be_reached(self, applied: Applied) -> bool:
         """Whether copied rows were applied since the last end."""
         return applied.snapshot_sequence > self._handled_sequence
+
+    def is_handled(self, snapshot_sequence: int) -> bool:
+        """Whether it was handled after all copied rows up to there were applied."""
+        return snapshot_sequence <= self._handled_sequence
 
     async def is_reached(self, applied: Applied) -> bool:
         """Whether there is an end to handle. Asks the broker when there may be one."""

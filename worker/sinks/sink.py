@@ -14,8 +14,9 @@ For every batch, in this order:
 "The same batch may come twice" is part of the contract: after a crash between 1 and 2, or inside 2, the batch is read
 again from the position that ``open`` returned. A sink without transactions repeats it; one with transactions must not.
 
-Before the changes come the rows that a snapshot copied, in the same way with ``write_copied``. A batch holds the one or the
-other, never both.
+Before a table's changes come the rows of it that a snapshot copied, in the same way with ``write_copied``. A batch holds the one
+or the other, never both. While a table is copied the others go on: its changes are left out of their batches and come later, in
+batches of their own (``Lane``), which cover messages that the others have passed.
 
 What may be raised, by any call but ``close``:
 
@@ -33,8 +34,13 @@ What may be raised, by any call but ``close``:
 Anything else is a defect of the sink. It ends the worker, which says the error's kind and place, but not its text: that may
 quote a row.
 
+Definitions, of tables that the source altered, stand among the changes, each in a message and a partition of its own. What
+becomes of them is the sink's choice: it is told in the driver (``AlteredSink``), or says that its writer sees to it
+(``DefinedSink``). Any other sink passes over them.
+
 Abilities that a sink may have beside ``Sink``; it has one when it has the method: ``tick`` (``TickingSink``), ``renumber``
-(``RenumberedSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``).
+(``RenumberedSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``), ``apply_ddl`` (``AlteredSink``); or the
+attribute: ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``).
 """
 
 from __future__ import annotations
@@ -42,9 +48,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, assert_never, runtime_checkable
+
+import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+
+
+class Lane(enum.Enum):
+    """Which of a worker's three positions a batch moves."""
+
+    COPIED = "copied"
+    """Rows of the snapshot stream."""
+    CHANGES = "changes"
+    """The stream of changes, without the tables that are being copied while the others go on."""
+    CATCH_UP = "catch-up"
+    """The same stream again, for the tables that were left out and whose copies are applied now."""
 
 
 class Delivery(enum.Enum):
@@ -61,11 +82,13 @@ class Delivery(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Stream sequences ``first_sequence`` to ``last_sequence`` of one batch, as planned (a body that is cut in
-    chunks belongs to the partition that holds its first chunk), which has as many ``partitions``."""
+    chunks belongs to the partition that holds its first chunk), which has as many ``partitions``. ``defines``: there are
+    definitions in the batch, each in a partition of its own; what the destination is like between them is not known before."""
 
     first_sequence: int
     last_sequence: int
     partitions: int = 1
+    defines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +96,10 @@ class Receipt:
     """What one call of ``write`` yielded, with the part of the stream it covers.
 
     ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are those of the last transaction in it that
-    commits; 0 when none does. ``changes`` counts source changes, before rules. ``copied``: the sequences are those of the
-    snapshot stream, and ``changes`` counts rows; all receipts of a batch agree in that. ``rules`` is the hash of the rules and
-    routes that the batch went through, "" when there are none.
+    commits; 0 when none does. ``changes`` counts source changes, before rules. All receipts of a batch have the same ``lane``;
+    in the one of copied rows the sequences are those of the snapshot stream, and ``changes`` counts rows. ``rules`` is the hash
+    of the rules and routes that the batch went through, "" when there are none. ``cohort`` are the oids of tables whose changes
+    were left out of a batch of the lane CHANGES.
     """
 
     first_sequence: int
@@ -84,13 +108,43 @@ class Receipt:
     commit_lsn: int
     committed_at: int
     body: bytes
-    copied: bool = False
+    lane: Lane = Lane.CHANGES
     rules: str = ""
+    cohort: frozenset[int] = frozenset()
+
+    @property
+    def copied(self) -> bool:
+        """Whether it is for rows that a snapshot copied."""
+        return self.lane is Lane.COPIED
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Of the ``tables`` (oids) the changes up to ``sequence`` are applied, and the later ones were left out; ``commit_lsn`` and
+    ``committed_at`` are those of the last transaction up to there."""
+
+    sequence: int
+    commit_lsn: int
+    committed_at: int
+    tables: frozenset[int]
+
+    def encode(self) -> str:
+        """For where a position is kept as text."""
+        return f"{self.sequence} {self.commit_lsn} {self.committed_at} {','.join(map(str, sorted(self.tables)))}"
+
+    @classmethod
+    def decode(cls, text: str) -> CatchUp | None:
+        """None for "". Raises ValueError for what ``encode`` does not make."""
+        if not text:
+            return None
+        sequence, commit_lsn, committed_at, tables = text.split(" ")
+        return cls(int(sequence), int(commit_lsn), int(committed_at), frozenset(map(int, tables.split(","))))
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A worker's durable position: every message up to ``sequence`` is applied. ``sequence`` is 0 before the first.
+    """A worker's durable position: every message up to ``sequence`` is applied, but for the tables of ``catch_up``, whose changes
+    are applied up to that place of the same stream. ``sequence`` is 0 before the first.
 
     ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group that only
     copied has no such stream): a recreated stream counts from 1 again and must not be mistaken for the old one.
@@ -104,26 +158,91 @@ class Applied:
     stream_created: str
     snapshot_sequence: int = 0
     rules: str = ""
+    catch_up: CatchUp | None = None
+
+    @property
+    def caught_up_sequence(self) -> int:
+        """Every message up to here is applied, of all tables."""
+        return self.sequence if self.catch_up is None else self.catch_up.sequence
 
     def last_sequence(self, *, copied: bool) -> int:
         """The position in the snapshot stream, or in the stream of changes."""
         return self.snapshot_sequence if copied else self.sequence
 
+    def sequence_in(self, lane: Lane) -> int:
+        """The position that batches of ``lane`` move."""
+        match lane:
+            case Lane.COPIED:
+                return self.snapshot_sequence
+            case Lane.CHANGES:
+                return self.sequence
+            case Lane.CATCH_UP:
+                return self.caught_up_sequence
+            case unreachable:
+                assert_never(unreachable)
+
+    def covers(self, receipt: Receipt) -> bool:
+        """Whether what ``receipt`` covers is applied."""
+        return receipt.last_sequence <= self.sequence_in(receipt.lane)
+
     def is_behind(self, other: Applied) -> bool:
         """Whether a worker that is at ``other`` was here before."""
         same_stream = self.stream_created in ("", other.stream_created)
-        here, there = (self.snapshot_sequence, self.sequence), (other.snapshot_sequence, other.sequence)
+        here, there = self._places, other._places
         return same_stream and here != there and all(a <= b for a, b in zip(here, there, strict=True))
+
+    @property
+    def _places(self) -> tuple[int, int, int]:
+        return self.snapshot_sequence, self.sequence, self.caught_up_sequence
 
     def after(self, receipt: Receipt, stream_created: str) -> Applied:
         """Where the worker is when what ``receipt`` covers is applied too."""
         passed = replace(self, stream_created=stream_created, rules=receipt.rules)
-        if receipt.copied:
-            return replace(passed, snapshot_sequence=receipt.last_sequence)
-        moved = replace(passed, sequence=receipt.last_sequence)
-        if not receipt.commit_lsn:
-            return moved
-        return replace(moved, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
+        match receipt.lane:
+            case Lane.COPIED:
+                return replace(passed, snapshot_sequence=receipt.last_sequence)
+            case Lane.CHANGES:
+                return replace(_moved(passed, receipt), catch_up=self._left_behind(receipt.cohort))
+            case Lane.CATCH_UP:
+                return replace(passed, catch_up=self._caught_up(receipt))
+            case unreachable:
+                assert_never(unreachable)
+
+    def _left_behind(self, cohort: frozenset[int]) -> CatchUp | None:
+        """The tables that stay here, or where they were left before, when the others move on."""
+        if not cohort:
+            return None
+        here = self.catch_up or CatchUp(self.sequence, self.commit_lsn, self.committed_at, cohort)
+        return replace(here, tables=cohort)
+
+    def _caught_up(self, receipt: Receipt) -> CatchUp | None:
+        """None when the tables are where all others are: from there on they go together."""
+        if self.catch_up is None or receipt.last_sequence >= self.sequence:
+            return None
+        return _moved(self.catch_up, receipt)
+
+    def encode(self) -> str:
+        """As text, for a sink that keeps it with its data."""
+        catch_up = "" if self.catch_up is None else self.catch_up.encode()
+        fields = [self.sequence, self.commit_lsn, self.committed_at, self.stream_created, self.snapshot_sequence, self.rules]
+        return orjson.dumps([*fields, catch_up]).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Applied:
+        """Raises ValueError for what ``encode`` does not make."""
+        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, catch_up = orjson.loads(text)
+        place = CatchUp.decode(catch_up)
+        return cls(sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, place)
+
+
+Place = TypeVar("Place", Applied, CatchUp)
+
+
+def _moved(place: Place, receipt: Receipt) -> Place:
+    moved = replace(place, sequence=receipt.last_sequence)
+    if not receipt.commit_lsn:
+        return moved
+    return replace(moved, commit_lsn=receipt.commit_lsn, committed_at=receipt.committed_at)
 
 
 NOTHING_APPLIED = Applied(0, 0, 0, "")
@@ -219,6 +338,15 @@ class CountingSink(Sink, Protocol):
 
 
 @runtime_checkable
+class TwoLaneSink(Sink, Protocol):
+    """A sink that keeps ``Applied.catch_up`` with the rest of the position, as ``Applied.encode`` does, and whose ``finish_copy``
+    may be called while ``commit`` is under way on another thread. With any other all tables wait while one is copied."""
+
+    keeps_catch_up: bool
+    """True."""
+
+
+@runtime_checkable
 class PatientSink(Sink, Protocol):
     """A sink whose ``commit`` waits for its destination as long as it takes."""
 
@@ -226,3 +354,35 @@ class PatientSink(Sink, Protocol):
         """Called from another thread than ``commit``, when the worker must end and ``commit`` is still under way: that raises
         TransientError soon. Nothing but ``close`` follows."""
         ...
+
+
+@runtime_checkable
+class AlteredSink(Sink, Protocol):
+    """A sink that alters its destination as the source was altered, between the rows before and behind that."""
+
+    def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
+        """Called within ``commit``, in its thread, while that takes ``receipts``: after the receipt before the definition was
+        handed over, before that of its own message. So whoever takes one receipt after the other has it in its place.
+
+        What it does belongs to the batch, as rows do; the same definition may come twice, and holds all that the table is like
+        from there on and was before. Raises as ``commit`` may, but for RejectedChanges and WriteAgain. Definitions that the
+        user's policy leaves out do not come, nor those that a copy of the table holds."""
+        ...
+
+
+class DefinitionUse(enum.Enum):
+    """What a sink makes of the definitions that its writer is given among the changes."""
+
+    ALTERS = "alters"
+    """The destination is altered."""
+    PASSES_ON = "passes on"
+    """They are part of the output."""
+    PASSES_OVER = "passes over"
+
+
+@runtime_checkable
+class DefinedSink(Sink, Protocol):
+    """A sink whose writer sees to definitions."""
+
+    @property
+    def definitions(self) -> DefinitionUse: ...

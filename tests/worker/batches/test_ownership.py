@@ -48,7 +48,7 @@ def left(message: MessageChanges) -> list[tuple[str, int]]:
 
 
 def after_copy(owner: Ownership, *transactions: TransactionPart) -> list[tuple[str, int]]:
-    return left(owner.without_copied(message_of(1, *transactions)))
+    return left(owner.remainder(message_of(1, *transactions)))
 
 
 @pytest.mark.parametrize(("commit_lsn", "is_streamed"), [(COPY_LSN - 1, False), (COPY_LSN, True), (COPY_LSN + 1, True)])
@@ -71,7 +71,7 @@ def test_each_table_has_its_own_lsn_and_one_that_was_never_copied_has_none() -> 
 
 def test_positions_transactions_and_the_number_of_changes_stay() -> None:
     message = message_of(4, transaction(4000, insert(ORDERS, b"1")), transaction(6000, insert(ORDERS, b"2")))
-    remainder = ownership(record(ORDERS)).without_copied(message)
+    remainder = ownership(record(ORDERS)).remainder(message)
     assert (remainder.sequence, remainder.change_count, remainder.transactions) == (4, 2, message.transactions)
     (part,) = remainder.parts
     assert isinstance(part, TableChanges)
@@ -80,8 +80,8 @@ def test_positions_transactions_and_the_number_of_changes_stay() -> None:
 
 def test_a_message_behind_every_copy_is_passed_on_as_it_is() -> None:
     message = message_of(1, transaction(COPY_LSN, insert(ORDERS, b"1")))
-    assert ownership(record(ORDERS)).without_copied(message) is message
-    assert NEVER_COPIED.without_copied(message) is message
+    assert ownership(record(ORDERS)).remainder(message) is message
+    assert NEVER_COPIED.remainder(message) is message
 
 
 def test_a_truncation_is_left_for_the_tables_that_were_copied_before_it() -> None:
@@ -94,8 +94,8 @@ def test_a_transaction_in_several_messages_is_left_out_of_all_of_them() -> None:
     owner = ownership(record(ORDERS), record(LINES, lsn=9000))
     begins = message_of(1, transaction(4000, insert(ORDERS, b"1"), commits=False))
     goes_on = message_of(2, transaction(4000, insert(ORDERS, b"2"), insert(NOTES, b"1"), first_ordinal=2))
-    assert left(owner.without_copied(begins)) == []
-    assert left(owner.without_copied(goes_on)) == [("notes", 1)]
+    assert left(owner.remainder(begins)) == []
+    assert left(owner.remainder(goes_on)) == [("notes", 1)]
 
 
 @pytest.mark.parametrize("lsn", [0, COPY_LSN])
@@ -153,7 +153,7 @@ def test_of_any_message_exactly_the_changes_from_the_lsn_on_are_left(
     borders = {"orders": orders_lsn, "lines": lines_lsn, "notes": 0}
     lsns = [lsn for lsn, rows in drawn for _ in rows]
     expected = [(name, index) for name, index in left(message) if lsns[index] >= borders[name]]
-    assert left(owner.without_copied(message)) == expected
+    assert left(owner.remainder(message)) == expected
 
 
 @pytest.mark.asyncio

@@ -22,11 +22,13 @@ from pgsluice.worker.batches.planner import (
     PAUSE_GROWTH,
     BatchPlanner,
     Bell,
+    Copies,
     Place,
     PlannedBatch,
 )
 from pgsluice.worker.batches.planning import BatchLimit, SequenceRange
 from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.sinks.sink import Lane
 from tests.servers import NatsServer
 from tests.waiting import wait_until
 from tests.worker.published_copy import ORDERS, copy_publisher, snapshot_record
@@ -46,7 +48,8 @@ class Group:
         self.bell = Bell()
 
     def planner(self, limit: BatchLimit = LIMIT, drain_to: int | None = None) -> BatchPlanner:
-        return BatchPlanner(BrokerConnection(self.names, self.loop, self.client), self.bell, limit, drain_to)
+        copies = Copies(unready=lambda _: frozenset(), is_finished=lambda _: True)
+        return BatchPlanner(BrokerConnection(self.names, self.loop, self.client), self.bell, limit, drain_to, copies)
 
     def publish(self, count: int, first: int = 1) -> None:
         self.loop.run(publish_inserts(self.client, self.names.group, count, first))
@@ -94,10 +97,10 @@ def test_a_batch_begins_where_the_one_before_it_ended(stream: Group) -> None:
         batches.append(batch)
         place = batch.end
     assert [batch.ranges for batch in batches] == [
-        (SequenceRange(False, first, last, 1),) for first, last in ((1, 2), (3, 4), (5, 5))
+        (SequenceRange(Lane.CHANGES, first, last, 1),) for first, last in ((1, 2), (3, 4), (5, 5))
     ]
     assert place == Place(0, 5)
-    assert not any(batch.is_fence or batch.is_copied for batch in batches)
+    assert not any(batch.is_fence or batch.lane is not Lane.CHANGES for batch in batches)
 
 
 def test_a_worker_that_ends_by_itself_takes_no_more_than_it_has_to(stream: Group) -> None:
@@ -115,13 +118,13 @@ def test_copied_rows_come_first_and_changes_when_the_copy_is_finished_and_applie
     planner = stream.planner()
     copied = planner.next(Place(0, 0), 2, 0.0)
     assert copied is not None
-    assert (copied.end, copied.is_copied, copied.is_fence) == (Place(3, 0), True, False)
-    assert [part.copied for part in copied.ranges] == [True] * len(copied.ranges)
+    assert (copied.end, copied.lane, copied.is_fence) == (Place(3, 0), Lane.COPIED, False)
+    assert [part.lane for part in copied.ranges] == [Lane.COPIED] * len(copied.ranges)
     assert planner.next(copied.end, 2, 0.0) is None, "more may be copied"
     stream.note_copy(CopyState.FINISHED, 3)
     changes = planner.next(copied.end, 2, 0.0)
     assert changes is not None
-    assert (changes.end, changes.is_copied) == (Place(3, 2), False)
+    assert (changes.end, changes.lane) == (Place(3, 2), Lane.CHANGES)
 
 
 def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:

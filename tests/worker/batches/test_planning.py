@@ -14,24 +14,31 @@ from pgsluice.worker.batches.planning import (
     PARTITION_BYTES,
     SMALL_BATCH_BYTES,
     BatchLimit,
+    definitions_within,
     plan_copied_end,
     plan_end,
     tile,
+    tile_around,
 )
 
 
-def stream(sizes_and_ends: list[tuple[int, bool]]) -> dict[int, Mark]:
-    """Marks of messages 1, 2, …: each of a size, and with or without an open transaction at its end."""
+def stream(messages: list[tuple[int, bool, bool]]) -> dict[int, Mark]:
+    """Marks of messages 1, 2, …: each of a size, with or without an open transaction at its end, with or without a definition. A
+    transaction with a definition ends a message, as the assembler has it."""
     marks: dict[int, Mark] = {}
-    settled = total = 0
-    for sequence, (size, ends_settled) in enumerate(sizes_and_ends, start=1):
+    settled = total = ddl = 0
+    for sequence, (size, ends_settled, defines) in enumerate(messages, start=1):
         settled = sequence if ends_settled else settled
-        marks[sequence] = Mark(sequence, settled, total, total + size)
+        ddl = sequence if defines else ddl
+        marks[sequence] = Mark(sequence, settled, total, total + size, ddl=ddl)
         total += size
     return marks
 
 
-streams = st.lists(st.tuples(st.integers(1, 100), st.booleans()), min_size=1, max_size=60).map(stream)
+rows = st.tuples(st.integers(1, 100), st.booleans(), st.just(False))
+definition = st.tuples(st.integers(1, 100), st.booleans(), st.just(True))
+streams = st.lists(st.one_of(rows, rows, rows, definition), min_size=1, max_size=60).map(stream)
+plain_streams = st.lists(rows, min_size=1, max_size=60).map(stream)
 limits = st.builds(BatchLimit, messages=st.integers(1, 30), bytes=st.integers(1, 1500))
 
 
@@ -66,13 +73,54 @@ def test_a_batch_exceeds_the_limit_only_when_it_is_a_single_transaction(marks: d
         position = end
 
 
-@given(streams, limits)
+@given(plain_streams, limits)
 def test_a_batch_is_as_large_as_the_limit_allows(marks: dict[int, Mark], limit: BatchLimit) -> None:
     last = marks[len(marks)]
     end = plan_end(0, 0, last, limit, marks.__getitem__)
     for later in range(end + 1, len(marks) + 1):
         if marks[later].settled == later:
             assert later > limit.messages or marks[later].bytes_through > limit.bytes
+
+
+@given(streams, limits)
+def test_a_transaction_with_definitions_is_a_batch_of_its_own(marks: dict[int, Mark], limit: BatchLimit) -> None:
+    last, position = marks[len(marks)], 0
+    while last.settled > position:
+        end = plan_end(position, marks[position + 1].bytes_before, last, limit, marks.__getitem__)
+        defined = [(sequence, sequence) for sequence in range(position + 1, end + 1) if marks[sequence].ddl == sequence]
+        assert definitions_within(position, end, marks.__getitem__) == defined
+        assert not defined or not [sequence for sequence in range(position + 1, end) if marks[sequence].settled == sequence]
+        position = end
+
+
+@given(streams, st.integers(1, 4))
+def test_each_definition_is_a_partition_of_its_own_and_the_rows_around_it_are_others(
+    marks: dict[int, Mark], parallelism: int
+) -> None:
+    defined = {sequence for sequence, mark in marks.items() if mark.ddl == sequence}
+    tiles = tile_around(
+        [(sequence, sequence) for sequence in sorted(defined)],
+        0,
+        len(marks),
+        lambda at: marks[at].bytes_through if at else 0,
+        parallelism,
+    )
+    assert [sequence for first, last in tiles for sequence in range(first, last + 1)] == list(marks)
+    assert {first for first, last in tiles if first == last} >= defined
+    assert not [tiled for tiled in tiles if tiled[0] != tiled[1] and defined & set(range(tiled[0], tiled[1] + 1))]
+
+
+def test_a_definition_that_came_in_chunks_is_one_partition() -> None:
+    marks = {
+        1: Mark(1, 1, 0, 10),
+        2: Mark(2, 1, 10, 20, chunks=2),
+        3: Mark(3, 3, 20, 30, ddl=3, chunks=2),
+        4: Mark(4, 4, 30, 40, ddl=3),
+    }
+    assert definitions_within(0, 4, marks.__getitem__) == [(2, 3)]
+    assert tile_around([(2, 3)], 0, 4, lambda at: 10 * at, 2) == [(1, 1), (2, 3), (4, 4)]
+    assert plan_end(0, 0, marks[4], BatchLimit(9, 90), marks.__getitem__) == 1
+    assert plan_end(1, 10, marks[4], BatchLimit(9, 90), marks.__getitem__) == 3
 
 
 def restarts_at(restarts: set[int]) -> Callable[[int, int], int | None]:

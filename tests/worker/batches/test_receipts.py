@@ -12,21 +12,21 @@ from pgsluice.worker.batches.receipts import (
     encode_error,
     read_receipts,
 )
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Receipt
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Lane, Receipt
 
 
 def answer(
     first_sequence: int,
     last_sequence: int,
     *,
-    copied: bool = False,
+    lane: Lane = Lane.CHANGES,
     changes: int = 1,
     body: bytes | None = b"body",
     error: bytes | None = None,
     after: str | None = None,
     anchor: str | None = None,
 ) -> TaskAnswer:
-    covered = Covered(copied, first_sequence, last_sequence, changes, 7, 8, after, anchor)
+    covered = Covered(lane, first_sequence, last_sequence, changes, 7, 8, after, anchor)
     return TaskAnswer(covered, body, error=error)
 
 
@@ -121,6 +121,6 @@ def test_an_error_that_a_task_sent_is_raised_as_it_was(error_class: type[Pgsluic
 
 def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:
     applied = Applied(sequence=9, commit_lsn=0, committed_at=0, stream_created="", snapshot_sequence=4)
-    assert [receipt.copied for receipt in read_receipts([answer(5, 6, copied=True)], applied)] == [True]
+    assert [receipt.copied for receipt in read_receipts([answer(5, 6, lane=Lane.COPIED)], applied)] == [True]
     with pytest.raises(TerminalError, match="was expected"):
         list(read_receipts([answer(5, 6)], applied))

@@ -23,7 +23,7 @@ from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask, WarmUp
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
-from pgsluice.worker.sinks.sink import Applied, Partition
+from pgsluice.worker.sinks.sink import Applied, Lane, Partition
 from tests.changes_builder import insert, table, transaction
 from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.servers import NatsServer
@@ -70,7 +70,7 @@ async def publish(server: NatsServer, group: str, sent: Sequence[Sent]) -> None:
 def applied_messages(server: NatsServer, group: str, cut: Sequence[tuple[int, int]], writer: DiscardingWriter) -> int:
     """The last one of a batch that begins after the first message, which is applied."""
     task = PartitionTask(server.settings(), group, "w", writer, NEVER_COPIED, Exclusions({}, {}, 1), Transformation())
-    ranges = [SequenceRange(False, first, last, len(cut)) for first, last in cut]
+    ranges = [SequenceRange(Lane.CHANGES, first, last, len(cut)) for first, last in cut]
     return receipts(task, ranges, APPLIED)[-1].last_sequence
 
 

@@ -21,6 +21,7 @@ from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
+from pgsluice.worker.sinks.sink import Lane
 from tests.changes_builder import table
 from tests.servers import NatsServer
 from tests.worker.task_receipts import receipts
@@ -67,4 +68,4 @@ async def publish_rows(nats: NatsServer, names: GroupNames) -> tuple[Ownership, 
 
 def written_rows(nats: NatsServer, group: str, ownership: Ownership) -> int:
     task = PartitionTask(nats.settings(), group, "w", DiscardingWriter(), ownership, Exclusions({}, {}, 1), Transformation())
-    return sum(receipt.changes for receipt in receipts(task, [SequenceRange(True, 1, 1, 1)]))
+    return sum(receipt.changes for receipt in receipts(task, [SequenceRange(Lane.COPIED, 1, 1, 1)]))

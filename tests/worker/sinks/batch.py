@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
-from pgsluice.worker.sinks.sink import Applied, Partition, PartitionWriter, Receipt, Sink
+from pgsluice.worker.batches.ownership import NEVER_COPIED
+from pgsluice.worker.definitions.arrivals import arrivals_of, given_in_place
+from pgsluice.worker.sinks.sink import AlteredSink, Applied, Lane, Partition, PartitionWriter, Receipt, Sink
 
 STREAM_CREATED = "2026-01-31T12:00:00Z"
 
@@ -23,7 +26,21 @@ def write(sink: Sink, batch: Batch) -> list[Receipt]:
 
 
 def apply(sink: Sink, batch: Batch, stream_created: str = STREAM_CREATED) -> Applied:
-    return sink.commit(write(sink, batch), stream_created)
+    return sink.commit(with_definitions(sink, write(sink, batch), batch), stream_created)
+
+
+def with_definitions(sink: Sink, receipts: Iterable[Receipt], batch: Batch) -> Iterable[Receipt]:
+    """``receipts`` as the worker hands them to ``commit``."""
+    if not isinstance(sink, AlteredSink):
+        return receipts
+    arrivals = [arrival for messages in batch for message in messages for arrival in arrivals_of(message, NEVER_COPIED)]
+    return given_in_place(receipts, arrivals, sink.apply_ddl)
+
+
+def apply_in(sink: Sink, batch: Batch, lane: Lane, cohort: frozenset[int]) -> Applied:
+    """As ``apply``, while the tables of ``cohort`` are behind the others."""
+    receipts = [replace(receipt, lane=lane, cohort=cohort) for receipt in write(sink, batch)]
+    return sink.commit(receipts, STREAM_CREATED)
 
 
 def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges], partitions: int = 1) -> list[Receipt]:
@@ -57,7 +74,7 @@ def write_copied_partition(writer: PartitionWriter, copied: Sequence[CopiedRows]
     for body in writer.write_copied(Partition(copied[0].sequence, copied[-1].sequence), take()):
         assert taken, "a receipt covers whole messages, at least one"
         rows = sum(message.rows for message in taken)
-        receipts.append(Receipt(taken[0].sequence, taken[-1].sequence, rows, 0, 0, body, copied=True))
+        receipts.append(Receipt(taken[0].sequence, taken[-1].sequence, rows, 0, 0, body, Lane.COPIED))
         taken.clear()
     assert receipts, "a writer yields at least one receipt"
     assert receipts[-1].last_sequence == copied[-1].sequence, "all messages are taken before the last receipt"

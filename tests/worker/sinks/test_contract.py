@@ -7,22 +7,30 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.wire.definition import TableDefined
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
+from pgsluice.worker.sinks.sink import Sink
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
+from tests.changes_builder import insert, message, table
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
+from tests.worker.sinks.batch import STREAM_CREATED, apply, with_definitions, write
+from tests.worker.sinks.contract import SinkContract, broken_off
 from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.sqlite_sink import SqliteSink
+from tests.worker.sinks.sqlite_sink import SqliteSink, SqliteTables
 from tests.worker.sinks.tried_batches import followed_accounts
 
 
@@ -48,7 +56,9 @@ class StdoutDestination:
         self._descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def new_sink(self) -> StdoutSink:
-        return StdoutSink(self._settings, StdoutSinkSettings(transactions=False, shape="json"), descriptor=self._descriptor)
+        return StdoutSink(
+            self._settings, StdoutSinkSettings(transactions=False, shape="json", column_ids=False), descriptor=self._descriptor
+        )
 
     def delivered(self) -> list[int]:
         return counting_events(self._lines())
@@ -116,12 +126,17 @@ class SqliteDestination:
 
     is_exactly_once = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[SqliteSink] = SqliteSink) -> None:
         self._path = path
+        self._kind = kind
 
     def new_sink(self) -> SqliteSink:
         settings = worker_settings("orders")
-        return SqliteSink(settings, {"path": str(self._path)})
+        return self._kind(settings, {"path": str(self._path)})
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._path)) as database:
+            return database.execute(query).fetchall()
 
     def delivered(self) -> list[int]:
         return counting_events(self._lines())
@@ -130,8 +145,7 @@ class SqliteDestination:
         return followed_accounts(self._lines())
 
     def _lines(self) -> list[dict[str, Any]]:
-        with closing(sqlite3.connect(self._path)) as database:
-            return [json.loads(line) for (line,) in database.execute("SELECT line FROM lines ORDER BY rowid")]
+        return [json.loads(line) for (line,) in self.rows("SELECT line FROM lines ORDER BY rowid")]
 
 
 class TestSqlite(SinkContract):
@@ -140,3 +154,42 @@ class TestSqlite(SinkContract):
     @pytest.fixture
     def destination(self, tmp_path: Path) -> SqliteDestination:
         return SqliteDestination(tmp_path / "changes.db")
+
+
+WIDER = with_columns(ID, replace(NOTE, name="remark"), column(3, "n", missing="it's 7"))
+T, T_WIDER = table("public.t", "id bigint", "note text"), table("public.t", "id bigint", "remark text", "n text")
+ALTERED = [
+    [message(1, insert(T, b"1", b"a"))],
+    [message(2, PublishedDefinition(TableDefined("ALTER TABLE", WIDER), TABLE))],
+    [message(3, insert(T_WIDER, b"2", b"b", b"8"))],
+    [message(4, PublishedDefinition(TableDefined("ALTER TABLE", replace(WIDER, name="u")), WIDER))],
+    [message(5, insert(replace(T_WIDER, name="u"), b"3", b"c", b"9"))],
+]
+
+
+class TestSqliteTables(SinkContract):
+    """One that is told of definitions in the driver."""
+
+    kind = "tests.worker.sinks.sqlite_sink:SqliteTables"
+
+    @pytest.fixture
+    def destination(self, tmp_path: Path) -> SqliteDestination:
+        return SqliteDestination(tmp_path / "changes.db", SqliteTables)
+
+    def test_a_definition_alters_the_destination_between_the_rows_around_it(
+        self, destination: SqliteDestination, sink: Sink, successor: Sink
+    ) -> None:
+        apply(sink, ALTERED)
+        apply(sink, ALTERED)
+        sink.close()
+        assert successor.open().sequence == 5
+        assert destination.rows("SELECT id, remark, n FROM u ORDER BY id") == [(1, "a", "it's 7"), (2, "b", "8"), (3, "c", "9")]
+
+    def test_what_a_definition_altered_goes_with_its_batch(self, destination: SqliteDestination, sink: Sink) -> None:
+        apply(sink, ALTERED[:1])
+        receipts = with_definitions(sink, broken_off(write(sink, ALTERED[1:])), ALTERED[1:])
+        with pytest.raises(TransientError):
+            sink.commit(receipts, STREAM_CREATED)
+        assert destination.rows("SELECT name FROM pragma_table_info('t')") == [("id",), ("note",)]
+        apply(sink, ALTERED[1:])
+        assert len(destination.rows("SELECT id, remark, n FROM u")) == 3

@@ -31,8 +31,8 @@ from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, events, 
 
 READER_DEADLINE_S = 30.0
 
-CHANGES = StdoutSinkSettings(transactions=False, shape="json")
-CHANGES_AND_TRANSACTIONS = StdoutSinkSettings(transactions=True, shape="json")
+CHANGES = StdoutSinkSettings(transactions=False, shape="json", column_ids=False)
+CHANGES_AND_TRANSACTIONS = StdoutSinkSettings(transactions=True, shape="json", column_ids=False)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ import pickle, sys
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
 settings, receipts, stream_created = pickle.load(sys.stdin.buffer)
-sink = StdoutSink(settings, StdoutSinkSettings(transactions=False, shape="json"))
+sink = StdoutSink(settings, StdoutSinkSettings(transactions=False, shape="json", column_ids=False))
 sink.open()
 sink.commit(receipts, stream_created)
 sink.close()

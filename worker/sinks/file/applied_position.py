@@ -17,7 +17,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 from pgsluice.worker.sinks.file.output_directory import sync_directory
 from pgsluice.worker.sinks.lines.line_output import write_all
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, CatchUp
 
 _FORMAT = 1
 
@@ -81,6 +81,7 @@ def _encode(position: FilePosition, file_name: str) -> dict[str, Any]:
         "committed_at": applied.committed_at,
         "stream_created": applied.stream_created,
         "rules": applied.rules,
+        "catch_up": "" if applied.catch_up is None else applied.catch_up.encode(),
         "file": file_name,
         "number": position.number,
         "bytes": position.size,
@@ -101,6 +102,7 @@ def _decode(record: dict[str, Any]) -> FilePosition:
             stream_created=str(record["stream_created"]),
             snapshot_sequence=int(record["snapshot_sequence"]),
             rules=str(record["rules"]),
+            catch_up=CatchUp.decode(record.get("catch_up", "")),
         ),
         number=int(record["number"]),
         size=int(record["bytes"]),

@@ -173,12 +173,17 @@ class LineWriter:
     compression: Compression
     transactions: bool
     shape: LineShape
+    column_ids: bool
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return self._receipts((self.shape.encode(message, transactions=self.transactions), True) for message in messages)
+        return self._receipts((self._lines(message), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return self._receipts((self.shape.encode_copied(rows), not rows.more_follow) for rows in copied)
+        lines = self.shape.encode_copied
+        return self._receipts((lines(rows, column_ids=self.column_ids), not rows.more_follow) for rows in copied)
+
+    def _lines(self, message: MessageChanges) -> list[bytes]:
+        return self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
 
     def _receipts(self, lines: Iterable[tuple[list[bytes], bool]]) -> Iterator[bytes]:
         return self.scratch.receipts(map(self.compression.compress, receipt_bodies(lines)))
@@ -238,4 +243,5 @@ def suffix_of(settings: FileSinkSettings) -> str:
 def new_writer(settings: FileSinkSettings, scratch: ScratchWriter) -> PartitionWriter:
     if settings.format == PARQUET:
         return RowWriter(scratch)
-    return LineWriter(scratch, Compression(settings.compression), settings.transactions, LineShape(settings.format))
+    compression, shape = Compression(settings.compression), LineShape(settings.format)
+    return LineWriter(scratch, compression, settings.transactions, shape, settings.column_ids)

@@ -41,7 +41,16 @@ import pyarrow.compute as pc
 
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    CopiedRows,
+    DefinitionChange,
+    MessageChanges,
+    TableChanges,
+    Truncation,
+)
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Unchanged, Value
 from pgsluice.worker.sinks.lines.json_lines import as_changes
@@ -137,6 +146,9 @@ SCHEMA_NAME = b"pgsluice.schema"
 TABLE_NAME = b"pgsluice.table"
 """Keys of a schema's metadata: whose rows they are."""
 
+_FIELD_ID = b"PARQUET:field_id"
+"""Arrow's key of the same."""
+
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 _CHANGE_FIELDS = (
     pa.field("_operation", pa.string()),
@@ -165,8 +177,14 @@ def rows_schema(table: Table) -> pa.Schema:
             f"{table.qualified_name} has a column '{taken[0]}', which is a column of every Parquet file",
             "rename it on the way, with column_mappings in the routing file, or use format: json",
         )
-    fields = [*_CHANGE_FIELDS, *(pa.field(column.name, arrow_type(column)) for column in table.columns)]
+    fields = [*_CHANGE_FIELDS, *map(_field, table.columns)]
     return pa.schema(fields, metadata={SCHEMA_NAME: table.schema.encode(), TABLE_NAME: table.name.encode()})
+
+
+def _field(column: Column) -> pa.Field:
+    """With the column's number as Parquet's field id: a column that was dropped and made again under its name is another, and its
+    rows are in another file."""
+    return pa.field(column.name, arrow_type(column), metadata={_FIELD_ID: b"%d" % column.number} if column.number else None)
 
 
 def rows_of_message(message: MessageChanges) -> Iterator[pa.RecordBatch]:
@@ -180,6 +198,8 @@ def rows_of_message(message: MessageChanges) -> Iterator[pa.RecordBatch]:
             case Truncation():
                 for table in part.tables:
                     yield _lone_row(table, "TRUNCATE", stamps.columns([part.change_index]), None)
+            case DefinitionChange():
+                pass  # rows of another definition have another schema, and so another file
             case unreachable:
                 assert_never(unreachable)
 

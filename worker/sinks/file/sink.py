@@ -16,11 +16,11 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
-from pgsluice.worker.sinks.file.formats import formats_by_suffix, new_writer, suffix_of
+from pgsluice.worker.sinks.file.formats import PARQUET, formats_by_suffix, new_writer, suffix_of
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, file_errors
 from pgsluice.worker.sinks.file.scratch import ScratchDirectory, ScratchWriter, decode_piece
-from pgsluice.worker.sinks.sink import Applied, Delivery, PartitionWriter, Receipt
+from pgsluice.worker.sinks.sink import Applied, DefinitionUse, Delivery, PartitionWriter, Receipt
 
 log = telemetry.logger(__name__)
 
@@ -33,6 +33,12 @@ class FileSink:
     """
 
     delivery = Delivery.COLLECTED
+    keeps_catch_up = True
+
+    @property
+    def definitions(self) -> DefinitionUse:
+        """Rows of another definition begin another Parquet file, and nothing in it tells of what altered them."""
+        return DefinitionUse.PASSES_OVER if self._settings.format == PARQUET else DefinitionUse.PASSES_ON
 
     def __init__(self, settings: WorkerSettings, file_settings: FileSinkSettings, clock: Callable[[], float] = time.time) -> None:
         self._worker = f"'{settings.name}' of group '{settings.group}'"
@@ -75,7 +81,7 @@ class FileSink:
             applied = position.applied
             with self._appending(position) as appending:
                 for receipt in receipts:
-                    if receipt.last_sequence > applied.last_sequence(copied=receipt.copied):
+                    if not applied.covers(receipt):
                         appending.append(decode_piece(receipt.body))
                         applied = applied.after(receipt, stream_created)
                 if appending.size and self._is_old(appending.began_at):

@@ -16,6 +16,11 @@ A row that a snapshot copied has the operation READ, a null position and, in the
 When a table is copied again, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of that table
 before it no longer count.
 
+With ``column_ids`` a row's line says after ``table`` which column is which, by ``pg_attribute.attnum``, which stays when a column
+is renamed and is never given again (null where the stream does not tell):
+
+    "columns": {"id": 1, "total": 4}
+
 A TRUNCATE has one line for each of its tables, with ``key``, ``before`` and ``after`` null, and ``"cascade": true`` and
 ``"restart_identity": true`` where given.
 
@@ -34,9 +39,21 @@ from typing import assert_never
 
 import orjson
 
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    CopiedRows,
+    DefinitionChange,
+    MessageChanges,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.lines.definition_fields import concerned_name, definition_fields
 from pgsluice.worker.sinks.lines.json_rows import (
     JsonColumn,
     Row,
@@ -61,7 +78,7 @@ _EPOCH = POSTGRES_EPOCH.replace(tzinfo=None)  # so that isoformat adds no zone
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
 
-def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list[bytes]:
+def encode_lines(message: MessageChanges, *, transactions: bool = False, column_ids: bool = False) -> list[bytes]:
     """The message's lines in commit order, each ending in a line feed: one element per change (the lines of a change that goes
     to several tables are one element), none for a change that is in no part.
 
@@ -73,9 +90,11 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
     for part in message.parts:
         match part:
             case TableChanges():
-                _put_table_lines(part, stamps, lines)
+                _put_table_lines(part, stamps, lines, column_ids=column_ids)
             case Truncation():
                 lines[part.change_index] += b"".join(_truncation_lines(part, stamps))
+            case DefinitionChange():
+                lines[part.change_index] += _definition_line(part, stamps)
             case unreachable:
                 assert_never(unreachable)
     if transactions:
@@ -83,14 +102,15 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False) -> list
     return [line for line in lines if line]
 
 
-def encode_copied(copied: CopiedRows) -> list[bytes]:
+def encode_copied(copied: CopiedRows, *, column_ids: bool = False) -> list[bytes]:
     """The lines of copied rows in order: one RESTART line when they restart their table."""
     if copied.restarts:
         return [_restart_line(copied)]
     columns = whole_columns(copied.table, as_changes(copied).new)
     assert columns is not None, "a copied row has every value"
     tail = b'"snapshot":%b}\n' % orjson.dumps(copied.snapshot)
-    return lines_of_slots([b'{"position":null,"operation":"READ"', *row_slots(copied.table, columns), tail], copied.rows)
+    ids = _column_ids(copied.table) if column_ids else None
+    return lines_of_slots([b'{"position":null,"operation":"READ"', *row_slots(copied.table, columns, ids), tail], copied.rows)
 
 
 def _restart_line(copied: CopiedRows) -> bytes:
@@ -143,20 +163,27 @@ def _format_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
-def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes]) -> None:
+def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes], *, column_ids: bool) -> None:
     """Appends to ``lines[i]`` for each change index i in ``changes``."""
+    ids = _column_ids(changes.table) if column_ids else None
     whole = whole_columns(changes.table, changes.new) if changes.old is None else None
-    table_lines = _lines_one_by_one(changes, stamps) if whole is None else _lines_of_new_rows(changes, whole, stamps)
+    table_lines = _lines_one_by_one(changes, stamps, ids) if whole is None else _lines_of_new_rows(changes, whole, stamps, ids)
     for index, line in zip(changes.change_indexes, table_lines, strict=True):
         lines[index] += line
 
 
-def _lines_one_by_one(changes: TableChanges, stamps: _Stamps) -> Iterator[bytes]:
+def _column_ids(table: Table) -> bytes:
+    """As JSON."""
+    return orjson.dumps({column.name: column.number or None for column in table.columns})
+
+
+def _lines_one_by_one(changes: TableChanges, stamps: _Stamps, ids: bytes | None) -> Iterator[bytes]:
     table = changes.table
     befores = old_rows(changes)
     afters, unchanged = new_rows(changes, befores)
     keys = _keys(changes, befores, afters)
     positions, xids, committed_at = stamps.positions, stamps.xids, stamps.committed_at
+    columns = {} if ids is None else {"columns": orjson.Fragment(ids)}
     schema, name, dumps, end_line = table.schema, table.name, orjson.dumps, orjson.OPT_APPEND_NEWLINE
     for row, (index, operation) in enumerate(zip(changes.change_indexes, changes.operations, strict=True)):
         line: Row = {
@@ -164,6 +191,7 @@ def _lines_one_by_one(changes: TableChanges, stamps: _Stamps) -> Iterator[bytes]
             "operation": _OPERATIONS[operation],
             "schema": schema,
             "table": name,
+            **columns,
             "key": keys[row],
             "before": befores[row],
             "after": afters[row],
@@ -175,7 +203,7 @@ def _lines_one_by_one(changes: TableChanges, stamps: _Stamps) -> Iterator[bytes]
         yield dumps(line, option=end_line)
 
 
-def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: _Stamps) -> list[bytes]:
+def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: _Stamps, ids: bytes | None) -> list[bytes]:
     """The lines of rows that have no old image."""
     indexes, only = changes.change_indexes, changes.operations[:1]
     if changes.operations.count(only) == len(changes):
@@ -184,7 +212,7 @@ def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps:
         operations = [[_OPERATIONS[operation].encode() for operation in changes.operations]]
     slots: list[Slot] = [b'{"position":', [stamps.positions[index] for index in indexes], b',"operation":"', *operations, b'"']
     tails = [stamps.tails[index] for index in indexes]
-    return lines_of_slots([*slots, *row_slots(changes.table, columns), tails], len(changes))
+    return lines_of_slots([*slots, *row_slots(changes.table, columns, ids), tails], len(changes))
 
 
 def _keys(changes: TableChanges, befores: Sequence[Row | None], afters: Sequence[Row | None]) -> Sequence[Row | None]:
@@ -215,6 +243,24 @@ def _truncation_lines(truncation: Truncation, stamps: _Stamps) -> Iterable[bytes
         line["xid"] = stamps.xids[index]
         line["committed_at"] = stamps.committed_at[index]
         yield orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _definition_line(change: DefinitionChange, stamps: _Stamps) -> bytes:
+    index = change.change_index
+    schema, name = concerned_name(change.definition)
+    line: Row = {
+        "position": orjson.Fragment(stamps.positions[index]),
+        "operation": "DDL",
+        "schema": schema,
+        "table": name,
+        "key": None,
+        "before": None,
+        "after": None,
+        **definition_fields(change.definition),
+        "xid": stamps.xids[index],
+        "committed_at": stamps.committed_at[index],
+    }
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _with_borders(transactions: Iterable[Transaction], lines: list[bytes]) -> Iterable[bytes]:

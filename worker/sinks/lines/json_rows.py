@@ -198,9 +198,11 @@ def whole_columns(table: Table, columns: Iterable[Sequence[Value]], kinds: Kinds
     return whole
 
 
-def row_slots(table: Table, columns: Sequence[JsonColumn]) -> Iterator[Slot]:
-    """What a line says between its operation and its transaction, of rows without an old image."""
-    yield b',"schema":' + orjson.dumps(table.schema) + b',"table":' + orjson.dumps(table.name) + b',"key":'
+def row_slots(table: Table, columns: Sequence[JsonColumn], ids: bytes | None = None) -> Iterator[Slot]:
+    """What a line says between its operation and its transaction, of rows without an old image. ``ids`` are those of the columns,
+    as JSON."""
+    yield b',"schema":' + orjson.dumps(table.schema) + b',"table":' + orjson.dumps(table.name)
+    yield b',"key":' if ids is None else b',"columns":' + ids + b',"key":'
     if table.key:
         yield from object_slots(table, columns, table.key)
     else:

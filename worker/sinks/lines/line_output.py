@@ -18,21 +18,21 @@ class LineShape(enum.Enum):
     JSON = "json"
     PG_FLO = "pg-flo"
 
-    def encode(self, message: MessageChanges, *, transactions: bool) -> list[bytes]:
-        """As ``json_lines.encode_lines``. pg_flo's shape has no lines for transactions."""
+    def encode(self, message: MessageChanges, *, transactions: bool, column_ids: bool = False) -> list[bytes]:
+        """As ``json_lines.encode_lines``. pg_flo's shape has neither lines for transactions nor column ids."""
         match self:
             case LineShape.JSON:
-                return json_lines.encode_lines(message, transactions=transactions)
+                return json_lines.encode_lines(message, transactions=transactions, column_ids=column_ids)
             case LineShape.PG_FLO:
                 return pg_flo_lines.encode_lines(message)
             case unreachable:
                 assert_never(unreachable)
 
-    def encode_copied(self, copied: CopiedRows) -> list[bytes]:
+    def encode_copied(self, copied: CopiedRows, *, column_ids: bool = False) -> list[bytes]:
         """As ``json_lines.encode_copied``."""
         match self:
             case LineShape.JSON:
-                return json_lines.encode_copied(copied)
+                return json_lines.encode_copied(copied, column_ids=column_ids)
             case LineShape.PG_FLO:
                 return pg_flo_lines.encode_copied(copied)
             case unreachable:

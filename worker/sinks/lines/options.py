@@ -19,6 +19,14 @@ FORMAT = Option(
     choices=("json", "pg-flo", "parquet"),
 )
 
+COLUMN_IDS = Option(
+    "column-ids",
+    Kind.SWITCH,
+    "Have each line say which column is which by a number that stays when a column is renamed (format json)",
+    "true",
+    "false",
+)
+
 
 def shape_of(form: str) -> str:
     """How a line looks, "json" or "pg-flo", for a sink that makes no Parquet: a file may ask for that of another sink."""
@@ -44,5 +52,15 @@ def transaction_problems(values: Values, form: str, where: str) -> Iterator[Usag
         )
 
 
+def column_id_problems(values: Values, form: str) -> Iterator[UsageError]:
+    """``column-ids`` beside a format that has no place for them."""
+    if values.switch("column-ids") and values.text("format") == form:
+        yield UsageError(
+            f"{values.named('column-ids')} has no meaning with format: {form} ({values.place('format')})",
+            "remove it, or write format: json",
+        )
+
+
 def pg_flo_problems(values: Values) -> Iterator[UsageError]:
-    return transaction_problems(values, "pg-flo", "LSN and Position")
+    yield from transaction_problems(values, "pg-flo", "LSN and Position")
+    yield from column_id_problems(values, "pg-flo")

@@ -32,9 +32,19 @@ from typing import assert_never
 
 import orjson
 
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    CopiedRows,
+    DefinitionChange,
+    MessageChanges,
+    TableChanges,
+    Truncation,
+)
 from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
+from pgsluice.worker.sinks.lines.definition_fields import concerned_name, definition_fields
 from pgsluice.worker.sinks.lines.json_lines import as_changes, format_timestamp
 from pgsluice.worker.sinks.lines.json_rows import (
     KINDS,
@@ -149,6 +159,8 @@ def encode_lines(message: MessageChanges) -> list[bytes]:
             case Truncation():
                 stamp = stamps[part.change_index]
                 lines[part.change_index] += b"".join(_lone_line(b"TRUNCATE", table, stamp) for table in part.tables)
+            case DefinitionChange():
+                lines[part.change_index] += _definition_line(part, stamps[part.change_index])
             case unreachable:
                 assert_never(unreachable)
     return [line for line in lines if line]
@@ -215,6 +227,13 @@ def _lines_one_by_one(changes: TableChanges, stamps: list[bytes]) -> Iterator[by
 
 def _lone_line(kind: bytes, table: Table, stamp: bytes) -> bytes:
     return b"".join((b'{"Type":"', kind, b'"', _identity(table), stamp, b"}\n"))
+
+
+def _definition_line(change: DefinitionChange, stamp: bytes) -> bytes:
+    """With a description where pg_flo has the text of the command, which says less."""
+    schema, name = concerned_name(change.definition)
+    said = {"Schema": schema, "Table": name, "NewTuple": definition_fields(change.definition)}
+    return b"".join((b'{"Type":"DDL",', orjson.dumps(said)[1:-1], stamp, b"}\n"))
 
 
 @lru_cache(maxsize=1024)

@@ -33,8 +33,10 @@ _STAGE = sql.Identifier("pg_temp", "copied_rows")
 def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
     """Loads those of ``copied`` that are not loaded yet, all or nothing. Makes tables that are missing, for messages without
     rows too. Raises PieceError."""
-    targets = {table: _target(session, table) for table in {rows.table for rows in copied}}
-    while True:
+    for table in {rows.table for rows in copied if rows.restarts}:
+        _make(session, table)
+    targets = {table: _target(session, table) for table in {rows.table for rows in copied if not rows.restarts}}
+    while targets:
         try:
             _load(session, messages, [rows for rows in copied if rows.data], targets)
             return
@@ -74,6 +76,13 @@ def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[Co
 
     refused = refused_rows(0, len(lines), load_range)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
+
+
+def _make(session: TaskSession, table: Table) -> None:
+    try:
+        session.make_table(table)
+    except psycopg.Error as error:
+        raise PieceError(table, error) from None
 
 
 def _target(session: TaskSession, table: Table) -> TargetTable:

@@ -11,12 +11,16 @@ from typing import TypeVar
 import psycopg
 
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.definitions.policy import Policies
+from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.target.catalog import find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection, connect, disable_foreign_keys
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences
@@ -43,20 +47,28 @@ class DriverSession:
     connection makes a new one."""
 
     def __init__(
-        self, connection: Connection, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables
+        self,
+        connection: Connection,
+        settings: PostgresSinkSettings,
+        pending_keys: PendingKeys,
+        known_tables: KnownTables,
+        policies: Policies,
     ) -> None:
         missing_sequences = MissingSequences() if settings.sync_sequences else None
         self.connection = connection
-        self.targets = TargetTables(settings, pending_keys, known_tables, missing_sequences)
+        self.targets = TargetTables(settings, pending_keys, known_tables, policies, missing_sequences)
         self.stages = SessionStages(connection)
+        self._alteration = Alteration(connection, known_tables, policies)
         self._missing_sequences = missing_sequences
         self._pending_keys = pending_keys
         self._may_lack_keys = True
 
     @classmethod
-    def connect(cls, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables) -> DriverSession:
+    def connect(
+        cls, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, policies: Policies
+    ) -> DriverSession:
         """Raises PgsluiceError."""
-        return cls(_connect(settings, "pgsluice worker"), settings, pending_keys, known_tables)
+        return cls(_connect(settings, "pgsluice worker"), settings, pending_keys, known_tables, policies)
 
     def expect_keys(self) -> None:
         """Tables were copied, so keys may be pending."""
@@ -86,6 +98,19 @@ class DriverSession:
             for piece in folded.pieces:
                 if not isinstance(piece.content, StagedRows) and not self.stages.goes_straight(piece, self.targets[piece.table]):
                     self._prepare_stage(piece)
+
+    def alter(self, definitions: Iterable[PublishedDefinition]) -> None:
+        """Inside a transaction. Every table is looked at again afterwards. Raises PgsluiceError."""
+        for definition in definitions:
+            self._alteration.apply(definition)
+        self.forget()
+
+    def refit(self, tables: Iterable[Table]) -> None:
+        """Before they are emptied, in a transaction of its own; then every table is looked at again. Raises PgsluiceError."""
+        with self.connection.transaction():
+            for table in tables:
+                self._alteration.refit(table)
+        self.forget()
 
     def log_missing_sequences(self) -> None:
         if self._missing_sequences is not None:
@@ -117,11 +142,13 @@ class TaskSession:
     ``not_empty`` are tables in which copied rows met rows of the same key.
     """
 
-    def __init__(self, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables) -> None:
+    def __init__(
+        self, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, policies: Policies
+    ) -> None:
         self.not_empty: set[Table] = set()
         self._settings = settings
         self._connection: Connection | None = None
-        self._targets = TargetTables(settings, pending_keys, known_tables)
+        self._targets = TargetTables(settings, pending_keys, known_tables, policies)
 
     @property
     def is_open(self) -> bool:
@@ -139,6 +166,11 @@ class TaskSession:
         self._targets.look_at(self.connection(), [table], copied=copied, remember=copied)
         return self._targets[table]
 
+    def make_table(self, table: Table) -> None:
+        """For rows of a snapshot, where it is missing. One that is there is not looked at: the driver may have to alter it."""
+        if find_table(self.connection(), table.schema, table.name) is None:
+            self.target_table(table, copied=True)
+
     def forget(self) -> None:
         """Every table is looked at again."""
         self._targets.forget()
@@ -151,15 +183,15 @@ class TaskSession:
         self.not_empty.clear()
 
 
-_sessions: dict[tuple[PostgresSinkSettings, PendingKeys, KnownTables], TaskSession] = {}
+TaskSessionKey = tuple[PostgresSinkSettings, PendingKeys, KnownTables, Policies]
+"""What a task session is made of."""
+
+_sessions: dict[TaskSessionKey, TaskSession] = {}
 
 
-def in_task_session(
-    settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, work: Callable[[TaskSession], T]
-) -> T:
+def in_task_session(key: TaskSessionKey, work: Callable[[TaskSession], T]) -> T:
     """What ``work`` returns, with this process's session. One kept from an earlier task may be broken, or know tables as they
     were; then a new one tries again. Raises what ``work`` raises."""
-    key = (settings, pending_keys, known_tables)
     session = _sessions.setdefault(key, TaskSession(*key))
     while True:
         kept = session.is_open

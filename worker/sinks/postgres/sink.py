@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
+from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.postgres.attempts import Attempts
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
@@ -38,7 +40,7 @@ from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, Piece
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
 from pgsluice.worker.sinks.postgres.target.table import empty_table
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES, PostgresWriter
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, MissedChanges, Receipt
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Lane, MissedChanges, Receipt
 
 _log = telemetry.logger(__name__)
 
@@ -63,12 +65,32 @@ class _Batch:
     @property
     def tables(self) -> list[Table]:
         """Each once."""
-        pieces = [piece.table for folded in self.partitions for piece in folded.pieces]
-        clearings = [clearing.table for folded in self.partitions for clearing in folded.clearings]
-        return list(dict.fromkeys(clearings + pieces))
+        return _tables_of(self.partitions)
+
+    @property
+    def defines(self) -> bool:
+        return any(folded.definitions for folded in self.partitions)
 
     def __str__(self) -> str:
         return f"messages {self.first_sequence} to {self.position.sequence}"
+
+
+def _tables_of(partitions: Sequence[FoldedPartition]) -> list[Table]:
+    pieces = [piece.table for folded in partitions for piece in folded.pieces]
+    clearings = [clearing.table for folded in partitions for clearing in folded.clearings]
+    return list(dict.fromkeys(clearings + pieces))
+
+
+def _merge_between_definitions(session: DriverSession, merge: Merge, partitions: Sequence[FoldedPartition]) -> None:
+    """What a table is like is looked at after each definition, in the transaction that altered it: what is made in it goes with
+    it."""
+    for defines, group in itertools.groupby(partitions, key=lambda folded: bool(folded.definitions)):
+        between = list(group)
+        if defines:
+            session.alter(definition for folded in between for definition in folded.definitions)
+        else:
+            session.prepare(_tables_of(between), between)
+            merge.apply(between)
 
 
 class PostgresSink:
@@ -77,6 +99,8 @@ class PostgresSink:
     ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task, ``most_stages`` how many
     staging tables a batch may have before pieces are parked. ``hands_over``: tasks may hand text to the driver in files.
     """
+
+    definitions = DefinitionUse.ALTERS
 
     def __init__(
         self,
@@ -93,8 +117,9 @@ class PostgresSink:
         self._row = AppliedRow(settings.group, settings.name)
         self._copied = CopiedMessages(settings.group, settings.name)
         self._known_tables = KnownTables.of(settings.group, settings.name)
+        self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
-        self._writer = PostgresWriter(sink_settings, self._names, inline_bytes)
+        self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies)
         is_local_spark = is_local(settings.spark.get("spark.master", DEFAULT_MASTER))
         self._handover = HandoverDirectory() if (is_local_spark if hands_over is None else hands_over) else None
         self._session: DriverSession | None = None
@@ -104,6 +129,8 @@ class PostgresSink:
         self._attempts = Attempts(most_stages)
         self._has_leftovers = False
         """Whether staging tables of this worker may be left."""
+
+    keeps_catch_up = True
 
     @property
     def delivery(self) -> Delivery:
@@ -175,7 +202,8 @@ class PostgresSink:
             raise self._attempts.failure(cause, table, doing) from None
         self._applied, self._in_doubt = position, None
         self._has_leftovers = self._attempts.committed() or self._has_leftovers
-        self._clean_up(session)
+        lane = rest[0].lane
+        self._clean_up(session, position.caught_up_sequence if lane is Lane.COPIED else position.sequence_in(lane))
         return self._applied
 
     def missed(self) -> Sequence[MissedChanges]:
@@ -183,11 +211,15 @@ class PostgresSink:
         return self._missed
 
     def finish_copy(self) -> None:
-        """Builds the keys of the tables that were made for the copy; that may take a while."""
+        """Builds the keys of the tables that were made for the copy; that may take a while, and batches of other tables go on:
+        so it has a connection of its own."""
+        session = self._connect()
         try:
-            self._connected().build_keys()
+            session.build_keys()
         except psycopg.Error as error:
             raise target_error(error, None, "building keys") from None
+        finally:
+            session.connection.close()
 
     def close(self) -> None:
         if self._session is not None:
@@ -210,11 +242,13 @@ class PostgresSink:
 
     def _connect(self) -> DriverSession:
         pending_keys = PendingKeys(self._names.group, self._names.worker)
-        return DriverSession.connect(self._settings, pending_keys, self._known_tables)
+        return DriverSession.connect(self._settings, pending_keys, self._known_tables, self._policies)
 
     def _finish_copied(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
         """Moves the position over rows that are in their tables already, and empties tables that are copied again."""
         partitions = [LoadedPartition.decode(receipt.body) for receipt in receipts]
+        if any(loaded.restarted for loaded in partitions):
+            session.refit(table for loaded in partitions for table in loaded.restarted)
         restarted = session.copied_tables(table for loaded in partitions for table in loaded.restarted)
         filled = session.copied_tables(dict.fromkeys(table for loaded in partitions for table in loaded.filled))
         session.log_missing_sequences()
@@ -237,7 +271,8 @@ class PostgresSink:
         session.expect_keys()
 
     def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
-        session.build_keys()
+        if receipts[0].lane is Lane.CATCH_UP or position.catch_up is None:
+            session.build_keys()
         partitions = [FoldedPartition.decode(receipt.body) for receipt in receipts]
         if any(folded.is_refused for folded in partitions):
             self._attempts.label_rows()
@@ -265,7 +300,8 @@ class PostgresSink:
 
     def _transact(self, session: DriverSession, batch: _Batch) -> None:
         session.label_rows(labelled=self._attempts.labels_rows)
-        session.prepare(batch.tables, batch.partitions)
+        if not batch.defines:
+            session.prepare(batch.tables, batch.partitions)
         connection = session.connection
         with connection.transaction():
             self._row.lock_at(connection, self._applied)
@@ -273,7 +309,10 @@ class PostgresSink:
             check_parked(connection, batch.parked_tables)
             row_merge = RowMerge(connection, session.targets, session.stages) if self._attempts.labels_rows else None
             merge = Merge(connection, session.targets, session.stages, row_merge)
-            merge.apply(batch.partitions)
+            if batch.defines:
+                _merge_between_definitions(session, merge, batch.partitions)
+            else:
+                merge.apply(batch.partitions)
             if row_merge is not None and row_merge.rejections:
                 self._attempts.label_rows()
                 raise RejectedChanges(row_merge.rejections)
@@ -285,15 +324,15 @@ class PostgresSink:
         if merge.missing:
             self._missed = self._known_tables.missed(connection)
 
-    def _clean_up(self, session: DriverSession) -> None:
-        """Drops what the merge did not, and what attempts left whose work was done by others. The batch is applied
-        whatever happens here."""
+    def _clean_up(self, session: DriverSession, up_to_sequence: int) -> None:
+        """Drops what the merge did not, and what attempts left whose work was done by others, of the lane that was applied up to
+        there. The batch is applied whatever happens here."""
         if self._handover is not None:
-            self._handover.clear(self._applied.sequence)
+            self._handover.clear(up_to_sequence)
         if not self._has_leftovers:
             return
         try:
-            drop_stages(session.connection, leftover_stages(session.connection, self._names, self._applied.sequence))
+            drop_stages(session.connection, leftover_stages(session.connection, self._names, up_to_sequence))
             self._has_leftovers = False
         except psycopg.Error as error:
             _log.warning("staging tables could not be dropped yet", sqlstate=error.sqlstate)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.definitions.policy import Action, Kind, Policies
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, Known, KnownTables, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
@@ -40,11 +41,13 @@ class TargetTables(Mapping[Table, TargetTable]):
         settings: PostgresSinkSettings,
         pending_keys: PendingKeys,
         known_tables: KnownTables,
+        policies: Policies,
         missing_sequences: MissingSequences | None = None,
     ) -> None:
         self._sync_schema = settings.sync_schema
         self._pending_keys = pending_keys
         self._known_tables = known_tables
+        self._policies = policies
         self._missing_sequences = missing_sequences
         self._tables: dict[Table, TargetTable] = {}
 
@@ -89,7 +92,8 @@ class TargetTables(Mapping[Table, TargetTable]):
                     "create it, or set target-sync-schema: true to have it created",
                 )
             entry = self._create(connection, table, copied=copied)
-        target = target_table(table, entry, place, known_columns(table, entry.oid, known))
+        leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
+        target = target_table(table, entry, place, known_columns(table, entry.oid, known), leaves_out=leaves_out)
         if not has_unique_key(target, entry) and not self._pending_keys.include(connection, table):
             raise key_error(target, entry.partition_columns)
         return target if self._missing_sequences is None else self._with_sequences(connection, target, self._missing_sequences)

@@ -18,6 +18,7 @@ from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.definitions.policy import DEFAULT_POLICIES, Policies
 from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
@@ -94,6 +95,7 @@ class PostgresWriter:
     settings: PostgresSinkSettings
     names: StageNames
     inline_bytes: int
+    policies: Policies = DEFAULT_POLICIES
     one_by_one: bool = False
     labelled: bool = False
     blame_first: bool = False
@@ -201,7 +203,7 @@ class PostgresWriter:
 
     def _in_session(self, work: Callable[[TaskSession], T]) -> T:
         owner = self.names.group, self.names.worker
-        return in_task_session(self.settings, PendingKeys(*owner), KnownTables.of(*owner), work)
+        return in_task_session((self.settings, PendingKeys(*owner), KnownTables.of(*owner), self.policies), work)
 
     def _stage_all(
         self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
@@ -215,7 +217,7 @@ class PostgresWriter:
         table = pieces[min(large)].table
         own, parked = self._apportion(partition, pieces, large)
         try:
-            for i in large:
+            for i in own:
                 table = pieces[i].table
                 session.target_table(table)
             for few in _slices(own, STAGES_PER_TRANSACTION):
@@ -237,7 +239,8 @@ class PostgresWriter:
 
     def _apportion(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[list[int], list[int]]:
         """Which of the ``large`` pieces have stages of their own, the largest first, and which are parked."""
-        room = max(1, self.stages // partition.partitions) if self.stages else 0
+        stages = 0 if partition.defines else self.stages  # which have the types of the target's columns
+        room = max(1, stages // partition.partitions) if stages else 0
         by_size = sorted(large, key=lambda i: pieces[i].text_bytes, reverse=True)
         return sorted(by_size[:room]), sorted(by_size[room:])
 

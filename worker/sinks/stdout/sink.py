@@ -18,7 +18,7 @@ from pgsluice.shared.errors import ConsumerGoneError, TerminalError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies, write_all
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Partition, Receipt
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 
 STANDARD_OUTPUT = 1
@@ -30,18 +30,25 @@ class LineWriter:
 
     transactions: bool
     shape: LineShape = LineShape.JSON
+    column_ids: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return receipt_bodies((self.shape.encode(message, transactions=self.transactions), True) for message in messages)
+        return receipt_bodies((self._lines(message), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return receipt_bodies((self.shape.encode_copied(rows), not rows.more_follow) for rows in copied)
+        lines = self.shape.encode_copied
+        return receipt_bodies((lines(rows, column_ids=self.column_ids), not rows.more_follow) for rows in copied)
+
+    def _lines(self, message: MessageChanges) -> list[bytes]:
+        return self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
 
 
 class StdoutSink:
     """Writes to ``descriptor``; the position is in the group's state bucket."""
 
     delivery = Delivery.STREAMED
+    definitions = DefinitionUse.PASSES_ON
+    keeps_catch_up = True
 
     def __init__(
         self,
@@ -50,7 +57,7 @@ class StdoutSink:
         descriptor: int = STANDARD_OUTPUT,
     ) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
-        self._writer = LineWriter(stdout.transactions, LineShape(stdout.shape))
+        self._writer = LineWriter(stdout.transactions, LineShape(stdout.shape), stdout.column_ids)
         self._descriptor = descriptor
         self._applied = NOTHING_APPLIED
         self._written = NOTHING_APPLIED
@@ -71,7 +78,7 @@ class StdoutSink:
         """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
         applied = self._applied
         for receipt in receipts:
-            if receipt.last_sequence > self._written.last_sequence(copied=receipt.copied):
+            if not self._written.covers(receipt):
                 _print(self._descriptor, receipt.body)
                 self._written = self._written.after(receipt, stream_created)
             applied = applied.after(receipt, stream_created)

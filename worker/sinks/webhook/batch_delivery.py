@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.sink import Applied, Receipt
+from pgsluice.worker.sinks.sink import Applied, Lane, Receipt
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine, decode_sections
 from pgsluice.worker.sinks.webhook.request import RequestCutter, is_barrier
@@ -89,15 +89,15 @@ class BatchDelivery:
     """Takes the receipts of a batch in order, then ``finish``. RejectedChanges may come from either."""
 
     def __init__(
-        self, lanes: Lanes, deliveries: Deliveries, cutter: RequestCutter, positions: BucketPositions, *, copied: bool
+        self, lanes: Lanes, deliveries: Deliveries, cutter: RequestCutter, positions: BucketPositions, lane: Lane
     ) -> None:
         deliveries.begin_pass()
         self._lanes = lanes
         self._deliveries = deliveries
         self._cutter = cutter
         self._positions = positions
-        self._copied = copied
-        self._ends = list(positions.announced_ends(copied=copied))
+        self._lane = lane
+        self._ends = list(positions.announced_ends(lane))
 
     def take(self, receipt: Receipt) -> None:
         for line in decode_sections(receipt.body):
@@ -112,7 +112,7 @@ class BatchDelivery:
     def finish(self, applied: Applied) -> None:
         """Returns when everything is delivered. ``applied`` is the batch's end."""
         if not self._cutter.is_empty:
-            self._positions.announce_end(applied.last_sequence(copied=self._copied), copied=self._copied)
+            self._positions.announce_end(applied.sequence_in(self._lane), self._lane)
         self._flush()
         self._wait_until_idle()
 

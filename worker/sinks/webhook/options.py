@@ -9,7 +9,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.lines.options import FORMAT, TRANSACTIONS, parquet_problems, pg_flo_problems, shape_of
+from pgsluice.worker.sinks.lines.options import COLUMN_IDS, FORMAT, TRANSACTIONS, parquet_problems, pg_flo_problems, shape_of
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -18,11 +18,12 @@ class WebhookSinkSettings:
     """``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
 
     ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
-    commits too. ``shape`` of an object is "json" or "pg-flo".
+    commits too. ``shape`` of an object is "json" or "pg-flo". ``column_ids``: objects say what identifies their columns.
     """
 
     transactions: bool = read(TRANSACTIONS)
     shape: str = read(FORMAT, then=shape_of)
+    column_ids: bool = read(COLUMN_IDS)
     url: str = read(
         Option(
             "webhook-url",

@@ -33,6 +33,10 @@ class LineFacts:
     row: bytes
 
 
+_NO_KEY: dict[str, list[str]] = {"Columns": []}
+"""Of a definition, which concerns every row."""
+
+
 def read_line(text: bytes) -> LineFacts:
     content = orjson.loads(text)
     return _of_pg_flo(content) if "Type" in content else _of_ours(content)
@@ -45,7 +49,7 @@ def _of_ours(line: dict[str, Any]) -> LineFacts:
 
 def _of_pg_flo(line: dict[str, Any]) -> LineFacts:
     values = line.get("NewTuple") or line.get("OldTuple") or {}
-    key = [values.get(name) for name in line["ReplicationKey"]["Columns"]]
+    key = [values.get(name) for name in line.get("ReplicationKey", _NO_KEY)["Columns"]]
     position = line["Position"] or ""
     is_copied = line["Type"] == "INSERT" and not position
     return LineFacts("READ" if is_copied else line["Type"], position, "", orjson.dumps([line["Schema"], line["Table"], key]))

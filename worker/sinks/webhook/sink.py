@@ -19,7 +19,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.line_output import LineShape
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Lane, Receipt
 from pgsluice.worker.sinks.webhook.batch_delivery import BatchDelivery, Lanes
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
 from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
@@ -41,6 +41,8 @@ class WebhookSink:
     """Posts to one URL; the position is in the group's state bucket. Raises UsageError for settings that cannot be meant."""
 
     delivery = Delivery.STREAMED
+    definitions = DefinitionUse.PASSES_ON
+    keeps_catch_up = True
 
     def __init__(self, settings: WorkerSettings, webhook: WebhookSinkSettings) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
@@ -70,7 +72,8 @@ class WebhookSink:
         self._applied = applied
 
     def writer(self) -> LaneWriter:
-        return LaneWriter(self._webhook.connections, self._webhook.transactions, LineShape(self._webhook.shape))
+        webhook = self._webhook
+        return LaneWriter(webhook.connections, webhook.transactions, LineShape(webhook.shape), webhook.column_ids)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises RejectedChanges when the receiver refuses changes. What was delivered by then is not sent again when the batch
@@ -80,8 +83,8 @@ class WebhookSink:
         delivery: BatchDelivery | None = None
         try:
             for receipt in receipts:
-                delivery = delivery or self._new_delivery(copied=receipt.copied)
-                if receipt.last_sequence > self._applied.last_sequence(copied=receipt.copied):
+                delivery = delivery or self._new_delivery(receipt.lane)
+                if not self._applied.covers(receipt):
                     delivery.take(receipt)
                 applied = applied.after(receipt, stream_created)
             assert delivery is not None, "a batch has at least one receipt"
@@ -108,10 +111,10 @@ class WebhookSink:
             lanes.close()
         self._positions.close()
 
-    def _new_delivery(self, *, copied: bool) -> BatchDelivery:
+    def _new_delivery(self, lane: Lane) -> BatchDelivery:
         assert self._lanes is not None
         cutter = RequestCutter(self._webhook.connections, self._limit)
-        return BatchDelivery(self._lanes, self._deliveries, cutter, self._positions, copied=copied)
+        return BatchDelivery(self._lanes, self._deliveries, cutter, self._positions, lane)
 
     def _new_lanes(self) -> Lanes:
         certificates = trusted_certificates(self._webhook.ca_file)

@@ -1,8 +1,8 @@
 """What a Spark task does for the webhook sink: it encodes lines and says by which lane each goes.
 
 All changes of one key go by the same lane, whatever partition or batch they are in, and a table without a key goes by one
-lane as a whole. What concerns more than one key, a TRUNCATE or an update that changes the key, is a barrier. Keys are
-compared as the server writes them: ``1.0`` and ``1.00`` are two.
+lane as a whole. What concerns more than one key, a TRUNCATE, a definition or an update that changes the key, is a barrier.
+Keys are compared as the server writes them: ``1.0`` and ``1.00`` are two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import assert_never
 from zlib import crc32
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, CopiedRows, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
@@ -35,6 +35,8 @@ class ChosenLanes:
                 case Truncation():
                     for _ in part.tables:
                         self._add(part.change_index, BARRIER)
+                case DefinitionChange():
+                    self._add(part.change_index, BARRIER)
                 case unreachable:
                     assert_never(unreachable)
 
@@ -93,6 +95,7 @@ class LaneWriter:
     lanes: int
     transactions: bool
     shape: LineShape
+    column_ids: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         return receipt_bodies((self._section(message).encode(), True) for message in messages)
@@ -103,7 +106,7 @@ class LaneWriter:
     def _section(self, message: MessageChanges) -> Section:
         section = Section(message.sequence, CHANGES)
         texts: list[bytes] = []
-        lines = self.shape.encode(message, transactions=self.transactions)
+        lines = self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
         for (slot, lane, others), line in zip(self._slots(message), lines, strict=True):
             section.numbers.append(slot << PARTS)
             section.lanes.append(lane)
@@ -135,7 +138,7 @@ class LaneWriter:
         """Each with whether it is the last of its message: a message may come in parts, for several tables."""
         part = 0
         for rows in copied:
-            lines = self.shape.encode_copied(rows)
+            lines = self.shape.encode_copied(rows, column_ids=self.column_ids)
             numbers = [rows.row_number(row) << PARTS for row in range(rows.rows)] or [0] * len(lines)
             track = 1 + crc32(b"%d %s" % (part, rows.table.qualified_name.encode())) // 2
             lane = lane_of_copied(rows, self.lanes)

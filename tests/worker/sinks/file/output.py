@@ -27,8 +27,9 @@ def file_settings(
     rotate_bytes: int = 1 << 30,
     rotate_age_s: float = 3600.0,
     transactions: bool = False,
+    column_ids: bool = False,
 ) -> FileSinkSettings:
-    return FileSinkSettings(transactions, str(directory), file_format, compression, rotate_bytes, rotate_age_s)
+    return FileSinkSettings(transactions, str(directory), file_format, compression, rotate_bytes, rotate_age_s, column_ids)
 
 
 def new_sink(directory: Path, **settings: Any) -> FileSink:

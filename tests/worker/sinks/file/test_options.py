@@ -19,6 +19,7 @@ def test_settings_of_the_file_sink_hold_what_was_given(tmp_path: Path) -> None:
         compression="none",
         rotate_bytes=100_000_000,
         rotate_age_s=3600.0,
+        column_ids=False,
     )
     values = load(tmp_path, "file-output-dir: ~/out\nformat: parquet\n", WorkerSettings, FileSinkSettings)
     rows = config.make(FileSinkSettings, values)

@@ -17,10 +17,14 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError, WireError
 from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.wire.definition import TableDefined
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
 from pgsluice.worker.sinks.file.formats import ROW_GROUP_BYTES
 from pgsluice.worker.sinks.file.rows import arrow_type, directory_name
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, with_columns
+from tests.worker.definitions.definitions_of import column as defined_column
 from tests.worker.sinks.batch import apply, apply_copied
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, new_sink, parquet_rows
@@ -53,6 +57,7 @@ COLUMNS = {
 
 ORDERS = table("shop.orders", "id bigint", "total numeric", "note text")
 ORDERS_FULL = table("shop.orders", "id bigint", "total numeric", "note text", identity=ReplicaIdentity.FULL)
+WIDER = with_columns(ID, NOTE, defined_column(3, "more"))
 LINES = table("shop.lines", "order_id bigint", "line integer", "sku text", key=("line", "order_id"))
 
 
@@ -265,6 +270,29 @@ def test_a_table_that_changed_has_a_file_of_each_definition(tmp_path: Path) -> N
     ]
     rows = {row["id"]: row.get("more", "no such column") for row in parquet_rows(tmp_path, "shop.orders")}
     assert rows == {1: "no such column", 2: "x"}
+
+
+def test_a_definition_begins_another_file_also_when_the_columns_are_called_the_same(tmp_path: Path) -> None:
+    """The same sink, in one batch: a column is dropped, and made again under its name."""
+    numbered = replace(ORDERS, columns=tuple(replace(each, number=number) for number, each in enumerate(ORDERS.columns, 1)))
+    again = replace(numbered, columns=(*numbered.columns[:2], replace(numbered.columns[2], number=4)))
+    altered = PublishedDefinition(TableDefined("ALTER TABLE", WIDER), TABLE)
+    sink = new_sink(tmp_path, file_format="parquet", compression="zstd")
+    sink.open()
+    apply(
+        sink,
+        [
+            [message(1, insert(numbered, b"1", None, b"old"))],
+            [message(2, altered)],
+            [message(3, insert(again, b"2", None, b"new"), insert(again, b"3", None, b"new"))],
+        ],
+    )
+    sink.close()
+    files = sorted((tmp_path / "shop.orders").iterdir(), key=lambda path: path.name, reverse=True)
+    assert [path.name for path in files] == [f"{PREFIX}0000000001.parquet", f"{PREFIX}0000000001-2.parquet"]
+    held = [pq.read_table(path) for path in files]
+    assert [each.column("note").to_pylist() for each in held] == [["old"], ["new", "new"]]
+    assert [each.schema.field("note").metadata[b"PARQUET:field_id"] for each in held] == [b"3", b"4"]
 
 
 def test_tables_that_look_alike_are_kept_apart(tmp_path: Path) -> None:

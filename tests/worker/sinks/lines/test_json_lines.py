@@ -368,3 +368,18 @@ def test_a_change_that_goes_to_several_tables_has_a_line_for_each() -> None:
     assert [(line["position"][-1], line["schema"]) for line in lines] == [
         (ordinal, schema) for ordinal in "123" for schema in ("shop", "archive")
     ]
+
+
+def test_lines_say_which_column_is_which_when_they_are_asked_to() -> None:
+    """By numbers that stay when a column is renamed; null where a stream of an early version does not tell."""
+    numbered = replace(ORDERS, columns=tuple(replace(c, number=n) for c, n in zip(ORDERS.columns, (1, 4, 0), strict=True)))
+    renamed = replace(numbered, columns=(*numbered.columns[:1], replace(numbered.columns[1], name="amount"), numbered.columns[2]))
+    inserted = message(1, insert(numbered, b"7", b"1", None), truncate(numbered))
+    one_by_one = message(2, update(renamed, b"7", b"2", UNCHANGED), delete(renamed, b"7", None, None))
+    said = [json.loads(line) for part in (inserted, one_by_one) for line in encode_lines(part, column_ids=True)]
+    said += [json.loads(line) for line in encode_copied(copied(1, renamed, (b"7", b"1", None)), column_ids=True)]
+    before, after_renaming = {"id": 1, "total": 4, "note": None}, {"id": 1, "amount": 4, "note": None}
+    assert [line.pop("columns", None) for line in said] == [before, None, after_renaming, after_renaming, after_renaming]
+    plain = [json.loads(line) for part in (inserted, one_by_one) for line in encode_lines(part)]
+    plain += [json.loads(line) for line in encode_copied(copied(1, renamed, (b"7", b"1", None)))]
+    assert said == plain

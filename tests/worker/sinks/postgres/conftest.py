@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +31,17 @@ class Target:
     """The target database and one worker that writes to it."""
 
     def __init__(
-        self, database: Database, inline_bytes: int, most_stages: int = MOST_STAGES, *, hands_over: bool = False
+        self,
+        database: Database,
+        inline_bytes: int,
+        most_stages: int = MOST_STAGES,
+        *,
+        hands_over: bool = False,
+        policies: Mapping[str, str] | None = None,
     ) -> None:
         self.database = database
         self.hands_over = hands_over
+        self.policies = dict(policies or {})
         self.inline_bytes = inline_bytes
         self.most_stages = most_stages
         self.settings = PostgresSinkSettings(
@@ -54,7 +61,7 @@ class Target:
 
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
-        worker = worker_settings("orders", name=name)
+        worker = replace(worker_settings("orders", name=name), ddl_policy=self.policies)
         sink = PostgresSink(
             worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages, hands_over=self.hands_over
         )
@@ -117,8 +124,8 @@ def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
     """Makes a target whose receipts carry so many bytes, and whose batches have so many staging tables."""
     made: list[Target] = []
 
-    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES, *, hands_over: bool = False) -> Target:
-        made.append(Target(target_database, inline_bytes, most_stages, hands_over=hands_over))
+    def make(inline_bytes: int = INLINE_BYTES, most_stages: int = MOST_STAGES, **more: Any) -> Target:
+        made.append(Target(target_database, inline_bytes, most_stages, **more))
         return made[-1]
 
     yield make

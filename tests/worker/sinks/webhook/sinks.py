@@ -32,6 +32,7 @@ def webhook_settings(receiver: HttpServer | str, **changed: Any) -> WebhookSinkS
         "allow_hosts": ("127.0.0.1",),
         "transactions": False,
         "shape": "json",
+        "column_ids": False,
     }
     return WebhookSinkSettings(**settings | changed)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.shared.wire.definition import TableGone
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.sinks.lines.line_output import LineShape
 from pgsluice.worker.sinks.webhook.placed_lines import LineFacts, read_line
@@ -44,6 +46,13 @@ def test_a_copied_row_is_read_in_either_shape() -> None:
         (anew,) = shape.encode_copied(restart(9, ROWS))
         assert (read_line(row).operation, read_line(row).position) == ("READ", "")
         assert (read_line(anew).operation, read_line(anew).position) == ("RESTART", "")
+
+
+def test_a_definition_is_read_in_either_shape() -> None:
+    changes = message(1, PublishedDefinition(TableGone("DROP TABLE", 16400, "public", "rows"), None))
+    for shape in LineShape:
+        [told] = facts(shape, changes)
+        assert (told.operation, told.position) == ("DDL", "0/3E8:1")
 
 
 @pytest.mark.parametrize("border", [0, -1])

@@ -30,5 +30,6 @@ def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> Non
         allow_hosts=("a", "10.0.0.0/8"),
         transactions=False,
         shape="json",
+        column_ids=False,
     )
     assert "https://a/b" not in repr(settings)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import encode_columns, join_fields, join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
@@ -34,7 +34,7 @@ class BlamedPositions:
             match part:
                 case TableChanges():
                     self._add_part(part, positions)
-                case Truncation():
+                case Truncation() | DefinitionChange():
                     pass  # no row can be blamed on it
                 case unreachable:
                     assert_never(unreachable)

@@ -16,9 +16,10 @@ from typing import Protocol, assert_never
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, Part, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, DefinitionChange, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import encode_columns, encode_rows
 from pgsluice.shared.rows.plain_rows import PlainRows
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.postgres.fold.keyed_fold import KeyedFold
 from pgsluice.worker.sinks.postgres.fold.piece import Clearing, FoldedPartition, Piece, PieceKind, TableName
@@ -49,6 +50,7 @@ class PartitionFold:
         self._round = 0
         self._open: dict[TableName, TableFold] = {}
         self._closed: list[Piece] = []
+        self._definitions: list[PublishedDefinition] = []
         self._clearings: dict[TableName, Clearing] = {}
         self._changed: set[TableName] = set()
         self._sources: dict[int, TableName] = {}
@@ -61,13 +63,17 @@ class PartitionFold:
                     self._add_changes(part)
                 case Truncation():
                     self._truncate(part)
+                case DefinitionChange():
+                    self._definitions.append(part.definition)
                 case unreachable:
                     assert_never(unreachable)
 
     def finish(self) -> FoldedPartition:
         """May be called once, after the last message."""
         self._close_round()
-        return FoldedPartition(tuple(self._clearings.values()), tuple(self._closed))
+        folded = FoldedPartition(tuple(self._clearings.values()), tuple(self._closed), definitions=tuple(self._definitions))
+        assert not folded.definitions or not (folded.clearings or folded.pieces), "a definition is a partition of its own"
+        return folded
 
     def _add_changes(self, changes: TableChanges) -> None:
         start = 0
@@ -141,7 +147,7 @@ def _each_change(message: MessageChanges) -> Sequence[Part]:
         match part:
             case TableChanges():
                 changes += zip(part.change_indexes, _rows_of(part), strict=True)
-            case Truncation():
+            case Truncation() | DefinitionChange():
                 changes.append((part.change_index, part))
             case unreachable:
                 assert_never(unreachable)

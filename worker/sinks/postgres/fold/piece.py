@@ -17,6 +17,7 @@ from typing import Any, assert_never
 import orjson
 
 from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 
 TableName = tuple[str, str]
@@ -107,12 +108,13 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True)
 class FoldedPartition:
-    """What one receipt brings: tables to truncate, then pieces in the order of their rounds. ``is_refused``: the target did not
-    take all rows, so there is nothing; they have to be looked at one by one."""
+    """What one receipt brings: tables to truncate, then pieces in the order of their rounds; or definitions, and nothing else.
+    ``is_refused``: the target did not take all rows, so there is nothing; they have to be looked at one by one."""
 
     clearings: tuple[Clearing, ...]
     pieces: tuple[Piece, ...]
     is_refused: bool = False
+    definitions: tuple[PublishedDefinition, ...] = ()
 
     def stages(self) -> list[str]:
         """Names of the tables that rows were staged in."""
@@ -148,7 +150,13 @@ class FoldedPartition:
                     assert_never(unreachable)
             pieces.append([number(piece.table), piece.round, piece.kind.value, piece.rows, piece.absent, content])
         header = orjson.dumps(
-            {"tables": list(map(_encode_table, tables)), "clearings": clearings, "pieces": pieces, "refused": self.is_refused}
+            {
+                "tables": list(map(_encode_table, tables)),
+                "clearings": clearings,
+                "pieces": pieces,
+                "refused": self.is_refused,
+                "definitions": [definition.encode().decode() for definition in self.definitions],
+            }
         )
         return b"".join([_U32.pack(len(header)), header, *texts])
 
@@ -163,11 +171,12 @@ class FoldedPartition:
             clearings = tuple(Clearing(tables[table], bool(restart)) for table, restart in header["clearings"])
             pieces, end = _decode_pieces(tables, header["pieces"], body, start)
             is_refused = bool(header["refused"])
+            definitions = tuple(map(_decode_definition, header["definitions"]))
         except (struct.error, orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
         if end != len(body):
             raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header says {end}")
-        return cls(clearings, pieces, is_refused)
+        return cls(clearings, pieces, is_refused, definitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +237,13 @@ def _encode_table(table: Table) -> str:
 def _decode_table(text: str) -> Table:
     """Raises KeyError, TypeError or ValueError."""
     return Table.decode(orjson.loads(text))
+
+
+def _decode_definition(text: str) -> PublishedDefinition:
+    definition = PublishedDefinition.decode(text.encode())
+    if definition is None:
+        raise ValueError("an empty definition")
+    return definition
 
 
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:

@@ -12,6 +12,7 @@ from typing import assert_never
 from psycopg import sql
 
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 
 Statement = sql.Composed
@@ -44,14 +45,14 @@ def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
 
 
 def _typed(prefix: str, columns: Iterable[int], target: TargetTable) -> list[Statement]:
-    return [
-        sql.SQL("target.{}{} AS {}").format(
-            _name(target, i),
-            sql.SQL(f"::{target.domain_types[i]}" if target.domain_types[i] else ""),
-            sql.Identifier(f"{prefix}{n}"),
-        )
-        for n, i in enumerate(columns, 1)
-    ]
+    return [_value(target, i) + sql.SQL(" AS {}").format(sql.Identifier(f"{prefix}{n}")) for n, i in enumerate(columns, 1)]
+
+
+def _value(target: TargetTable, column: int) -> Statement:
+    if target.columns[column] is LEFT_OUT:
+        return sql.SQL("NULL::text").format()
+    cast = sql.SQL(f"::{target.domain_types[column]}" if target.domain_types[column] else "")
+    return sql.SQL("target.{}{}").format(_name(target, column), cast)
 
 
 def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> list[Statement]:

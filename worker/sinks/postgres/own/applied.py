@@ -7,6 +7,7 @@ sequence             every message up to this one of the change stream is applie
 snapshot_sequence    the same of the snapshot stream
 commit_lsn, committed_at      of the newest source transaction applied
 stream_created       the stream that ``sequence`` counts in
+catch_up             tables whose changes are applied up to an earlier place only (``CatchUp.encode``), '' without any
 rules                hash of the rules and routes that the newest batch went through, '' without any
 batches, changes, copied_rows     what was applied in all, for people
 
@@ -28,7 +29,7 @@ from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientErro
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn, parse_lsn
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.sink import Applied, Receipt
+from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane, Receipt
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -51,7 +52,7 @@ class AppliedRow:
         self._key = [group, worker]
         self._name = f"the position of worker '{worker}' of group '{group}' in pgsluice.applied"
         self._lock = sql.SQL(
-            "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence, rules FROM {}"
+            "SELECT sequence, commit_lsn::text, committed_at, stream_created, snapshot_sequence, rules, catch_up FROM {}"
             " WHERE group_name = %s AND worker = %s FOR UPDATE"
         ).format(_APPLIED)
         self._insert = sql.SQL(
@@ -61,7 +62,8 @@ class AppliedRow:
         ).format(_APPLIED)
         self._update = sql.SQL(
             "UPDATE {} SET sequence = %s, commit_lsn = %s, committed_at = %s, stream_created = %s, snapshot_sequence = %s,"
-            " rules = %s, batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s, updated_at = now()"
+            " rules = %s, catch_up = %s, batches = batches + 1, changes = changes + %s, copied_rows = copied_rows + %s,"
+            " updated_at = now()"
             " WHERE group_name = %s AND worker = %s"
         ).format(_APPLIED)
 
@@ -74,9 +76,10 @@ class AppliedRow:
         row = connection.execute(self._lock, self._key).fetchone()
         if row is None:
             return None
-        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules = row
+        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, catch_up = row
         since_epoch = (committed_at - POSTGRES_EPOCH) // _MICROSECOND
-        return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence, rules)
+        caught_up = CatchUp.decode(catch_up)
+        return Applied(sequence, parse_lsn(commit_lsn), since_epoch, stream_created, snapshot_sequence, rules, caught_up)
 
     def lock_at(self, connection: Connection, applied: Applied) -> None:
         """Locks the position, which must be ``applied``, where this worker left it. Raises TerminalError and SinkBehindError."""
@@ -97,15 +100,17 @@ class AppliedRow:
 
     def move(self, connection: Connection, applied: Applied, *, changes: int = 0, copied_rows: int = 0) -> None:
         committed_at = POSTGRES_EPOCH + applied.committed_at * _MICROSECOND
+        catch_up = "" if applied.catch_up is None else applied.catch_up.encode()
         position = [applied.sequence, format_lsn(applied.commit_lsn), committed_at, applied.stream_created]
-        connection.execute(self._update, [*position, applied.snapshot_sequence, applied.rules, changes, copied_rows, *self._key])
+        position += [applied.snapshot_sequence, applied.rules, catch_up]
+        connection.execute(self._update, [*position, changes, copied_rows, *self._key])
 
 
 def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: str) -> list[Receipt]:
     """Those of a batch's ``receipts`` that ``applied`` does not cover. Raises TerminalError when it covers one in part."""
-    copied = receipts[0].copied
-    same_stream = copied or stream_created == applied.stream_created
-    last = applied.last_sequence(copied=copied) if same_stream else 0
+    lane = receipts[0].lane
+    same_stream = lane is Lane.COPIED or stream_created == applied.stream_created
+    last = applied.sequence_in(lane) if same_stream else 0
     rest = [receipt for receipt in receipts if receipt.last_sequence > last]
     if rest and rest[0].first_sequence <= last:
         raise TerminalError(

@@ -7,6 +7,7 @@ source_schema, source_name    what the source called it when it was seen last
 target_oid                    the target's table, which keeps its OID as well
 target_database               where that OID counts: a target that was restored from a dump has others
 column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
+column_types                  the source's types of its columns when it was seen last, by name; NULL where that is not known
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
 
 So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import replayed_worker
@@ -38,16 +40,21 @@ _DATABASE = (
 _TABLE = own_table("tables")
 _READ = sql.SQL(
     "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
-    " column_names, column_numbers, table_schema, table_name, source_schema, source_name"
+    " column_names, column_numbers, column_types, table_schema, table_name, source_schema, source_name"
     " FROM {} WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
 ).format(_TABLE)
 _REMEMBER = sql.SQL(
     "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
-    " column_names, column_numbers, target_database)"
-    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], " + _DATABASE + ")"
+    " column_names, column_numbers, column_types, target_database)"
+    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], %s::jsonb, " + _DATABASE + ")"
     " ON CONFLICT (group_name, worker, oid, table_schema, table_name) DO UPDATE SET source_schema = excluded.source_schema,"
     " source_name = excluded.source_name, target_oid = excluded.target_oid, column_names = excluded.column_names,"
-    " column_numbers = excluded.column_numbers, target_database = excluded.target_database"
+    " column_numbers = excluded.column_numbers, column_types = excluded.column_types, target_database = excluded.target_database"
+).format(_TABLE)
+_REPLACE = sql.SQL(
+    "UPDATE {} SET table_schema = %s, table_name = %s, source_schema = %s, source_name = %s, target_oid = %s::oid,"
+    " column_names = %s, column_numbers = %s::smallint[], column_types = %s::jsonb"
+    " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
 ).format(_TABLE)
 _FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
 _OTHERS = sql.SQL(
@@ -72,14 +79,14 @@ _IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
 @dataclass(frozen=True, slots=True)
 class KnownTable:
     """One place that rows of the source's table ``oid`` went to. ``target_oid`` is 0 when the target is another database since.
-    ``columns`` are numbers of the target's by names of the
-    source's."""
+    ``columns`` are numbers of the target's by names of the source's, ``types`` the source's types by the names that it has."""
 
     oid: int
     place: Name
     source: Name
     target_oid: int
     columns: Mapping[str, int]
+    types: Mapping[str, str]
 
 
 Known = Mapping[int, Sequence[KnownTable]]
@@ -109,14 +116,26 @@ class KnownTables:
         return cls(group, replayed_worker(worker))
 
     def read(self, connection: Connection, tables: Iterable[Table]) -> Known:
+        return self._read(connection, [table.oid for table in tables])
+
+    def _read(self, connection: Connection, oids: Sequence[int]) -> Known:
         found: dict[int, list[KnownTable]] = defaultdict(list)
-        for oid, target_oid, columns, numbers, *names in connection.execute(
-            _READ, [*self._owner, [table.oid for table in tables]]
-        ).fetchall():
+        for oid, target_oid, columns, numbers, types, *names in connection.execute(_READ, [*self._owner, oids]).fetchall():
             schema, name, source_schema, source_name = names
             by_name = dict(zip(columns, numbers, strict=True))
-            found[oid].append(KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name))
+            source = (source_schema, source_name)
+            found[oid].append(KnownTable(oid, (schema, name), source, target_oid, by_name, types or {}))
         return found
+
+    def of_table(self, connection: Connection, oid: int) -> Sequence[KnownTable]:
+        """Where rows of the source's table ``oid`` went."""
+        return self._read(connection, [oid]).get(oid, ())
+
+    def replace(self, connection: Connection, known: KnownTable, now: KnownTable) -> None:
+        """``now`` is what became of ``known``; what was counted stays."""
+        names = [*now.place, *now.source]
+        values = [*names, now.target_oid, list(now.columns), list(now.columns.values()), Jsonb(dict(now.types))]
+        connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
     def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
         """Where rows of tables go. Does nothing about those that ``known`` has."""
@@ -128,14 +147,16 @@ class KnownTables:
         for each in news:
             entry = self._entry(each, entries)
             entries[entry.oid] = [*entries.get(entry.oid, ()), entry]  # another version of the table may be news too
-            rows.append([entry.oid, *entry.place, *entry.source, each.oid, list(entry.columns), list(entry.columns.values())])
+            columns = [list(entry.columns), list(entry.columns.values()), Jsonb(dict(entry.types))]
+            rows.append([entry.oid, *entry.place, *entry.source, each.oid, *columns])
         with connection.cursor() as cursor:
             cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
 
     def _entry(self, destination: Destination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid
         every_column = {**known_columns(table, oid, known), **destination.columns}
-        return KnownTable(table.oid, _place(table), table.source_name, oid, every_column)
+        types = {column.name: column.type_name for column in table.columns}
+        return KnownTable(table.oid, _place(table), table.source_name, oid, every_column, types)
 
     def forget(self, connection: Connection) -> None:
         connection.execute(_FORGET, self._owner)

@@ -67,18 +67,21 @@ CREATE TABLE {} (
     target_database text NOT NULL,
     column_names text[] NOT NULL,
     column_numbers smallint[] NOT NULL,
+    column_types jsonb,
     missed bigint NOT NULL DEFAULT 0,
     missed_since timestamptz,
     PRIMARY KEY (group_name, worker, oid, table_schema, table_name)
 )
 """,
 }
-_ADDED_COLUMNS = {
-    "snapshot_sequence": "ALTER TABLE {} ADD COLUMN snapshot_sequence bigint NOT NULL DEFAULT 0",
-    "copied_rows": "ALTER TABLE {} ADD COLUMN copied_rows bigint NOT NULL DEFAULT 0",
-    "rules": "ALTER TABLE {} ADD COLUMN rules text NOT NULL DEFAULT ''",
-}
-"""Of ``applied``, which an earlier version may have made without them."""
+_ADDED_COLUMNS = (
+    ("applied", "snapshot_sequence", "bigint NOT NULL DEFAULT 0"),
+    ("applied", "copied_rows", "bigint NOT NULL DEFAULT 0"),
+    ("applied", "rules", "text NOT NULL DEFAULT ''"),
+    ("applied", "catch_up", "text NOT NULL DEFAULT ''"),
+    ("tables", "column_types", "jsonb"),
+)
+"""Which an earlier version may have made its tables without."""
 
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND NOT attisdropped"
 
@@ -111,9 +114,10 @@ def ensure_tables(connection: Connection) -> None:
         for name, definition in _DEFINITIONS.items():
             if connection.execute("SELECT to_regclass(%s)", [f"{TARGET_SCHEMA}.{name}"]).fetchone() == (None,):
                 connection.execute(sql.SQL(definition).format(own_table(name)))
-        for column, statement in _ADDED_COLUMNS.items():
-            if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.applied", column]).rowcount == 0:
-                connection.execute(sql.SQL(statement).format(own_table("applied")))
+        for table, column, definition in _ADDED_COLUMNS:
+            if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.{table}", column]).rowcount == 0:
+                names = own_table(table), sql.Identifier(column), sql.SQL(definition)
+                connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(*names))
 
 
 def _check_owners(connection: Connection) -> None:

@@ -59,7 +59,8 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvali
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """``number`` is its ``attnum``. ``exact``, ``domain_type`` and ``equality`` are what ``TargetTable`` says of its columns."""
+    """``number`` is its ``attnum``, 0 for one that is not there. ``exact``, ``domain_type`` and ``equality`` are what
+    ``TargetTable`` says of its columns."""
 
     name: str
     number: int
@@ -70,6 +71,10 @@ class TargetColumn:
     exact: bool
     domain_type: str
     equality: str
+
+
+LEFT_OUT = TargetColumn("", 0, False, "left out", "", True, False, "", "")
+"""In the place of a column that the target is not to have. Nothing writes it, as nothing writes a generated one."""
 
 
 @dataclass(frozen=True, slots=True)

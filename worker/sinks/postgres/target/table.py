@@ -17,7 +17,7 @@ from psycopg import sql
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Column, Table
-from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn
+from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, CatalogEntry, TargetColumn
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import OwnedSequence
@@ -41,7 +41,7 @@ def create_table(connection: Connection, table: Table) -> None:
     """
     if connection.execute("SELECT to_regnamespace(quote_ident(%s))", [table.schema]).fetchone() == (None,):
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(table.schema)))
-    types = [_known_type(connection, table, column) for column in table.columns]
+    types = [known_type(connection, table.qualified_name, column.name, column.type_name) for column in table.columns]
     connection.execute(table_definition(table, types))
     _log.info("created a table at the target", table=table.qualified_name, columns=len(table.columns))
 
@@ -55,20 +55,20 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
     return sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(table.schema, table.name), sql.SQL(", ").join(parts))
 
 
-def _known_type(connection: Connection, table: Table, column: Column) -> str:
-    """``column.type_name`` when the target reads it as a type, which also makes it safe to put into a statement."""
+def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
+    """``type_name`` when the target reads it as a type, which also makes it safe to put into a statement; else text."""
     try:
         with connection.transaction():
-            known = connection.execute("SELECT to_regtype(%s) IS NOT NULL", [column.type_name]).fetchone() == (True,)
+            known = connection.execute("SELECT to_regtype(%s) IS NOT NULL", [type_name]).fetchone() == (True,)
     except psycopg.errors.SyntaxError:
         known = False
     if known:
-        return column.type_name
+        return type_name
     _log.warning(
         "the target does not have a column's type; the column becomes text",
-        table=table.qualified_name,
-        column=column.name,
-        type=column.type_name,
+        table=table,
+        column=column,
+        type=type_name,
     )
     return TEXT
 
@@ -142,7 +142,8 @@ class TargetTable:
     @property
     def column_numbers(self) -> dict[str, int]:
         """Numbers of the columns here, by their names at the source."""
-        return {column.name: there.number for column, there in zip(self.table.columns, self.columns, strict=True)}
+        pairs = zip(self.table.columns, self.columns, strict=True)
+        return {column.name: there.number for column, there in pairs if there is not LEFT_OUT}
 
     @property
     def takes_whole_rows(self) -> bool:
@@ -161,12 +162,17 @@ def _copy_statement(place: tuple[str, str], columns: tuple[str, ...]) -> bytes:
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), names).as_bytes()
 
 
-def target_table(table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int]) -> TargetTable:
+def target_table(
+    table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int], *, leaves_out: bool = False
+) -> TargetTable:
     """What ``entry``, the target's relation ``place``, is for ``table``. ``known_numbers`` are those of the columns there, by all
-    names that they had at the source. Raises TerminalError when it cannot take the source's rows."""
+    names that they had at the source. ``leaves_out``: columns that are not there are left out, unless they are of the key. Raises
+    TerminalError when it cannot take the source's rows."""
     if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
     columns = _columns_here(table, entry, known_numbers)
+    if leaves_out:
+        columns = _with_gaps(table, columns)
     _check_columns(table, entry, columns, sql.Identifier(*place), known_numbers)
     at_target = [columns[column.name] for column in table.columns]
     return TargetTable(
@@ -195,6 +201,13 @@ def _columns_here(table: Table, entry: CatalogEntry, known_numbers: Mapping[str,
         if renamed is not None and renamed.name not in own:
             found[name] = renamed
     return found
+
+
+def _with_gaps(table: Table, found: Mapping[str, TargetColumn]) -> dict[str, TargetColumn]:
+    missing = [c.name for i, c in enumerate(table.columns) if c.name not in found and i not in table.key]
+    if missing:
+        _log.warning("columns that the target does not have are left out", table=table.qualified_name, columns=", ".join(missing))
+    return {**found, **dict.fromkeys(missing, LEFT_OUT)}
 
 
 def _check_columns(

@@ -1,0 +1,40 @@
+"""Tables are copied while others go on: two lanes over one stream, in a random model with real streams, planner and tasks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.worker.event_loop import EventLoopThread
+from tests.servers import NatsServer
+from tests.worker.batches.lanes_model import run_group
+
+RUNS = 25
+LONG_RUNS = 1000
+
+
+def run_groups(server: NatsServer, group: str, seeds: range, *, two_lanes: bool = True) -> int:
+    """How often a cohort joined the others."""
+    loop = EventLoopThread("test-lanes")
+    client = loop.run(connect(server.settings(), "test"))
+    try:
+        return sum(run_group(loop, client, server.settings(), f"{group}_{seed}", seed, two_lanes=two_lanes) for seed in seeds)
+    finally:
+        loop.run(disconnect(client))
+        loop.close()
+
+
+def test_tables_that_are_copied_join_the_others_without_a_gap_or_a_doubled_change(nats_server: NatsServer, group: str) -> None:
+    assert run_groups(nats_server, group, range(RUNS)) > RUNS // 2
+
+
+def test_a_sink_without_lanes_has_all_tables_wait(nats_server: NatsServer, group: str) -> None:
+    assert run_groups(nats_server, group, range(RUNS // 5), two_lanes=False) == 0
+
+
+@pytest.mark.long
+def test_the_same_many_times(nats_server: NatsServer, group: str) -> None:
+    first = int(os.environ.get("LANES_SEED", "1000"))
+    assert run_groups(nats_server, group, range(first, first + LONG_RUNS)) > LONG_RUNS // 2

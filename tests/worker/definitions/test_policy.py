@@ -1,0 +1,102 @@
+"""What is to become of a definition, as the user wrote it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.definition import (
+    DefinitionEvent,
+    DefinitionUnknown,
+    EnumLabel,
+    TableDefined,
+    TableGone,
+    TableRewritten,
+    TableUnpublished,
+    TypeDefined,
+)
+from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition
+from pgsluice.worker.definitions.policy import ACTIONS, Action, Kind, Policies, kinds_of, table_of
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, partition, with_columns
+
+T = ("shop", "orders")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_has_a_default_and_may_stop(kind: Kind) -> None:
+    assert Policies().action(kind, T) is ACTIONS[kind][0]
+    assert Action.STOP in ACTIONS[kind]
+    assert Policies.parse("stop", {}).action(kind, T) is Action.STOP
+    assert Policies.parse("ignore", {}).action(kind, T) in (Action.IGNORE, Action.KEEP, Action.NULL)
+    assert Policies().asked(kind, T) is None
+    assert Policies.parse("ignore", {}).asked(kind, T) is None
+    assert Policies.parse("stop", {}).asked(kind, T) is Action.STOP
+    for action in ACTIONS[kind]:
+        assert Policies.parse("stop", {kind.value: action.value}).action(kind, T) is action
+
+
+def test_the_last_choice_that_fits_counts() -> None:
+    policies = Policies.parse(
+        "apply", {"drop-table": "drop", "shop.* drop-table": "keep", "orders drop-table": "stop", "*.log drop-column": "keep"}
+    )
+    assert policies.action(Kind.DROP_TABLE, T) is Action.STOP
+    assert policies.action(Kind.DROP_TABLE, ("shop", "items")) is Action.KEEP
+    assert policies.action(Kind.DROP_TABLE, ("public", "items")) is Action.DROP
+    assert policies.action(Kind.DROP_COLUMN, ("shop", "log")) is Action.KEEP
+    assert policies.action(Kind.DROP_COLUMN, T) is Action.APPLY
+    assert policies.action(Kind.DROP_TABLE, None) is Action.DROP
+    assert pickle.loads(pickle.dumps(policies)) == policies
+
+
+@pytest.mark.parametrize(
+    ("key", "action", "said"),
+    [
+        ("drop-colum", "keep", "'drop-colum' is no kind of definition: the kinds are add-column"),
+        ("drop-column", "recopy", "'recopy' cannot be done about drop-column: choose one of apply, keep, stop"),
+        ("a.b.c drop-column", "keep", "'a.b.c' is not a table"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_can(key: str, action: str, said: str) -> None:
+    with pytest.raises(UsageError, match="ddl-policy: ") as refused:
+        Policies.parse("apply", {key: action})
+    assert said in str(refused.value)
+
+
+ADDED, P = with_columns(ID, NOTE, column(3, "more")), partition(1, "p")
+MOOD = TypeDefined("ALTER TYPE", 7, "public", "mood", "e", "", (EnumLabel(8, "sad"),))
+
+
+@pytest.mark.parametrize(
+    ("event", "was", "kinds"),
+    [
+        (TableDefined("ALTER TABLE", ADDED), TABLE, [Kind.ADD_COLUMN]),
+        (TableDefined("ALTER TABLE", TABLE), ADDED, [Kind.DROP_COLUMN]),
+        (TableDefined("ALTER TABLE", replace(ADDED, name="u")), TABLE, [Kind.RENAME_TABLE, Kind.ADD_COLUMN]),
+        (TableDefined("ALTER TABLE", TABLE), TABLE, []),
+        (TableDefined("note", TABLE), None, []),
+        (TableDefined("ALTER TABLE", replace(TABLE, partitions=(P,))), TABLE, [Kind.ATTACH_PARTITION]),
+        (TableDefined("CREATE TABLE", replace(TABLE, partitions=(P,))), TABLE, []),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 2), TABLE, [Kind.VOLATILE_DEFAULT]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 4), TABLE, [Kind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 6), TABLE, [Kind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 1), TABLE, [Kind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 8), TABLE, []),
+        (TableGone("DROP TABLE", 1, "public", "t"), TABLE, [Kind.DROP_TABLE]),
+        (TableUnpublished("ALTER PUBLICATION", 1, "public", "t"), TABLE, []),
+        (replace(MOOD, labels=(EnumLabel(8, "blue"),)), MOOD, [Kind.ENUM]),
+        (MOOD, None, []),
+        (DefinitionUnknown("ALTER TABLE", "XX000"), None, [Kind.UNKNOWN]),
+    ],
+)
+def test_a_definition_is_of_kinds(event: DefinitionEvent, was: Defined | None, kinds: list[Kind]) -> None:
+    assert kinds_of(PublishedDefinition(event, was)) == kinds
+
+
+def test_a_table_is_known_to_policies_by_the_name_that_it_had() -> None:
+    renamed = PublishedDefinition(TableDefined("ALTER TABLE", replace(TABLE, name="u")), TABLE)
+    assert table_of(renamed) == ("public", "t")
+    assert table_of(PublishedDefinition(renamed.event, None)) == ("public", "u")
+    assert table_of(PublishedDefinition(MOOD, None)) is None

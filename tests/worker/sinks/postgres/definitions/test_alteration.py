@@ -1,0 +1,47 @@
+"""Which of what a source tells is done at the target, by a real server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.shared.wire.definition import TableDefined, TableDefinition
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.worker.definitions.policy import DEFAULT_POLICIES
+from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
+from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
+from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
+from tests.changes_builder import table
+from tests.servers import Database
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE
+
+WITHOUT_NOTE = replace(TABLE, columns=(ID,))
+UNPUBLISHED = replace(TABLE, is_published=False, columns=tuple(replace(c, is_published=False) for c in (ID, NOTE)))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "left"),
+    [
+        (TABLE, WITHOUT_NOTE, ["id"]),
+        (TABLE, UNPUBLISHED, ["id", "note"]),
+        (UNPUBLISHED, replace(UNPUBLISHED, columns=(UNPUBLISHED.columns[0],)), ["id", "note"]),
+        (None, WITHOUT_NOTE, ["id", "note"]),
+    ],
+)
+def test_only_what_is_published_before_and_after_alters_the_target(
+    target_database: Database, was: TableDefinition | None, now: TableDefinition, left: list[str]
+) -> None:
+    """A table that a group asks for, and that is not published, is told of as well: its columns carry nothing."""
+    target_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    known_tables = KnownTables.of("group", "worker")
+    with target_database.connect() as connection:
+        ensure_tables(connection)
+        [(oid,)] = connection.execute("SELECT 't'::regclass::oid::bigint").fetchall()
+        there = replace(table("public.t", "id bigint", "note text"), oid=TABLE.oid)
+        known_tables.remember(connection, [Destination(there, oid, {"id": 1, "note": 2})])
+        with connection.transaction():
+            alteration = Alteration(connection, known_tables, DEFAULT_POLICIES)
+            alteration.apply(PublishedDefinition(TableDefined("ALTER TABLE", now), was))
+    columns = "SELECT attname FROM pg_attribute WHERE attrelid = 't'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY 1"
+    assert [name for (name,) in target_database.execute(columns)] == left

@@ -1,0 +1,234 @@
+"""Every policy of every kind: what it does to a real target, or what the person is told whom it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.wire.definition import (
+    DefinitionEvent,
+    DefinitionUnknown,
+    EnumLabel,
+    TableDefined,
+    TableDefinition,
+    TableGone,
+    TableRewritten,
+    TypeDefined,
+)
+from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition
+from pgsluice.worker.definitions.arrivals import Arrival
+from pgsluice.worker.definitions.judgement import judge
+from pgsluice.worker.definitions.policy import ACTIONS, Action, Kind, Policies
+from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
+from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
+from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
+from pgsluice.worker.sinks.sink import DefinitionUse
+from tests.changes_builder import table
+from tests.servers import Database
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, partition, with_columns
+
+TARGET = "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (id bigint PRIMARY KEY, note text NOT NULL, n integer)"
+ROWS = "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)"
+
+N = column(3, "n", type_oid=23, type_name="integer")
+NEEDED = replace(NOTE, not_null=True)
+SOURCE = with_columns(ID, NEEDED, N)
+PARTS = replace(SOURCE, partitions=(partition(1, "p"),))
+MOOD = TypeDefined("ALTER TYPE", 7, "public", "mood", "e", "", (EnumLabel(8, "sad"),))
+
+COLUMNS = """
+SELECT string_agg(
+    attname || ' ' || format_type(atttypid, atttypmod) || CASE WHEN attnotnull THEN '!' ELSE '' END, ', ' ORDER BY attnum)
+FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+AS_IT_WAS = "id bigint!, note text!, n integer"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the source did, and what its table ``place`` looks like at the target, or what ``query`` finds there."""
+
+    event: DefinitionEvent
+    was: Defined | None
+    found: Any
+    query: Callable[[Database], Any] | str = "t"
+
+
+def altered(*columns: object, **changed: Any) -> TableDefined:
+    return TableDefined("ALTER TABLE", replace(SOURCE, columns=columns, **changed))  # type: ignore[arg-type]
+
+
+def ids(target: Database) -> list[int]:
+    return [row[0] for row in target.execute("SELECT id FROM t ORDER BY id")]
+
+
+def labels(target: Database) -> list[str]:
+    return [row[0] for row in target.execute("SELECT unnest(enum_range(NULL::mood))::text")]
+
+
+def primary_key(target: Database) -> list[str]:
+    key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass AND contype = 'p'"
+    return [row[0] for row in target.execute(key)]
+
+
+ADDED = altered(ID, NEEDED, N, column(4, "more", missing="7"))
+DROPPED = altered(ID, N)
+RENAMED = altered(ID, replace(NEEDED, name="remark"), N)
+WIDENED = altered(ID, NEEDED, replace(N, type_oid=20, type_name="bigint"))
+MOVED = altered(*SOURCE.columns, name="u")
+RELAXED = altered(ID, replace(NEEDED, not_null=False), N)
+REKEYED = altered(
+    replace(ID, primary_key_position=None), NEEDED, replace(N, primary_key_position=1, not_null=True), identity_columns=(3,)
+)
+LABELLED = replace(MOOD, labels=(EnumLabel(8, "blue"), EnumLabel(9, "glad")))
+DETACHED = TableDefined("ALTER TABLE", SOURCE)
+GONE = TableGone("DROP TABLE", TABLE.oid, "public", "t")
+FOR_EACH_ROW = TableRewritten("ALTER TABLE", TABLE.oid, "public", "t", 2)
+REWRITTEN = TableRewritten("ALTER TABLE", TABLE.oid, "public", "t", 4)
+UNKNOWN = DefinitionUnknown("ALTER TABLE", "XX000")
+
+APPLY, IGNORE, KEEP = Action.APPLY, Action.IGNORE, Action.KEEP
+DONE: dict[tuple[Kind, Action], Case] = {
+    (Kind.ADD_COLUMN, APPLY): Case(ADDED, SOURCE, AS_IT_WAS + ", more text"),
+    (Kind.ADD_COLUMN, IGNORE): Case(ADDED, SOURCE, AS_IT_WAS),
+    (Kind.DROP_COLUMN, APPLY): Case(DROPPED, SOURCE, "id bigint!, n integer"),
+    (Kind.DROP_COLUMN, KEEP): Case(DROPPED, SOURCE, "id bigint!, note text, n integer"),
+    (Kind.RENAME_COLUMN, APPLY): Case(RENAMED, SOURCE, "id bigint!, remark text!, n integer"),
+    (Kind.RENAME_COLUMN, IGNORE): Case(RENAMED, SOURCE, AS_IT_WAS),
+    (Kind.ALTER_TYPE, APPLY): Case(WIDENED, SOURCE, "id bigint!, note text!, n bigint"),
+    (Kind.ALTER_TYPE, IGNORE): Case(WIDENED, SOURCE, AS_IT_WAS),
+    (Kind.RENAME_TABLE, APPLY): Case(MOVED, SOURCE, AS_IT_WAS, "u"),
+    (Kind.RENAME_TABLE, IGNORE): Case(MOVED, SOURCE, AS_IT_WAS),
+    (Kind.NOT_NULL, APPLY): Case(RELAXED, SOURCE, "id bigint!, note text, n integer"),
+    (Kind.NOT_NULL, IGNORE): Case(RELAXED, SOURCE, AS_IT_WAS),
+    (Kind.KEY, APPLY): Case(REKEYED, SOURCE, ["PRIMARY KEY (n)"], primary_key),
+    (Kind.KEY, IGNORE): Case(REKEYED, SOURCE, ["PRIMARY KEY (id)"], primary_key),
+    (Kind.ENUM, APPLY): Case(LABELLED, MOOD, ["blue", "glad"], labels),
+    (Kind.ENUM, IGNORE): Case(LABELLED, MOOD, ["sad"], labels),
+    (Kind.VOLATILE_DEFAULT, Action.NULL): Case(FOR_EACH_ROW, SOURCE, AS_IT_WAS),
+    (Kind.REWRITE, Action.CAST): Case(REWRITTEN, SOURCE, AS_IT_WAS),
+    (Kind.REWRITE, IGNORE): Case(REWRITTEN, SOURCE, AS_IT_WAS),
+    (Kind.ATTACH_PARTITION, IGNORE): Case(TableDefined("ALTER TABLE", PARTS), SOURCE, [1, 2], ids),
+    (Kind.DETACH_PARTITION, KEEP): Case(DETACHED, PARTS, [1, 2], ids),
+    (Kind.DETACH_PARTITION, Action.DELETE): Case(DETACHED, PARTS, [2], ids),
+    (Kind.DROP_TABLE, KEEP): Case(GONE, SOURCE, AS_IT_WAS),
+    (Kind.DROP_TABLE, Action.DROP): Case(GONE, SOURCE, None),
+    (Kind.UNKNOWN, IGNORE): Case(UNKNOWN, None, AS_IT_WAS),
+}
+"""What is done without a person."""
+
+EVENTS: dict[Kind, tuple[DefinitionEvent, Defined | None]] = {
+    **{kind: (case.event, case.was) for (kind, _), case in DONE.items()},
+    Kind.ATTACH_PARTITION: (TableDefined("ALTER TABLE", PARTS), SOURCE),
+}
+ASKING = [(kind, action) for kind, actions in ACTIONS.items() for action in actions if action in (Action.STOP, Action.RECOPY)]
+
+
+def test_every_policy_of_every_kind_is_tried() -> None:
+    assert {*DONE, *ASKING} == {(kind, action) for kind, actions in ACTIONS.items() for action in actions}
+
+
+def arrival(event: DefinitionEvent, was: Defined | None) -> Arrival:
+    return Arrival(7, Position(LSN(0x5000), 3), 1_000_000, PublishedDefinition(event, was))
+
+
+@pytest.mark.parametrize(("kind", "action"), ASKING)
+def test_a_person_is_told_of_what_and_where_and_what_to_do(kind: Kind, action: Action) -> None:
+    met = arrival(*EVENTS[kind])
+    judgement = judge(met, Policies.parse("apply", {kind.value: action.value}), DefinitionUse.ALTERS)
+    assert judgement.outcomes == (Outcome.STOPPED,)
+    said = str(judgement.stop)
+    assert "at 0/5000:3, committed 2000-01-01T00:00:01" in said
+    assert "nothing of the transaction was applied" in said
+    assert "'pgsluice ddl accept 0/5000:3'" in said
+    if kind not in (Kind.UNKNOWN, Kind.ENUM):
+        assert "public.t" in said
+    if action is Action.RECOPY:
+        assert "--copy-and-stream --recopy public.t" in said
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    ("use", "outcome"), [(DefinitionUse.PASSES_ON, Outcome.PASSED_ON), (DefinitionUse.PASSES_OVER, Outcome.PASSED_OVER)]
+)
+def test_a_sink_that_alters_nothing_needs_a_person_only_where_that_was_asked_for(
+    kind: Kind, use: DefinitionUse, outcome: Outcome
+) -> None:
+    met = arrival(*EVENTS[kind])
+    for policies in (Policies(), Policies.parse("ignore", {})):
+        assert judge(met, policies, use).stop is None
+        assert judge(met, policies, use).outcomes == (outcome,)
+    assert judge(met, Policies.parse("stop", {}), use).stop is not None
+
+
+def known_table(target: Database) -> KnownTables:
+    """The source's table went to ``t``."""
+    known_tables = KnownTables.of("group", "worker")
+    with target.connect() as connection:
+        ensure_tables(connection)
+        [(oid,)] = connection.execute("SELECT 't'::regclass::oid::bigint").fetchall()
+        there = replace(table("public.t", "id bigint", "note text", "n integer"), oid=TABLE.oid)
+        known_tables.remember(connection, [Destination(there, oid, {"id": 1, "note": 2, "n": 3})])
+    return known_tables
+
+
+def apply(target: Database, policies: Policies, event: DefinitionEvent, was: Defined | None) -> KnownTables:
+    known_tables = known_table(target)
+    with target.connect() as connection, connection.transaction():
+        Alteration(connection, known_tables, policies).apply(PublishedDefinition(event, was))
+    return known_tables
+
+
+@pytest.mark.parametrize(("kind", "action"), [*DONE])
+def test_a_policy_is_done_at_the_target(target_database: Database, kind: Kind, action: Action) -> None:
+    case = DONE[kind, action]
+    policies = Policies.parse("apply", {kind.value: action.value})
+    assert judge(arrival(case.event, case.was), policies, DefinitionUse.ALTERS).stop is None
+    target_database.execute(TARGET)
+    target_database.execute(ROWS)
+    apply(target_database, policies, case.event, case.was)
+    query = case.query
+    found = target_database.execute(COLUMNS, [query])[0][0] if isinstance(query, str) else query(target_database)
+    assert found == case.found
+
+
+def test_what_a_person_did_is_not_done_again(target_database: Database) -> None:
+    """It comes here when it was accepted."""
+    target_database.execute(TARGET)
+    everything = Policies.parse("stop", {})
+    for event in (ADDED, DROPPED, RENAMED, WIDENED, MOVED, RELAXED, REKEYED, REWRITTEN, GONE):
+        apply(target_database, everything, event, SOURCE)
+        assert target_database.execute(COLUMNS, ["t"]) == [(AS_IT_WAS,)]
+    assert labels(target_database) == ["sad"]
+
+
+def test_rows_of_a_renamed_column_that_the_target_keeps_go_where_they_went(target_database: Database) -> None:
+    target_database.execute(TARGET)
+    known_tables = apply(target_database, Policies.parse("ignore", {}), RENAMED, SOURCE)
+    with target_database.connect() as connection:
+        [known] = known_tables.of_table(connection, TABLE.oid)
+    assert known.columns["remark"] == 2
+
+
+@pytest.mark.parametrize(("reason", "action"), [(8, None), (2, Action.RECOPY)])
+def test_rows_that_are_only_stored_otherwise_are_no_persons_concern(reason: int, action: Action | None) -> None:
+    met = arrival(replace(REWRITTEN, reason=reason), SOURCE)
+    judgement = judge(met, Policies(), DefinitionUse.ALTERS)
+    assert (judgement.stop is None) == (action is None)
+
+
+def test_a_column_that_is_added_with_a_default_for_each_row_is_null_in_those_that_are_there(target_database: Database) -> None:
+    target_database.execute(TARGET)
+    target_database.execute(ROWS)
+    policies = Policies.parse("apply", {"volatile-default": "null"})
+    volatile = altered(ID, NEEDED, N, column(4, "more", not_null=True))
+    for event in (FOR_EACH_ROW, volatile):
+        was: TableDefinition = SOURCE
+        assert judge(arrival(event, was), policies, DefinitionUse.ALTERS).stop is None
+        apply(target_database, policies, event, was)
+    assert target_database.execute("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, None)]

@@ -1,0 +1,67 @@
+"""A table that the source altered before it is copied again: the target's is made fit for the rows that come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pgsluice.shared.errors import TerminalError
+from tests.changes_builder import copied, restart, table
+from tests.worker.sinks.batch import apply_copied
+from tests.worker.sinks.postgres.conftest import Target
+
+WAS = table("public.orders", "id integer", "note text", "gone text")
+NOW = table("public.orders", "id bigint", "note text", "serial integer")
+ROW = (b"9000000000", b"new", b"1")
+COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = 'orders'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@pytest.fixture
+def target(new_target: Callable[[], Target]) -> Target:
+    made = new_target()
+    apply_copied(made.sink, [[copied(1, WAS, (b"1", b"a", b"x"))]])
+    return made
+
+
+def copy_again(target: Target) -> None:
+    apply_copied(target.sink, [[restart(2, NOW)]])
+    apply_copied(target.sink, [[copied(3, NOW, ROW, snapshot="second")]])
+
+
+def test_columns_are_added_dropped_and_given_the_new_type(target: Target) -> None:
+    copy_again(target)
+    assert target.rows(COLUMNS) == [("id", "bigint"), ("note", "text"), ("serial", "integer")]
+    assert target.table("public", "orders") == [("9000000000", "new", "1")]
+
+
+def test_a_column_of_another_type_than_the_source_had_keeps_it(target: Target) -> None:
+    target.database.execute("ALTER TABLE orders ALTER id TYPE numeric")
+    copy_again(target)
+    assert target.rows(COLUMNS)[0] == ("id", "numeric")
+    assert target.table("public", "orders") == [("9000000000", "new", "1")]
+
+
+def test_a_column_that_the_source_has_no_more_may_stay(new_target: Callable[..., Target]) -> None:
+    target = new_target(policies={"drop-column": "keep"})
+    apply_copied(target.sink, [[copied(1, WAS, (b"1", b"a", b"x"))]])
+    copy_again(target)
+    assert [name for name, _ in target.rows(COLUMNS)] == ["id", "note", "gone", "serial"]
+
+
+def test_what_a_person_is_to_look_at_stops_before_the_table_is_emptied(new_target: Callable[..., Target]) -> None:
+    target = new_target(policies={"alter-type": "stop"})
+    apply_copied(target.sink, [[copied(1, WAS, (b"1", b"a", b"x"))]])
+    with pytest.raises(TerminalError, match=r"copied again because the source altered it \(alter-type\)"):
+        apply_copied(target.sink, [[restart(2, NOW)]])
+    assert target.table("public", "orders") == [("1", "a", "x")]
+
+
+def test_a_table_that_fits_is_only_emptied(target: Target) -> None:
+    target.database.execute("CREATE VIEW of_orders AS SELECT gone FROM orders")
+    apply_copied(target.sink, [[restart(2, WAS)]])
+    assert target.table("public", "orders") == []
+    assert [name for name, _ in target.rows(COLUMNS)] == ["id", "note", "gone"]

@@ -1,0 +1,65 @@
+"""Definitions in the stream, as the driver meets them before a batch that holds some is written, and gives them to a sink."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.columns import decode_changes
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.worker.batches.change_reader import ChangeReader
+from pgsluice.worker.batches.ownership import Ownership
+from pgsluice.worker.sinks.sink import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A definition in the message ``sequence``, whose transaction was committed at ``committed_at`` (microseconds since
+    2000-01-01 UTC). ``is_copied``: a copy of its table holds what it came to, so tasks leave it out."""
+
+    sequence: int
+    position: Position
+    committed_at: int
+    definition: PublishedDefinition
+    is_copied: bool = False
+
+
+def read_arrivals(reader: ChangeReader, spans: Iterable[tuple[int, int]], ownership: Ownership) -> Iterator[Arrival]:
+    """In order. Each span is the first and the last sequence of a message. Raises as ``reader`` does."""
+    for first, last in spans:
+        for body in reader.bodies(first, last):
+            message = decode_changes(
+                body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
+            )
+            yield from arrivals_of(message, ownership)
+
+
+def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:
+    """None for what somebody forged: it says nothing; nor for what another lane takes."""
+    owned = ownership.remainder(message).parts
+    for part in message.parts:
+        match part:
+            case DefinitionChange(definition=definition, change_index=index) if ownership.is_for(definition):
+                transaction = next(each for each in message.transactions if each.first_change <= index < each.end_change)
+                position, committed_at = transaction.position(index), transaction.committed_at
+                yield Arrival(message.sequence, position, committed_at, definition, is_copied=part not in owned)
+            case DefinitionChange() | TableChanges() | Truncation():
+                pass
+            case unreachable:
+                assert_never(unreachable)
+
+
+def given_in_place(
+    receipts: Iterable[Receipt], arrivals: Iterable[Arrival], give: Callable[[PublishedDefinition, Position], None]
+) -> Iterator[Receipt]:
+    """``receipts`` as they are; each definition is given before the receipt that covers its message."""
+    waiting = deque(arrivals)
+    for receipt in receipts:
+        while waiting and waiting[0].sequence <= receipt.last_sequence:
+            arrival = waiting.popleft()
+            give(arrival.definition, arrival.position)
+        yield receipt

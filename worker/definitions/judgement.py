@@ -1,0 +1,118 @@
+"""What is done about a definition, and what a person is told who has to do it: pure.
+
+A sink that alters its destination follows the user's policy and its defaults. One that passes definitions on, or over, alters
+nothing, so only a ``stop`` that somebody asked for concerns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.definitions.wording import in_words
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.definition import DefinedColumn
+from pgsluice.shared.wire.position import format_time
+from pgsluice.shared.wire.published_definition import concerned
+from pgsluice.worker.definitions.arrivals import Arrival
+from pgsluice.worker.definitions.policy import Action, Kind, Policies, kinds_of, table_of
+from pgsluice.worker.sinks.sink import DefinitionUse
+
+_OUTCOMES = {
+    Action.APPLY: Outcome.APPLIED,
+    Action.DROP: Outcome.APPLIED,
+    Action.DELETE: Outcome.APPLIED,
+    Action.CAST: Outcome.APPLIED,
+    Action.NULL: Outcome.APPLIED,
+    Action.KEEP: Outcome.KEPT,
+    Action.IGNORE: Outcome.IGNORED,
+}
+_PASSING = {DefinitionUse.PASSES_ON: Outcome.PASSED_ON, DefinitionUse.PASSES_OVER: Outcome.PASSED_OVER}
+
+_NOTHING_APPLIED = "nothing of the transaction was applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``outcomes`` are what becomes of its parts, each once. ``stop`` is why a person is needed first, None when none is."""
+
+    outcomes: tuple[Outcome, ...]
+    stop: TerminalError | None = None
+
+
+def judge(arrival: Arrival, policies: Policies, use: DefinitionUse) -> Judgement:
+    """``arrival`` is no copy's."""
+    kinds, table = kinds_of(arrival.definition), table_of(arrival.definition)
+    if use in _PASSING:
+        asked = [kind for kind in kinds if policies.asked(kind, table) is Action.STOP]
+        return Judgement((_PASSING[use],), _asked(asked[0], arrival) if asked else None)
+    actions = {kind: policies.action(kind, table) for kind in kinds}
+    for kind, action in actions.items():
+        if action in (Action.STOP, Action.RECOPY):
+            return Judgement((Outcome.STOPPED,), _stop(kind, action, arrival))
+    return Judgement(tuple(dict.fromkeys(_OUTCOMES[action] for action in actions.values())) or (Outcome.APPLIED,))
+
+
+def new_columns_error(arrival: Arrival, columns: Sequence[DefinedColumn]) -> TerminalError:
+    """For columns that rules say nothing of, in a table of which they hide others."""
+    names = ", ".join(column.name for column in columns)
+    return TerminalError(
+        f"table '{_name(arrival)}' has a new column ({names}), and the table's rules, which hide others, say nothing of it",
+        f"give it a rule, run {_command(arrival)} to let it pass, or set new-columns: pass; then start again, {_NOTHING_APPLIED}",
+    )
+
+
+def held_key_error(arrival: Arrival) -> TerminalError:
+    """For a column that is held, and identifies rows from here on."""
+    return TerminalError(
+        f"a column of table '{_name(arrival)}' that is held (new-columns) is of its key now, and rows need it",
+        f"run 'pgsluice ddl accept {_name(arrival)}' to let it pass, then start again; {_NOTHING_APPLIED}",
+    )
+
+
+def _stop(kind: Kind, action: Action, arrival: Arrival) -> TerminalError:
+    if kind is Kind.UNKNOWN:
+        return TerminalError(
+            f"the source could not describe what {arrival.definition.event.tag} did ({_place(arrival)}; {_words(arrival)})",
+            "compare the tables of source and target, and bring the target's up to date; have the source describe what was"
+            f" altered ('pgsluice ddl note TABLE'); run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
+        )
+    if action is Action.STOP:
+        return _asked(kind, arrival)
+    what = "attached a partition to" if kind is Kind.ATTACH_PARTITION else "rewrote"
+    return TerminalError(
+        f"the source {what} table '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}): it has rows or values that no change"
+        " tells",
+        f"have the table copied again (the replicator's --copy-and-stream --recopy {_name(arrival)}); or bring the target's rows"
+        f" up to date yourself and run {_command(arrival)}; then start again, {_NOTHING_APPLIED}",
+    )
+
+
+def _asked(kind: Kind, arrival: Arrival) -> TerminalError:
+    return TerminalError(
+        f"the source altered '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}), and ddl or ddl-policy says of {kind} that"
+        " a person is to look at it",
+        f"make what follows fit for it, run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
+    )
+
+
+def _name(arrival: Arrival) -> str:
+    """The name it had; a dash where the source could not tell."""
+    about = concerned(arrival.definition.event)
+    table = table_of(arrival.definition)
+    if table is not None:
+        return ".".join(table)
+    return "-" if about is None else f"{about.schema}.{about.name}"
+
+
+def _place(arrival: Arrival) -> str:
+    return f"at {arrival.position}, committed {format_time(arrival.committed_at) or 'at a time that is not known'}"
+
+
+def _words(arrival: Arrival) -> str:
+    return ", ".join(in_words(arrival.definition))
+
+
+def _command(arrival: Arrival) -> str:
+    return f"'pgsluice ddl accept {arrival.position}'"

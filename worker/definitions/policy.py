@@ -1,0 +1,227 @@
+"""What is to become of a definition of each kind: the user's choice, for all tables or for those of a pattern.
+
+    ddl: apply                      apply, stop or ignore: what is done about kinds that nothing else is said of
+    ddl-policy:
+      drop-column: keep             a kind, and its action
+      shop.* drop-table: drop       the same for tables of a pattern (``shared.wire.table``); the last one that fits counts
+
+``stop`` ends the worker before anything of the transaction is applied, until a person accepts the definition as done.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from pgsluice.shared.definitions.difference import (
+    ColumnAdded,
+    ColumnDropped,
+    ColumnPublished,
+    ColumnRenamed,
+    Difference,
+    KeyAltered,
+    NotNullAltered,
+    PartitionAttached,
+    PartitionDetached,
+    TableRenamed,
+    TypeAltered,
+    differences_of,
+)
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.definition import (
+    DefinitionUnknown,
+    TableDefined,
+    TableDefinition,
+    TableGone,
+    TablePublished,
+    TableRewritten,
+    TableUnpublished,
+    TypeDefined,
+)
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.table import TableName, TablePattern
+
+
+class Kind(enum.StrEnum):
+    """Of a definition, as the configuration calls it."""
+
+    ADD_COLUMN = "add-column"
+    DROP_COLUMN = "drop-column"
+    RENAME_COLUMN = "rename-column"
+    ALTER_TYPE = "alter-type"
+    RENAME_TABLE = "rename-table"
+    NOT_NULL = "not-null"
+    KEY = "key"
+    ENUM = "enum"
+    VOLATILE_DEFAULT = "volatile-default"
+    """A column was added, and each row that was there has a value of its own in it."""
+    REWRITE = "rewrite"
+    """Values of rows that were there are others."""
+    ATTACH_PARTITION = "attach-partition"
+    DETACH_PARTITION = "detach-partition"
+    DROP_TABLE = "drop-table"
+    UNKNOWN = "unknown"
+
+
+class Action(enum.StrEnum):
+    APPLY = "apply"
+    """The target is altered as the source was."""
+    KEEP = "keep"
+    """The target keeps what the source has no more, and takes rows without it."""
+    DROP = "drop"
+    DELETE = "delete"
+    """Rows of the partition are deleted."""
+    CAST = "cast"
+    """The target converts the values it has: the user vouches that the source's were converted and not computed."""
+    NULL = "null"
+    """Rows that are there have NULL in the new column."""
+    RECOPY = "recopy"
+    """The table is copied again: until the group's ledger says so, that is as ``stop``."""
+    IGNORE = "ignore"
+    STOP = "stop"
+
+
+ACTIONS: Mapping[Kind, tuple[Action, ...]] = {
+    Kind.ADD_COLUMN: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.DROP_COLUMN: (Action.APPLY, Action.KEEP, Action.STOP),
+    Kind.RENAME_COLUMN: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.ALTER_TYPE: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.RENAME_TABLE: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.NOT_NULL: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.KEY: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.ENUM: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.VOLATILE_DEFAULT: (Action.RECOPY, Action.NULL, Action.STOP),
+    Kind.REWRITE: (Action.RECOPY, Action.CAST, Action.IGNORE, Action.STOP),
+    Kind.ATTACH_PARTITION: (Action.RECOPY, Action.IGNORE, Action.STOP),
+    Kind.DETACH_PARTITION: (Action.KEEP, Action.DELETE, Action.STOP),
+    Kind.DROP_TABLE: (Action.KEEP, Action.DROP, Action.STOP),
+    Kind.UNKNOWN: (Action.STOP, Action.IGNORE),
+}
+"""What may be chosen, the default first."""
+
+_KINDS: Mapping[type[Difference], Kind] = {
+    TableRenamed: Kind.RENAME_TABLE,
+    ColumnAdded: Kind.ADD_COLUMN,
+    ColumnPublished: Kind.ADD_COLUMN,
+    ColumnDropped: Kind.DROP_COLUMN,
+    ColumnRenamed: Kind.RENAME_COLUMN,
+    TypeAltered: Kind.ALTER_TYPE,
+    NotNullAltered: Kind.NOT_NULL,
+    KeyAltered: Kind.KEY,
+    PartitionAttached: Kind.ATTACH_PARTITION,
+    PartitionDetached: Kind.DETACH_PARTITION,
+}
+
+_NOTHING = {Action.IGNORE, Action.KEEP, Action.NULL}
+
+_FOR_EACH_ROW, _OF_A_TYPE, _STORED_OTHERWISE = 2, 4, 8
+"""Reasons of a rewrite (``TableRewritten``)."""
+
+_MADE_AS_PARTITION = "CREATE TABLE"
+"""The tag of a command whose partitions have no rows yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    kind: Kind
+    pattern: TablePattern | None
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """``general`` is ``ddl``. Picklable."""
+
+    general: Action = Action.APPLY
+    choices: Sequence[_Choice] = ()
+
+    @classmethod
+    def parse(cls, general: str, pairs: Mapping[str, str]) -> Policies:
+        """Raises UsageError that names the key."""
+        return cls(Action(general), tuple(_choice(key, action) for key, action in pairs.items()))
+
+    def action(self, kind: Kind, table: TableName | None) -> Action:
+        """``table`` is the source's; None for what concerns no single one, like a type."""
+        asked = self.asked(kind, table)
+        if asked is not None:
+            return asked
+        actions = ACTIONS[kind]
+        ignoring = [action for action in actions if action in _NOTHING] if self.general is Action.IGNORE else []
+        return (ignoring or actions)[0]
+
+    def asked(self, kind: Kind, table: TableName | None) -> Action | None:
+        """What somebody said about it, beside ``apply`` and ``ignore`` for all kinds; None when nobody did."""
+        for choice in reversed(self.choices):
+            fits = choice.pattern is None or (table is not None and choice.pattern.matches(*table))
+            if choice.kind is kind and fits:
+                return choice.action
+        return Action.STOP if self.general is Action.STOP else None
+
+
+DEFAULT_POLICIES = Policies()
+
+
+def kind_of(difference: Difference) -> Kind:
+    return _KINDS[type(difference)]
+
+
+def kinds_of(definition: PublishedDefinition) -> list[Kind]:
+    """Of a definition, each once; none when nothing that rows carry is altered. For all of them the table is ``table_of``'s."""
+    event, was = definition.event, definition.previous
+    match event:
+        case TableDefined(tag=tag) | TablePublished(tag=tag):
+            found = [kind_of(each) for each in differences_of(definition)]
+            is_made = tag == _MADE_AS_PARTITION
+            return list(dict.fromkeys(kind for kind in found if not (is_made and kind is Kind.ATTACH_PARTITION)))
+        case TypeDefined(labels=labels):
+            return [Kind.ENUM] if isinstance(was, TypeDefined) and was.labels != labels else []
+        case TableRewritten(reason=reason):
+            return rewrite_kinds(reason)
+        case TableGone():
+            return [Kind.DROP_TABLE]
+        case DefinitionUnknown():
+            return [Kind.UNKNOWN]
+        case TableUnpublished():
+            return []
+        case unreachable:
+            assert_never(unreachable)
+
+
+def rewrite_kinds(reason: int) -> list[Kind]:
+    """How rows are stored says nothing of what is in them."""
+    if reason == _STORED_OTHERWISE:
+        return []
+    return [Kind.VOLATILE_DEFAULT] if reason & _FOR_EACH_ROW and not reason & _OF_A_TYPE else [Kind.REWRITE]
+
+
+def table_of(definition: PublishedDefinition) -> TableName | None:
+    """The source's table, by the name that it had before; None for what concerns no single one."""
+    event, was = definition.event, definition.previous
+    match event:
+        case TableDefined(table=table) | TablePublished(table=table):
+            named = was if isinstance(was, TableDefinition) else table
+            return named.schema, named.name
+        case TableGone(schema=schema, name=name) | TableRewritten(schema=schema, name=name):
+            return schema, name
+        case TableUnpublished(schema=schema, name=name):
+            return schema, name
+        case TypeDefined() | DefinitionUnknown():
+            return None
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _choice(key: str, text: str) -> _Choice:
+    pattern, _, name = key.strip().rpartition(" ")
+    try:
+        kind = Kind(name)
+    except ValueError:
+        raise UsageError(f"ddl-policy: {name!r} is no kind of definition", f"the kinds are {', '.join(Kind)}") from None
+    if text not in ACTIONS[kind]:
+        raise UsageError(f"ddl-policy: {text!r} cannot be done about {name}", f"choose one of {', '.join(ACTIONS[kind])}")
+    try:
+        return _Choice(kind, TablePattern.parse(pattern) if pattern else None, Action(text))
+    except ValueError as error:
+        raise UsageError(f"ddl-policy: {pattern!r} {error}", "write a pattern and a kind, like 'shop.* drop-table'") from None

@@ -1,0 +1,1 @@
+"""Definitions of the source, applied to the target's tables in the transaction of the rows around them."""
