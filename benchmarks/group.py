@@ -33,6 +33,10 @@ class Group:
         """Not started."""
         return PgsluiceProcess("worker", "postgres", config=self._configuration)
 
+    def command(self, *arguments: str) -> PgsluiceProcess:
+        """Another command of the group. Not started."""
+        return PgsluiceProcess(*arguments, config=self._configuration)
+
     def publish_until(self, lsn: LSN | None = None) -> None:
         """Runs a replicator until everything before ``lsn`` (None: everything) is published; the first run makes the slot."""
         with self.replicator("--until-lsn", "current" if lsn is None else format_lsn(lsn)) as replicator:

@@ -43,7 +43,7 @@ SOURCE_SETTINGS = {"track_commit_timestamp": "on"}
 
 _SEQUENCE = "CREATE SEQUENCE ids"
 INSERT = f"INSERT INTO {EVENTS} VALUES (nextval('ids'), 4711, 'created', 12.34, false, clock_timestamp(), md5('a note'))"
-_COMMITS = f"SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8, id FROM {EVENTS} WHERE id >= %s ORDER BY 1, 2"
+COMMITS = f"SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8, id FROM {EVENTS} WHERE id >= %s ORDER BY 1, 2"
 
 
 class SteadyWriter:
@@ -118,28 +118,22 @@ class SteadyLoad:
     def measure(self, scenario: str, repetition: int, commits_per_s: int, seconds: float) -> Run:
         sightings = Sightings()
         with TargetWatch(self._target) as rows:
-            first = self._wait_for_new_row(rows)
+            first = insert_and_see(self._source, rows, self._processes)
             with SteadyWriter(self._source, commits_per_s):
-                sightings.follow(rows, _after(WARM_UP_S))
+                sightings.follow(rows, after(WARM_UP_S))
                 since = time.time()
                 with ProcessWatch(self._roots) as watch:
-                    sightings.follow(rows, _after(seconds))
+                    sightings.follow(rows, after(seconds))
                 until = time.time()
                 # Rows of the last seconds are seen while the load goes on, so that the end is like the middle.
-                sightings.follow(rows, _after(WARM_UP_S))
-            self._wait_for_new_row(rows)
+                sightings.follow(rows, after(WARM_UP_S))
+            insert_and_see(self._source, rows, self._processes)
             sightings.look(rows)
-        commits = [(at, row_id) for at, row_id in self._source.execute(_COMMITS, [first])]
+        commits = [(at, row_id) for at, row_id in self._source.execute(COMMITS, [first])]
         latencies = sightings.latencies(commits, since, until)
         figures = percentiles([1000 * latency for latency in latencies], "_ms")
         figures["commits_per_s"] = len(latencies) / (until - since)
         return Run(scenario, f"{self._contestant}, {commits_per_s:,}/s", repetition, figures, len(latencies), watch.usage())
-
-    def _wait_for_new_row(self, rows: TargetWatch) -> int:
-        """Its id. Everything that was committed before is at the target then."""
-        [(row_id,)] = self._source.execute(f"{INSERT} RETURNING id")
-        rows.wait_for_row(EVENTS, row_id, self._processes, CATCH_UP_DEADLINE_S)
-        return int(row_id)
 
 
 @contextlib.contextmanager
@@ -187,7 +181,15 @@ def _by_pgsluice(servers: Servers, source: Database, target: Database) -> Iterat
     group.drop()
 
 
-def _after(seconds: float) -> Callable[[], bool]:
+def insert_and_see(source: Database, rows: TargetWatch, processes: tuple[PgsluiceProcess, ...]) -> int:
+    """The id of a new row. Everything that was committed before it is at the target then."""
+    [(row_id,)] = source.execute(f"{INSERT} RETURNING id")
+    rows.wait_for_row(EVENTS, row_id, processes, CATCH_UP_DEADLINE_S)
+    return int(row_id)
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Whether they are over."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() >= end
 

@@ -75,6 +75,20 @@ def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
     return values
 
 
+def reloading(context: click.Context, settings: type[T]) -> Callable[[], tuple[T, frozenset[str]]]:
+    """Reads the settings of the running command again, whenever it is called: with the options whose values are others than now.
+    The call raises UsageError for what cannot be read."""
+    known, flags = known_options(), dict(context.meta.get(_FLAGS, {}))
+    first = config.load(flags, os.environ, settings, known=known).values
+
+    def read_again() -> tuple[T, frozenset[str]]:
+        values = config.load(flags, os.environ, settings, known=known)
+        names = values.values.keys() | first.keys()
+        return config.make(settings, values), frozenset(name for name in names if values.values.get(name) != first.get(name))
+
+    return read_again
+
+
 def confirm(command: str, question: str) -> None:
     """Raises UsageError unless the answer is yes; without a terminal there is nobody to ask."""
     if not sys.stdin.isatty():

@@ -15,6 +15,8 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.definition_decisions import held_key
+from pgsluice.shared.broker.definition_log import outcomes_key
 from pgsluice.shared.broker.halt import lift_halt
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key, position_key, worker_key, worker_of
 from pgsluice.shared.config.settings import GroupSettings
@@ -59,7 +61,8 @@ async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -
 
 
 def _keys(worker: str) -> list[str]:
-    return [key(name) for name in (worker, replay_name(worker)) for key in (worker_key, position_key)]
+    positions = [key(name) for name in (worker, replay_name(worker)) for key in (worker_key, position_key)]
+    return [*positions, outcomes_key(worker), held_key(worker)]
 
 
 async def _check_known(client: Client, bucket: StateBucket, names: GroupNames, worker: str) -> None:

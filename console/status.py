@@ -29,6 +29,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.definition_log import DefinitionLog, load_log
 from pgsluice.shared.broker.halt import Halt, read_halt
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord, ReplicatorRecord
@@ -57,8 +58,9 @@ class WorkerStatus:
     """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
     none). They are None when the worker is bound to another stream or its place in the stream is gone. ``rules`` is the hash of
     its rules and routes, "" without any; ``holds_back`` counts messages that are kept because a worker that does not run has not
-    applied them; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can. ``missed`` are the tables that
-    matter most of the ``missed_tables`` whose changes met no row."""
+    applied them; ``catching_up`` counts tables that were copied while others went on, whose changes are ``catch_up_lag_messages``
+    and ``catch_up_lag_s`` behind; ``waiting`` is why its batch in hand cannot be applied for now, "" when it can. ``missed`` are
+    the tables that matter most of the ``missed_tables`` whose changes met no row."""
 
     name: str
     sequence: int
@@ -74,6 +76,9 @@ class WorkerStatus:
     dead_letters: int
     holds_back: int
     rules: str
+    catching_up: int
+    catch_up_lag_messages: int | None
+    catch_up_lag_s: float | None
     waiting: str
     missed: list[MissedStatus]
     missed_tables: int
@@ -82,7 +87,8 @@ class WorkerStatus:
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
     """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for. ``halt`` is why
-    the replicator must not go on (``shared.broker.halt``)."""
+    the replicator must not go on (``shared.broker.halt``). ``forged_definitions`` are messages that somebody else emitted in the
+    group's name, ``missed_definitions`` count tables that were altered, and nothing had told of it."""
 
     group: str
     bound_to: GroupRecord | None
@@ -95,6 +101,8 @@ class GroupStatus:
     tables: list[TableStatus]
     workers: list[WorkerStatus]
     halt: Halt | None
+    forged_definitions: int
+    missed_definitions: int
 
     @property
     def was_started(self) -> bool:
@@ -140,6 +148,8 @@ async def _look(settings: StatusSettings) -> GroupStatus:
         tables=table_statuses(known.ledger, known.reports.values(), known.published, state),
         workers=workers,
         halt=known.halt,
+        forged_definitions=known.definitions.forged.count,
+        missed_definitions=known.definitions.missed.count,
     )
 
 
@@ -153,6 +163,7 @@ class _Known:
     membership: Membership | None = None
     ledger: LedgerContent = field(default_factory=lambda: LedgerContent(None, {}))
     reports: Mapping[str, WorkerReport] = field(default_factory=dict)
+    definitions: DefinitionLog = field(default_factory=DefinitionLog)
 
     @property
     def published(self) -> LSN:
@@ -172,6 +183,7 @@ async def _known(bucket: StateBucket) -> _Known:
         membership=await load_membership(bucket),
         ledger=await Ledger(bucket).load(),
         reports=await read_reports(bucket),
+        definitions=await load_log(bucket),
     )
 
 
@@ -190,6 +202,7 @@ async def _worker(
     holds_lease = lease_age_s is not None and lease_age_s <= LEASE_DURATION_S
     if state is not None and report.stream_created in (state.created, ""):
         lag = await _lag(stream, state, report.sequence)
+    catch_up_lag = await _lag(stream, state, report.catch_up_sequence) if state is not None and report.catching_up else lag
     return WorkerStatus(
         name=name,
         sequence=report.sequence,
@@ -205,6 +218,9 @@ async def _worker(
         dead_letters=dead_letters,
         holds_back=0 if holds_lease or state is None else _kept_for(report, state),
         rules=report.rules,
+        catching_up=len(report.catching_up),
+        catch_up_lag_messages=catch_up_lag[0],
+        catch_up_lag_s=catch_up_lag[2],
         waiting=report.waiting,
         missed=[_missed(each, ledger) for each in report.missed],
         missed_tables=report.missed_tables,
@@ -258,6 +274,7 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     if status.membership is not None:
         yield from format_membership(status.membership)
     yield f"replicator   {_replicator_line(status.replicator)}"
+    yield from _definition_lines(status)
     if status.halt is not None:
         yield f"HALTED       since {status.halt.since}: {status.halt.fact}: {status.halt.remedy}"
     yield f"stream       {_stream_line(status.stream)}"
@@ -300,6 +317,13 @@ def _replicator_line(record: ReplicatorRecord | None) -> str:
     )
 
 
+def _definition_lines(status: GroupStatus) -> Iterator[str]:
+    if status.forged_definitions:
+        yield f"             FORGED {status.forged_definitions} messages about definitions: somebody else emitted them"
+    if status.missed_definitions:
+        yield f"             MISSED {status.missed_definitions} definitions: tables were altered, and nothing told of it"
+
+
 def _stream_line(state: StreamState | None) -> str:
     if state is None:
         return "there is none"
@@ -321,11 +345,20 @@ def _worker_line(worker: WorkerStatus) -> str:
         use += f", HOLDS BACK {worker.holds_back} messages (pgsluice forget --worker {worker.name}, if it does not come back)"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
     waiting = f", WAITING: {worker.waiting}" if worker.waiting else ""
+    lag += _catch_up(worker)
     dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""
     return (
         f"{worker.name}: sequence {worker.sequence}, commit {worker.commit_lsn}, {lag}{dead}{rules}, {use}, "
         f"updated {worker.updated_at}{waiting}"
     )
+
+
+def _catch_up(worker: WorkerStatus) -> str:
+    """ "" unless some tables are behind the others."""
+    if not worker.catching_up:
+        return ""
+    seconds = "" if worker.catch_up_lag_s is None else f", {worker.catch_up_lag_s:.1f} s"
+    return f", {worker.catching_up} tables catching up: {worker.catch_up_lag_messages} messages{seconds} behind"
 
 
 def _missed_lines(worker: WorkerStatus) -> Iterator[str]:

@@ -48,12 +48,18 @@ def _phase(
     table: TableRecord, snapshot: SnapshotRecord, workers: Collection[WorkerReport], published: LSN, stream: StreamState | None
 ) -> Phase:
     """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
-    if table.phase is not Phase.FINISHED_COPY or snapshot.state is not CopyState.FINISHED or not workers:
+    is_running = snapshot.state is CopyState.RUNNING
+    last_copied = table.last_sequence or snapshot.last_sequence
+    if table.phase is not Phase.FINISHED_COPY or not workers or (is_running and not table.last_sequence):
         return table.phase
-    if any(worker.snapshot_sequence < snapshot.last_sequence for worker in workers):
+    if any(worker.snapshot_sequence < last_copied for worker in workers):
         return Phase.FINISHED_COPY
-    passed = all(_has_passed(worker, parse_lsn(table.lsn), published, stream) for worker in workers)
-    return Phase.READY if passed else Phase.CATCHUP
+    is_ready = all(
+        table.oid not in worker.catching_up and _has_passed(worker, parse_lsn(table.lsn), published, stream) for worker in workers
+    )
+    if is_ready:
+        return Phase.READY
+    return Phase.SYNC_WAIT if is_running else Phase.CATCHUP
 
 
 def _has_passed(worker: WorkerReport, lsn: LSN, published: LSN, stream: StreamState | None) -> bool:

@@ -40,6 +40,7 @@ _WIRES = {
     "The stream of copied rows": "pgsluice.shared.wire.snapshot_message",
     "The stream of dead letters": "pgsluice.shared.wire.dead_letter",
     "Definitions, in the source's write-ahead log": "pgsluice.shared.wire.definition",
+    "Definitions, in the stream of changes": "pgsluice.shared.wire.published_definition",
 }
 
 

@@ -17,12 +17,14 @@ from pgsluice.shared.rows.changes import (
     INSERT,
     UPDATE,
     CopiedRows,
+    DefinitionChange,
     MessageChanges,
     Part,
     TableChanges,
     Transaction,
     Truncation,
 )
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, Value
 
 TYPE_OIDS = {
@@ -112,11 +114,15 @@ class Truncate:
     restart_identity: bool = False
 
 
+AnyChange = Change | Truncate | PublishedDefinition
+"""A definition stands for itself; in a stream it is alone in its message."""
+
+
 @dataclass(frozen=True)
 class TransactionPart:
     """What of one transaction lies in a message."""
 
-    changes: tuple[Change | Truncate, ...]
+    changes: tuple[AnyChange, ...]
     commit_lsn: int
     xid: int
     committed_at: int
@@ -143,7 +149,7 @@ def truncate(*tables: Table, cascade: bool = False, restart_identity: bool = Fal
 
 def transaction(
     commit_lsn: int,
-    *changes: Change | Truncate,
+    *changes: AnyChange,
     xid: int = 7,
     committed_at: int = 0,
     first_ordinal: int = 1,
@@ -153,7 +159,7 @@ def transaction(
     return TransactionPart(changes, commit_lsn, xid, committed_at, first_ordinal, commits)
 
 
-def message(sequence: int, *changes: Change | Truncate) -> MessageChanges:
+def message(sequence: int, *changes: AnyChange) -> MessageChanges:
     """A message that holds one whole transaction; its commit LSN is 1000 times the sequence."""
     return message_of(sequence, transaction(sequence * 1000, *changes, xid=sequence, committed_at=sequence))
 
@@ -208,7 +214,11 @@ def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transa
     )
 
 
-def _place(change: Change | Truncate, index: int, parts: list[Part], open_parts: dict[Table, TableChanges]) -> None:
+def _place(change: AnyChange, index: int, parts: list[Part], open_parts: dict[Table, TableChanges]) -> None:
+    if isinstance(change, PublishedDefinition):
+        open_parts.clear()
+        parts.append(DefinitionChange(change, index))
+        return
     if isinstance(change, Truncate):
         open_parts.clear()
         parts.append(Truncation(change.tables, index, change.cascade, change.restart_identity))

@@ -48,6 +48,8 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "failover": False,
         "origin": "any",
         "slot_timeout_s": 60.0,
+        "track_ddl": False,
+        "recopy_altered": True,
         "until_lsn": "current",
         "copy": None,
         "connect_timeout_s": 15.0,

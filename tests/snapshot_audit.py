@@ -18,13 +18,15 @@ FETCH_BYTES = 8 << 20
 
 @dataclass
 class CopiedRows:
-    """What one snapshot copied of one table. ``rows`` are lines of COPY text without their ends, with how often each came."""
+    """What one snapshot copied of one table. ``rows`` are lines of COPY text without their ends, with how often each came.
+    ``last_sequence`` is that of the last of its messages."""
 
     attempt: int
     ranges: set[int] = field(default_factory=set)
     ended_ranges: set[int] = field(default_factory=set)
     rows: Counter[bytes] = field(default_factory=Counter)
     table: Table | None = None
+    last_sequence: int = 0
 
 
 @dataclass
@@ -72,12 +74,13 @@ def _add(
     if headers.range_number is None:
         if copied in audit.copies:
             audit.problems.append(f"{copied} begins twice, or after its rows")
-        audit.copies[copied] = CopiedRows(headers.attempt)
+        audit.copies[copied] = CopiedRows(headers.attempt, last_sequence=message.sequence)
         return
     rows = audit.copies.get(copied)
     if rows is None:
         audit.problems.append(f"{copied} has rows before its begin message")
         return
+    rows.last_sequence = message.sequence
     place = (*copied, headers.range_number)
     if headers.number != numbers[place] + 1 or headers.range_number in rows.ended_ranges:
         audit.problems.append(f"{place}: message {headers.number} comes after {numbers[place]}")

@@ -18,6 +18,7 @@ from pgsluice.shared.pgoutput.messages import (
     Commit,
     Delete,
     Insert,
+    LogicalMessage,
     Origin,
     PgoutputMessage,
     Relation,
@@ -25,7 +26,7 @@ from pgsluice.shared.pgoutput.messages import (
     Type,
     Update,
 )
-from pgsluice.shared.wire.message import ID_HEADER, Descriptor, MessageHeaders, split_body
+from pgsluice.shared.wire.message import DDL_PREFIX, ID_HEADER, Descriptor, MessageHeaders, split_body
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Position, format_lsn
 
@@ -44,6 +45,7 @@ class Audit:
     compressed: int = 0
     abandoned_chunks: int = 0
     changes: int = 0
+    definitions: int = 0
     transactions: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     last: Position | None = None
@@ -79,6 +81,7 @@ class _Auditor:
         self._ordinal = 0
         self._last_commit = 0
         self._settled = settled
+        self._ddl = 0
         self._flushed: int | None = None
         self._total_bytes: int | None = None
         self._pending: list[StoredMessage] = []
@@ -110,7 +113,7 @@ class _Auditor:
             self.audit.compressed += headers.size is not None
             self._take_body(message.sequence, headers, headers.body([piece.data for piece in self._pending]))
             self._pending = []
-        elif headers.settled != self._settled or self._flushed not in (None, headers.flushed):
+        elif (headers.settled, headers.ddl) != (self._settled, self._ddl) or self._flushed not in (None, headers.flushed):
             self.report(message.sequence, "is not a last chunk, but claims progress")
 
     def _take_body(self, sequence: int, headers: MessageHeaders, body: bytes) -> None:
@@ -131,6 +134,8 @@ class _Auditor:
                     self._begin(sequence, message)
                 case Commit():
                     self._commit(sequence, message)
+                case LogicalMessage():
+                    first = self._definition(sequence, message, began, len(frames))
                 case Insert() | Update() | Delete() | Truncate():
                     position = self._change(sequence, message, tables, relations, began)
                     first = first or position
@@ -173,6 +178,18 @@ class _Auditor:
         self.audit.last = Position(self._open.final_lsn, self._ordinal)
         return self.audit.last
 
+    def _definition(self, sequence: int, message: LogicalMessage, began: bool, frames: int) -> Position | None:
+        """Alone with the Begin, the Origin, and a Commit that follows."""
+        if self._open is None or not began or message.prefix != DDL_PREFIX or frames > 4:
+            self.report(sequence, "holds a logical message where no definition can be")
+            return None
+        self._ordinal += 1
+        self._ddl = sequence
+        self.audit.changes += 1
+        self.audit.definitions += 1
+        self.audit.last = Position(self._open.final_lsn, self._ordinal)
+        return self.audit.last
+
     def _compare_headers(self, sequence: int, headers: MessageHeaders, first: Position | None) -> None:
         if (headers.first, headers.last) != (first, self.audit.last):
             self.report(sequence, f"holds {first} to {self.audit.last}, says {headers.first} to {headers.last}")
@@ -184,3 +201,5 @@ class _Auditor:
         self._settled = sequence if self.audit.is_settled else self._settled
         if headers.settled != self._settled:
             self.report(sequence, f"says settled {headers.settled}, is {self._settled}")
+        if headers.counts_definitions and headers.ddl != self._ddl:
+            self.report(sequence, f"says that message {headers.ddl} defines, it is {self._ddl}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.measurement import Scenario
 from benchmarks.scenarios import (
+    added_table,
     backlog,
     cold_start,
     endurance,
@@ -31,6 +32,7 @@ SCENARIOS: dict[str, Scenario] = {
         schema_copy,
         latency,
         saturation,
+        added_table,
         cold_start,
         idle,
         memory,

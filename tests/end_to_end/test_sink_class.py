@@ -66,6 +66,28 @@ def test_a_sink_named_by_its_class_gets_every_change_once_from_copy_and_stream(
     assert operations == ["READ", "READ", "READ", "INSERT", "UPDATE", "DELETE"]
 
 
+def test_a_sink_that_is_told_of_definitions_alters_its_tables_where_the_rows_are(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes.db"
+    keys = configuration(group, source_database, None, nats_server, **{"track-ddl": True, "sink-option": {"path": str(path)}})
+    source_database.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    succeed(replicate(keys))
+    source_database.execute(
+        "INSERT INTO a VALUES (1, 'x'); ALTER TABLE a ADD COLUMN n text DEFAULT '7'; INSERT INTO a VALUES (2, 'y', '8')"
+    )
+    source_database.execute("ALTER TABLE a RENAME COLUMN v TO w; INSERT INTO a VALUES (3, 'z', '9'); ALTER TABLE a DROP COLUMN n")
+    source_database.execute("INSERT INTO a VALUES (4, 'last')")
+    succeed(replicate(keys))
+    succeed(apply(keys, "tests.worker.sinks.sqlite_sink:SqliteTables"))
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT * FROM a ORDER BY id").fetchall() == [(1, "x"), (2, "y"), (3, "z"), (4, "last")]
+        columns = [row[1] for row in database.execute("PRAGMA table_info(a)")]
+    assert columns == ["id", "w"]
+    told = [line["tag"] for line in lines(path) if line["operation"] == "DDL"]
+    assert told == ["note", *["ALTER TABLE"] * 3], "what the table was like to begin with comes first"
+
+
 def test_a_sink_may_stand_beside_a_package_called_like_one_of_ours(
     source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
 ) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
@@ -129,10 +133,21 @@ def test_the_jvm_goes_when_its_driver_is_killed(source_database: Database, nats_
         assert alive == []
 
 
-def test_sighup_ends_a_replicator_as_sigterm_does(source_database: Database, nats_server: NatsServer, group: str) -> None:
-    keys = configuration(group, source_database, None, nats_server)
+def test_a_terminal_that_hangs_up_ends_its_replicator(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    """A SIGHUP from anybody else has it read its configuration again."""
     source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    with PgsluiceProcess("replicator", config=keys) as replicator:
-        replicator.wait_for_log("replicating")
-        replicator.signal_all(signal.SIGHUP)
-        assert replicator.wait() == 0, replicator.log()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration(group, source_database, None, nats_server)))
+    log = tmp_path / "log"
+    log.touch()
+    program = shlex.join([sys.executable, "-m", "pgsluice.console.program", "replicator", f"--config={tmp_path}/config.yaml"])
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv("/bin/sh", ["/bin/sh", "-c", f"cd {REPOSITORY}; exec {program} 2>{log}"])
+    wait_until(lambda: "replicating " in log.read_text(), what="the stream")
+    os.kill(pid, signal.SIGHUP)
+    wait_until(lambda: "the configuration was read again" in log.read_text(), what="the configuration")
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, log.read_text()
