@@ -1,4 +1,4 @@
-"""All commands except ``worker``: their flags, what they ask before they begin, and their help.
+"""All commands that have no module of their own here: their flags, what they ask before they begin, and their help.
 
 What a command does is in the module of its name, which is imported when the command runs: so ``--help`` loads no library, and the
 work can be called without a command line.
@@ -7,11 +7,10 @@ work can be called without a command line.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
-from pgsluice.console.flags import CommandFunction, confirm, load_settings, reloading, takes
+from pgsluice.console.flags import confirm, load_settings, reloading, takes
 from pgsluice.shared.config.settings import (
     DropSettings,
     GroupSettings,
@@ -51,97 +50,6 @@ def status(context: click.Context, as_json: bool) -> int:
     from pgsluice.console.status import run
 
     return run(settings, as_json)
-
-
-def _gives_order(function: CommandFunction) -> CommandFunction:
-    """The parameters of a command that orders something about tables."""
-    decorated: Any = function
-    for decorate in (
-        click.pass_context,
-        click.option("--no-wait", is_flag=True, help="Give the order and do not wait for it"),
-        click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=60.0, metavar="SECONDS", help=_WAIT),
-        click.argument("named", nargs=-1, required=True, metavar="TABLE..."),
-        takes(GroupSettings),
-    ):
-        decorated = decorate(decorated)
-    made: CommandFunction = decorated
-    return made
-
-
-_WAIT = "Longest wait for the outcome (default 60)"
-
-
-@click.group()
-@takes(GroupSettings)
-def tables() -> None:
-    """Show the tables of a group, or have others: added, removed, copied again, while everything runs.
-
-    TABLE is one table (orders, sales.orders) or a pattern in quotes ('sales.*'). What is added and removed holds over
-    restarts, beside the configuration. An order waits for a replicator that does not run.
-    """
-
-
-@tables.command("list", short_help="List tables: phase, rows, what is wrong.")
-@takes(GroupSettings)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
-@click.pass_context
-def tables_list(context: click.Context, as_json: bool) -> None:
-    """List the group's tables, where each comes from, how far its copy is, and which orders are open."""
-    settings = load_settings(context, GroupSettings)
-    from pgsluice.console.tables import list_tables
-
-    list_tables(settings, as_json=as_json)
-
-
-@tables.command("add", short_help="Follow tables from now on, and copy their rows.")
-@_gives_order
-@click.option("--without-copy", is_flag=True, help="Join a group that only streams; rows that are there stay missing")
-def tables_add(context: click.Context, named: tuple[str, ...], without_copy: bool, wait_s: float, no_wait: bool) -> None:
-    """Follow each TABLE from now on, and copy the rows that it holds."""
-    _order(context, "add", named, wait_s=None if no_wait else wait_s, without_copy=without_copy)
-
-
-@tables.command("remove", short_help="Follow tables no more; targets keep what they hold.")
-@_gives_order
-def tables_remove(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
-    """Follow each TABLE no more, although the configuration may name it. What targets hold of it stays."""
-    _order(context, "remove", named, wait_s=None if no_wait else wait_s)
-
-
-@tables.command("recopy", short_help="Copy tables again, into emptied tables.")
-@_gives_order
-def tables_recopy(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
-    """Copy each TABLE again from its first row, into emptied tables at the targets."""
-    _order(context, "recopy", named, wait_s=None if no_wait else wait_s)
-
-
-@tables.command("retry", short_help="Copy tables that are errored.")
-@_gives_order
-def tables_retry(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
-    """Copy each TABLE that is errored, now that its cause is removed."""
-    _order(context, "retry", named, wait_s=None if no_wait else wait_s)
-
-
-@tables.command("forget", short_help="Remove tables, and all that is known of them.")
-@_gives_order
-@click.option("--yes", is_flag=True, help="Do not ask before")
-def tables_forget(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool, yes: bool) -> None:
-    """Follow each TABLE no more, and forget what the group knows of it, once every worker has applied what there is of it.
-
-    What targets hold of it stays.
-    """
-    if not yes:
-        confirm("forget", "Forget what the group knows of these tables?")
-    _order(context, "forget", named, wait_s=None if no_wait else wait_s)
-
-
-def _order(
-    context: click.Context, verb: str, named: tuple[str, ...], *, wait_s: float | None, without_copy: bool = False
-) -> None:
-    settings = load_settings(context, GroupSettings)
-    from pgsluice.console.tables import Wish, order
-
-    order(settings, Wish.of(verb, named, without_copy=without_copy, wait_s=wait_s))
 
 
 _worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
@@ -302,87 +210,6 @@ def _source_tables(context: click.Context) -> list[Table]:
     from pgsluice.replicator.membership.group_publication import load_source_tables
 
     return load_source_tables(settings)
-
-
-@click.group()
-def ddl() -> None:
-    """Have the source tell, in its write-ahead log, of tables that are altered; show what was told, and decide about it.
-
-    What a group has at the source for that, 'pgsluice drop' removes.
-    """
-
-
-@ddl.command("sql", short_help="Write the SQL that installs it, for an administrator.")
-@takes(SourceTablesSettings)
-@click.option("--no-triggers", is_flag=True, help="Leave out the event triggers, where nobody may create them")
-@click.option("--remove", is_flag=True, help="Write the SQL that removes it instead")
-@click.pass_context
-def ddl_sql(context: click.Context, no_triggers: bool, remove: bool) -> None:
-    """Write the SQL that installs it, for an administrator who may create event triggers.
-
-    To be run in the source database, by psql for one, as often as one likes; nothing is asked of the source now. The
-    options are those of the replicator, so its configuration file serves.
-    """
-    settings = load_settings(context, SourceTablesSettings)
-    from pgsluice.console.ddl import write_removal, write_sql
-
-    if remove:
-        write_removal(settings)
-    else:
-        write_sql(settings, has_triggers=not no_triggers)
-
-
-@ddl.command("note", short_help="Tell now what tables are like, where nothing else would.")
-@takes(SourceTablesSettings)
-@click.argument("named", nargs=-1, required=True, metavar="TABLE...")
-@click.pass_context
-def ddl_note(context: click.Context, named: tuple[str, ...]) -> None:
-    """Tell now what each TABLE is like, where the source has no event triggers that would.
-
-    A migration says it better itself, in its own transaction, so that it stands in its place between the rows:
-    SELECT pgsluice.note_<group>('schema.table').
-    """
-    settings = load_settings(context, SourceTablesSettings)
-    from pgsluice.console.ddl import note
-
-    note(settings, named)
-
-
-@ddl.command("log", short_help="List the definitions that were published, and what became of them.")
-@takes(GroupSettings)
-@click.option("--table", "table", default="", metavar="PATTERN", help="Of these tables: orders, shop.orders, shop.*")
-@click.option(
-    "--limit", "limit", type=click.IntRange(min=0), default=50, metavar="N", help="The newest N; 0 for all that are kept"
-)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each definition instead of a table")
-@click.pass_context
-def ddl_log(context: click.Context, table: str, limit: int, as_json: bool) -> None:
-    """List the definitions that the group published, the oldest first: position, commit time, table, what changed, and what
-    each worker did with it.
-
-    The newest 500 are kept, whatever becomes of streams and slot. No default and no value of a row is shown.
-    """
-    settings = load_settings(context, GroupSettings)
-    from pgsluice.console.ddl_log import list_definitions
-
-    list_definitions(settings, table, limit, as_json=as_json)
-
-
-@ddl.command("accept", short_help="Say that a definition that a worker stopped for is done.")
-@takes(GroupSettings)
-@click.argument("named", metavar="POSITION|TABLE")
-@click.option("--worker", "worker", default="", metavar="NAME", help="For this worker alone (default: for all of them)")
-@click.pass_context
-def ddl_accept(context: click.Context, named: str, worker: str) -> None:
-    """Say that the definition at POSITION is done, after you made the target fit for it: a worker that stopped for it takes
-    it so, and goes on when it is started. Columns that are held (new-columns: hold) pass from then on.
-
-    With TABLE: whatever workers stopped for, or hold, of that table.
-    """
-    settings = load_settings(context, GroupSettings)
-    from pgsluice.console.ddl_log import accept_definitions
-
-    accept_definitions(settings, named, worker)
 
 
 @click.command("spark-archive")

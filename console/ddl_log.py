@@ -51,11 +51,13 @@ class _Worker:
     outcomes: Outcomes
     held: Sequence[HeldColumn]
 
-    def words_for(self, position: Position) -> tuple[str, ...]:
+    def words_for(self, definition: LoggedDefinition) -> tuple[str, ...]:
+        position = definition.position
         noted = self.outcomes.get(position)
         if noted is not None:
             return tuple(outcome.value for outcome in noted.outcomes)
-        return (NOT_NOTED,) if parse_lsn(self.report.commit_lsn) >= position.commit_lsn else (NOT_REACHED,)
+        reached = parse_lsn(self.report.applied_lsn_of(definition.oid))
+        return (NOT_NOTED,) if reached >= position.commit_lsn else (NOT_REACHED,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +184,13 @@ def _columns(definition: LoggedDefinition, workers: Mapping[str, _Worker]) -> tu
 
 def _said(definition: LoggedDefinition, workers: Mapping[str, _Worker]) -> Iterator[str]:
     for name, worker in workers.items():
-        yield f"{name}: {', '.join(worker.words_for(definition.position))}"
+        yield f"{name}: {', '.join(worker.words_for(definition))}"
 
 
 def _facts(definition: LoggedDefinition, workers: Mapping[str, _Worker]) -> dict[str, object]:
     def of(worker: _Worker) -> dict[str, object]:
         noted = worker.outcomes.get(definition.position)
-        return {"outcomes": worker.words_for(definition.position), "at": None if noted is None else noted.at}
+        return {"outcomes": worker.words_for(definition), "at": None if noted is None else noted.at}
 
     return {
         "position": str(definition.position),

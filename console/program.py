@@ -28,11 +28,11 @@ _COMMANDS = {
     "replicator": ("pgsluice.console.commands", "replicator", "Publish a database's changes to NATS JetStream."),
     "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
     "status": ("pgsluice.console.commands", "status", "Show where a group's replicator and workers are."),
-    "tables": ("pgsluice.console.commands", "tables", "Show a group's tables, or have others while it runs."),
+    "tables": ("pgsluice.console.table_commands", "tables", "Show a group's tables, or have others while it runs."),
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
     "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
     "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
-    "ddl": ("pgsluice.console.commands", "ddl", "Have the source tell of altered tables."),
+    "ddl": ("pgsluice.console.ddl_commands", "ddl", "Have the source tell of altered tables."),
     "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
     "drop": ("pgsluice.console.commands", "drop", "Remove everything a group made at the source and in NATS."),
 }

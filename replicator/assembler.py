@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
+from pgsluice.replicator.relations import Relations
 from pgsluice.replicator.source.copy_data import CHANGE_HEAD, FRAME_OFFSET, FrameLengths
 from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, WireError
 from pgsluice.shared.pgoutput import decode_message
@@ -33,7 +34,7 @@ from pgsluice.shared.pgoutput.decoder import BEGIN as BEGIN_FIELDS
 from pgsluice.shared.pgoutput.decoder import COMMIT as COMMIT_FIELDS
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
 from pgsluice.shared.pgoutput.messages import Truncate
-from pgsluice.shared.wire.message import Descriptor, encode_body, frame_length
+from pgsluice.shared.wire.message import frame_length
 from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn
 from pgsluice.shared.wire.table import Table
 
@@ -100,10 +101,7 @@ class Assembler:
         self._cut_bytes = cut_bytes
         self._commit_cut_bytes = min(COMMIT_CUT_BYTES, cut_bytes)
         self._flushed = published.flushed
-        self._relations: dict[bytes, bytes] = {}
-        self._tables: dict[bytes, Table] = {}
-        self._types: dict[bytes, bytes] = {}
-        self._heads: dict[frozenset[bytes], bytes] = {}  # what a body starts with, by the relations in use
+        self._relations = Relations()
 
         self._begin: bytes | None = None  # the open transaction's Begin
         self._last_begin = b""  # that of the transaction committed last in the open message
@@ -175,8 +173,7 @@ class Assembler:
         elif kind == ORIGIN:
             self._origin = frame
         elif kind == TYPE:
-            self._types[frame[1:5]] = frame
-            self._heads.clear()
+            self._relations.note_type(frame)
         else:
             raise WireError(f"the server sent a message of kind {chr(kind)!r}, which was not asked for")
         return None
@@ -246,13 +243,10 @@ class Assembler:
 
     def add_relation(self, frame: bytes, table: Table) -> Message | None:
         """Takes a Relation frame and what the catalog says of that table."""
-        oid = frame[1:5]
-        if self._relations.get(oid) == frame and self._tables[oid] == table:
+        if self._relations.is_known(frame, table):
             return None
-        message = self._cut() if oid in self._relations else None
-        self._relations[oid] = frame
-        self._tables[oid] = table
-        self._heads.clear()
+        message = self._cut() if frame[1:5] in self._relations else None
+        self._relations.note(frame, table)
         return message
 
     def add_definition(self, frame: bytes) -> Message | None:
@@ -392,15 +386,4 @@ class Assembler:
 
     def _body(self) -> bytes:
         used = {head[1:] for head in self._row_heads} | self._truncated
-        oids = frozenset(used & self._relations.keys())
-        if (head := self._heads.get(oids)) is None:
-            head = self._heads[oids] = self._encode_head(sorted(oids))
-        return b"".join([head, *self._parts])
-
-    def _encode_head(self, oids: list[bytes]) -> bytes:
-        """Descriptor, Type frames and Relation frames of the given relations."""
-        tables = tuple(self._tables[oid] for oid in oids)
-        type_oids = dict.fromkeys(_OID.pack(column.type_oid) for table in tables for column in table.columns)
-        types = [self._types[oid] for oid in type_oids if oid in self._types]
-        relations = [self._relations[oid] for oid in oids]
-        return encode_body(Descriptor(tables).encode(), types + relations)
+        return b"".join([self._relations.head(used), *self._parts])

@@ -32,7 +32,14 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Exceptions, each with the reason why it reads better in one piece."""
 
 ENTRANCES = {
-    "click": ("console/commands.py", "console/flags.py", "console/program.py", "console/worker.py"),
+    "click": (
+        "console/commands.py",
+        "console/ddl_commands.py",
+        "console/flags.py",
+        "console/program.py",
+        "console/table_commands.py",
+        "console/worker.py",
+    ),
     "nats": (
         "shared/broker/streams.py",
         "shared/broker/stream_error.py",

@@ -215,7 +215,7 @@ class OrderExecution:
         published = LSN(0) if recorded is None else parse_lsn(recorded.value.flushed_lsn)
         for worker, report in (await read_reports(self._bucket)).items():
             has_all = state is not None and published >= lsn and report.applied_in(state.created) >= state.last_sequence
-            if report.snapshot_sequence < snapshot_sequence or not (has_all or parse_lsn(report.commit_lsn) >= lsn):
+            if report.snapshot_sequence < snapshot_sequence or not (has_all or parse_lsn(report.applied_lsn) >= lsn):
                 log.debug("a table is not forgotten yet", worker=worker)
                 return True
         return False

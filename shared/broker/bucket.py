@@ -20,7 +20,7 @@ Everything is read through the leader of the stream behind the bucket, so whatev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -131,6 +131,16 @@ class StateBucket:
             return await self._answer((await self._opened()).update(key, encode(value), last=revision))
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
+
+    async def change(self, key: str, kind: type[R], change: Callable[[R | None], R]) -> R:
+        """Writes what ``change`` makes of the record under ``key``, None where there is none; whoever comes second looks again.
+        Returns what is written. Raises as ``read``."""
+        while True:
+            entry = await self.read(key, kind)
+            changed = change(None if entry is None else entry.value)
+            written = await (self.create(key, changed) if entry is None else self.update(key, changed, entry.revision))
+            if written is not None:
+                return changed
 
     async def delete(self, key: str) -> None:
         await self._answer((await self._opened()).delete(key))

@@ -12,14 +12,12 @@ from typing import ClassVar
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.record import MalformedError, TimeText, malformed
-from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import Position
 
 KEPT = 500
 """Decisions, the newest ones: a definition is decided about when a worker has come to it."""
 
 _ACCEPTED_KEY = "accepted"
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +58,11 @@ class HeldRecord:
 async def accept(bucket: StateBucket, positions: Iterable[Position], worker: str, at: str) -> None:
     """Adds to what was accepted before. Raises TransientError when NATS does not answer."""
     news = tuple(Acceptance(str(position), worker, at) for position in positions)
-    for _ in range(_ATTEMPTS):
-        entry = await bucket.read(_ACCEPTED_KEY, AcceptedRecord)
-        if entry is None:
-            written = await bucket.create(_ACCEPTED_KEY, AcceptedRecord(news))
-        else:
-            kept = AcceptedRecord((*entry.value.acceptances, *news)[-KEPT:])
-            written = await bucket.update(_ACCEPTED_KEY, kept, entry.revision)
-        if written is not None:
-            return
-    raise TransientError("somebody else is accepting definitions at the same time", "run the command again")
+
+    def with_news(found: AcceptedRecord | None) -> AcceptedRecord:
+        return AcceptedRecord((*(() if found is None else found.acceptances), *news)[-KEPT:])
+
+    await bucket.change(_ACCEPTED_KEY, AcceptedRecord, with_news)
 
 
 async def accepted_by(bucket: StateBucket, worker: str) -> frozenset[Position]:

@@ -9,7 +9,6 @@ All orders are in one record: so whoever looks for new ones reads one key, and n
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pgsluice.shared.broker.bucket import StateBucket
@@ -86,27 +85,21 @@ async def load_orders(bucket: StateBucket) -> TableOrders:
 async def give_order(bucket: StateBucket, verb: OrderVerb, tables: tuple[str, ...], *, without_copy: bool = False) -> int:
     """The order's number."""
 
-    def with_new(orders: TableOrders) -> TableOrders:
+    def with_new(found: TableOrders | None) -> TableOrders:
+        orders = found or TableOrders()
         return orders.with_order(TableOrder(orders.newest + 1, verb, tables, now(), without_copy))
 
-    return (await _change(bucket, with_new)).newest
+    return (await bucket.change(_KEY, TableOrders, with_new)).newest
 
 
 async def note_taken(bucket: StateBucket, order: TableOrder) -> None:
-    taken = replace(order, taken_at=order.taken_at or now())
-    await _change(bucket, lambda orders: orders.with_order(taken))
+    await _store(bucket, replace(order, taken_at=order.taken_at or now()))
 
 
 async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[TableOutcome, ...]) -> None:
-    done = replace(order, taken_at=order.taken_at or now(), done_at=now(), outcomes=outcomes)
-    await _change(bucket, lambda orders: orders.with_order(done))
+    await _store(bucket, replace(order, taken_at=order.taken_at or now(), done_at=now(), outcomes=outcomes))
 
 
-async def _change(bucket: StateBucket, change: Callable[[TableOrders], TableOrders]) -> TableOrders:
-    """Both sides write the record: whoever comes second looks again."""
-    while True:
-        entry = await bucket.read(_KEY, TableOrders)
-        changed = change(TableOrders() if entry is None else entry.value)
-        written = await (bucket.create(_KEY, changed) if entry is None else bucket.update(_KEY, changed, entry.revision))
-        if written is not None:
-            return changed
+async def _store(bucket: StateBucket, order: TableOrder) -> None:
+    """In the place of what the record has under its number: both sides write that."""
+    await bucket.change(_KEY, TableOrders, lambda found: (found or TableOrders()).with_order(order))

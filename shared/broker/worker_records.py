@@ -87,6 +87,10 @@ class WorkerReport:
         """Of the last transaction that is applied for all tables."""
         return self.catch_up_lsn if self.catching_up else self.commit_lsn
 
+    def applied_lsn_of(self, oid: int) -> str:
+        """The same for one table."""
+        return self.catch_up_lsn if oid in self.catching_up else self.commit_lsn
+
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord:

@@ -101,20 +101,13 @@ def read_receipts(
     """
     chain = MessageChain(applied, before)
     pending: Receipt | None = None
-    begin = expected = changes = 0
+    begin = changes = 0
     for answer in answers:
         if answer.error is not None:
             raise decode_error(answer.error)
         covered = answer.covered
-        if not expected:
-            begin = expected = applied.sequence_in(covered.lane) + 1
-        if covered.first_sequence != expected:
-            raise TerminalError(
-                f"a batch covers message {covered.first_sequence} where {expected} was expected",
-                "this is a defect of pgsluice; nothing was applied, please report it",
-            )
-        expected = covered.last_sequence + 1
         chain.follow(covered)
+        begin = begin or covered.first_sequence
         if answer.body is None:
             changes += covered.changes
             if pending is not None:
@@ -140,16 +133,19 @@ def read_receipts(
 
 
 class MessageChain:
-    """Proves that the answers of a batch go on after ``applied``, and after each other, whatever sequences say. ``before`` is
-    what the first message must name as before it, when that is not where ``applied`` is."""
+    """Proves that the answers of a batch go on after ``applied``, and after each other, by sequences and whatever sequences say.
+    ``before`` is what the first message must name as before it, when that is not where ``applied`` is."""
 
     def __init__(self, applied: Applied, before: Anchor | None = None) -> None:
         self._applied = applied
         self._before = before
         self._is_first = True
+        self._expected = 0
 
     def follow(self, covered: Covered) -> None:
-        """Raises HistoryError. An answer may cover no message, and an earlier version's messages name none."""
+        """Raises TerminalError for a gap or an overlap, HistoryError for other messages. An answer may cover no message, and an
+        earlier version's messages name none."""
+        self._check_sequence(covered)
         if not covered.changes:
             return
         after = _anchor(covered.after)
@@ -160,13 +156,22 @@ class MessageChain:
         self._is_first = False
         self._before = _anchor(covered.anchor)
 
+    def _check_sequence(self, covered: Covered) -> None:
+        expected = self._expected or self._applied.sequence_in(covered.lane) + 1
+        if covered.first_sequence != expected:
+            raise TerminalError(
+                f"a batch covers message {covered.first_sequence} where {expected} was expected",
+                "this is a defect of pgsluice; nothing was applied, please report it",
+            )
+        self._expected = covered.last_sequence + 1
+
     def _check_first(self, covered: Covered, after: Anchor) -> None:
         applied = (covered.lane is Lane.CATCH_UP and self._applied.catch_up) or self._applied
         if (after.position.commit_lsn, after.committed_at) != (applied.commit_lsn, applied.committed_at):
             raise HistoryError(
                 f"message {covered.first_sequence} of the change stream follows the change at {after.position}, but what is "
-                "applied ends "
-                f"with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost messages",
+                f"applied ends with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost "
+                "messages",
                 "start the worker again: it finds its place in the stream, or says why it cannot",
             )
 

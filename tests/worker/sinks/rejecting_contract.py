@@ -14,6 +14,7 @@ from pgsluice.worker.sinks.sink import Applied, Sink
 from tests.worker.sinks.batch import Batch, apply
 from tests.worker.sinks.contract import Destination, SinkContract
 from tests.worker.sinks.tried_batches import batch, events, position
+from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 
 class RefusingDestination(Destination, Protocol):
@@ -22,7 +23,7 @@ class RefusingDestination(Destination, Protocol):
         ...
 
 
-class RejectingSinkContract(SinkContract):
+class RejectingSinkContract(SinkContract, TwoLaneContract):
     """Of a sink whose destination may refuse single changes: its fixture ``destination`` is a RefusingDestination."""
 
     def test_refused_changes_are_named_and_the_rest_is_delivered(

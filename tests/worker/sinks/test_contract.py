@@ -32,6 +32,7 @@ from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink, SqliteTables
 from tests.worker.sinks.tried_batches import followed_accounts
+from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 
 def counting_events(lines: Iterable[dict[str, Any]]) -> list[int]:
@@ -73,7 +74,7 @@ class StdoutDestination:
         os.close(self._descriptor)
 
 
-class TestStdout(SinkContract):
+class TestStdout(SinkContract, TwoLaneContract):
     kind = "stdout"
 
     @pytest.fixture
@@ -148,7 +149,7 @@ class SqliteDestination:
         return [json.loads(line) for (line,) in self.rows("SELECT line FROM lines ORDER BY rowid")]
 
 
-class TestSqlite(SinkContract):
+class TestSqlite(SinkContract, TwoLaneContract):
     kind = "tests.worker.sinks.sqlite_sink:SqliteSink"
 
     @pytest.fixture
@@ -167,7 +168,7 @@ ALTERED = [
 ]
 
 
-class TestSqliteTables(SinkContract):
+class TestSqliteTables(SinkContract, TwoLaneContract):
     """One that is told of definitions in the driver."""
 
     kind = "tests.worker.sinks.sqlite_sink:SqliteTables"

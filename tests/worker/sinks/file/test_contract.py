@@ -12,6 +12,7 @@ from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.file import output
 from tests.worker.sinks.test_contract import counting_events
 from tests.worker.sinks.tried_batches import followed_accounts
+from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 
 class LineDestination:
@@ -33,7 +34,7 @@ class LineDestination:
         return followed_accounts(output.lines(self._directory))
 
 
-class TestLines(SinkContract):
+class TestLines(SinkContract, TwoLaneContract):
     kind = "file"
 
     @pytest.fixture(params=["none", "gzip", "zstd"])
@@ -67,7 +68,7 @@ class ParquetDestination:
         return notes
 
 
-class TestParquet(SinkContract):
+class TestParquet(SinkContract, TwoLaneContract):
     kind = "file"
 
     @pytest.fixture

@@ -152,10 +152,7 @@ class Alteration:
         """Makes the target's table fit for rows of ``table`` that are copied again; it loses its rows where it has to be altered.
         Raises as ``apply``."""
         self.connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        found = refitting(self.connection, self.known_tables, self.policies, table)
-        if found:
-            self._execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table.schema, table.name)), table.qualified_name)
-        for statement in found:
+        for statement in refitting(self.connection, self.known_tables, self.policies, table):
             self._execute(statement, table.qualified_name)
 
     def _execute(self, statement: Statement, name: str) -> None:

@@ -18,7 +18,7 @@ from pgsluice.worker.definitions.policy import Action, Kind, Policies
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.table import known_type
+from pgsluice.worker.sinks.postgres.target.table import emptying_statement, known_type
 
 Statement = sql.Composed
 
@@ -26,13 +26,14 @@ _TYPES = "SELECT attnum, format_type(atttypid, nullif(atttypmod, -1)) FROM pg_at
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:
-    """What makes the target's table fit for rows of ``table``; it must have no rows by then. None where it fits, is not there, or
-    never had rows of that table. Raises TerminalError where a person is to look at it."""
+    """What empties the target's table and makes it fit for rows of ``table``. None where it fits, is not there, or never had rows
+    of that table. Raises TerminalError where a person is to look at it."""
     for known in known_tables.of_table(connection, table.oid):
         entry = find_table(connection, *known.place)
         if known.place == (table.schema, table.name) and entry is not None and entry.oid == known.target_oid:
             types: dict[int, str] = dict(connection.execute(_TYPES, [entry.oid]).fetchall())
-            return list(_Refit(connection, policies, table, known, entry, types).statements())
+            found = list(_Refit(connection, policies, table, known, entry, types).statements())
+            return [emptying_statement(connection, entry.oid, known.place), *found] if found else []
     return []
 
 

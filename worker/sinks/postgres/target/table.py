@@ -292,13 +292,17 @@ def identity_error(target: TargetTable) -> TerminalError:
 
 
 def empty_table(connection: Connection, target: TargetTable) -> None:
-    """Partitions belong to the table, other children do not. TRUNCATE is refused for a table that foreign keys of others point
-    to, even where they are disabled; its rows are deleted. Raises PieceError."""
+    """Raises PieceError."""
     try:
-        shape = connection.execute(_SHAPE, [target.oid]).fetchone()
-        is_partitioned, is_referenced = shape or (False, False)
-        only = sql.SQL("" if is_partitioned else "ONLY ")
-        statement = sql.SQL("DELETE FROM {}{}" if is_referenced else "TRUNCATE TABLE {}{}")
-        connection.execute(statement.format(only, target.identifier))
+        connection.execute(emptying_statement(connection, target.oid, target.place))
     except psycopg.Error as error:
         raise PieceError(target.table, error) from None
+
+
+def emptying_statement(connection: Connection, oid: int, place: tuple[str, str]) -> sql.Composed:
+    """Partitions belong to the table, other children do not. TRUNCATE is refused for a table that foreign keys of others point
+    to, even where they are disabled; its rows are deleted."""
+    shape = connection.execute(_SHAPE, [oid]).fetchone()
+    is_partitioned, is_referenced = shape or (False, False)
+    only = sql.SQL("" if is_partitioned else "ONLY ")
+    return sql.SQL("DELETE FROM {}{}" if is_referenced else "TRUNCATE TABLE {}{}").format(only, sql.Identifier(*place))

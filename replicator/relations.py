@@ -1,0 +1,52 @@
+"""The tables of a replication stream as a message's body begins with them: a descriptor, Type frames and Relation frames."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from pgsluice.shared.wire.message import Descriptor, encode_body
+from pgsluice.shared.wire.table import Table
+
+_OID = struct.Struct(">I")
+
+
+class Relations:
+    """The newest Relation of each table, with what is known of the table, and the types. OIDs are four bytes, as in frames."""
+
+    def __init__(self) -> None:
+        self._frames: dict[bytes, bytes] = {}
+        self._tables: dict[bytes, Table] = {}
+        self._types: dict[bytes, bytes] = {}
+        self._heads: dict[frozenset[bytes], bytes] = {}
+
+    def __contains__(self, oid: bytes) -> bool:
+        return oid in self._frames
+
+    def is_known(self, frame: bytes, table: Table) -> bool:
+        """Whether the newest Relation is the same, and says the same of its table."""
+        oid = frame[1:5]
+        return self._frames.get(oid) == frame and self._tables[oid] == table
+
+    def note(self, frame: bytes, table: Table) -> None:
+        """A Relation frame."""
+        self._frames[frame[1:5]], self._tables[frame[1:5]] = frame, table
+        self._heads.clear()
+
+    def note_type(self, frame: bytes) -> None:
+        """A Type frame."""
+        self._types[frame[1:5]] = frame
+        self._heads.clear()
+
+    def head(self, used: Iterable[bytes]) -> bytes:
+        """What the body begins with whose changes are of these tables; of others nothing is known."""
+        oids = frozenset(oid for oid in used if oid in self._frames)
+        if (head := self._heads.get(oids)) is None:
+            head = self._heads[oids] = self._encode(sorted(oids))
+        return head
+
+    def _encode(self, oids: list[bytes]) -> bytes:
+        tables = tuple(self._tables[oid] for oid in oids)
+        type_oids = dict.fromkeys(_OID.pack(column.type_oid) for table in tables for column in table.columns)
+        types = [self._types[oid] for oid in type_oids if oid in self._types]
+        return encode_body(Descriptor(tables).encode(), types + [self._frames[oid] for oid in oids])
