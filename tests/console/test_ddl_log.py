@@ -116,6 +116,19 @@ def test_each_definition_is_told_with_what_each_worker_did(bucket: Bucket, capsy
     assert lines[0].split()[1:3] == ["-", "-"]
 
 
+@pytest.mark.parametrize(("oid", "word"), [(16400, "not reached yet"), (7, "passed")])
+def test_a_table_that_is_behind_the_others_has_not_reached_what_they_passed(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str], oid: int, word: str
+) -> None:
+    behind = WorkerReport(1, commit_lsn="0/4", catching_up=(oid,), catch_up_sequence=1, catch_up_lsn="0/1")
+
+    async def report(bucket: StateBucket) -> None:
+        await bucket.put(worker_key("late"), behind)
+
+    bucket.ask(report)
+    assert listed(bucket, capsys)[1]["workers"]["late"]["outcomes"] == [word]
+
+
 @pytest.mark.parametrize(
     ("flags", "positions"),
     [

@@ -134,6 +134,29 @@ def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_
     assert "and those of 2 tables more" in shown
 
 
+def test_tables_that_catch_up_are_shown_with_how_far_they_are_behind(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        replication.replicate()
+        replication.source.execute(f"INSERT INTO t VALUES ({number}, 'v')")
+    replication.replicate()
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        assert state.last_sequence == 3
+        report = WorkerReport(3, commit_lsn="0/1", stream_created=state.created, catching_up=(7, 8), catch_up_sequence=1)
+        await bucket.put(worker_key("w"), report)
+
+    replication.with_broker(register)
+    [worker] = status(replication, capsys)["workers"]
+    assert (worker["lag_messages"], worker["catching_up"], worker["catch_up_lag_messages"]) == (0, 2, 2)
+    assert worker["catch_up_lag_s"] > 0
+    run(settings(replication, None), as_json=False)
+    assert ", 2 tables catching up: 2 messages, " in capsys.readouterr().out
+
+
 def test_a_source_that_does_not_answer_is_said_and_the_rest_is_shown(
     replication: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,29 @@ def test_a_copied_table_goes_on_with_the_slowest_worker(workers: list[WorkerRepo
     assert status.phase is phase
 
 
+@pytest.mark.parametrize(
+    ("state", "last_sequence", "phase"),
+    [
+        (CopyState.FINISHED, 40, Phase.CATCHUP),
+        (CopyState.RUNNING, 40, Phase.SYNC_WAIT),
+        (CopyState.RUNNING, 41, Phase.FINISHED_COPY),
+    ],
+)
+def test_a_table_that_is_behind_the_others_is_not_ready_wherever_they_are(
+    state: CopyState, last_sequence: int, phase: Phase
+) -> None:
+    behind = replace(worker(40, "0/80"), catching_up=(COPIED.oid,), catch_up_sequence=1, catch_up_lsn="0/10")
+    found = ledger(replace(SNAPSHOT, state=state), replace(COPIED, last_sequence=last_sequence))
+    [status] = table_statuses(found, [behind], PUBLISHED, STREAM)
+    assert status.phase is phase
+
+
+def test_while_another_table_is_copied_one_that_was_before_is_ready() -> None:
+    found = ledger(replace(SNAPSHOT, state=CopyState.RUNNING, last_sequence=0), replace(COPIED, last_sequence=40))
+    [status] = table_statuses(found, [worker(40, "0/80")], PUBLISHED, STREAM)
+    assert status.phase is Phase.READY
+
+
 def test_before_the_whole_copy_is_finished_a_table_is_only_copied() -> None:
     running = replace(SNAPSHOT, state=CopyState.RUNNING)
     [status] = table_statuses(ledger(running, COPIED), [worker(40, "0/80")], PUBLISHED, STREAM)

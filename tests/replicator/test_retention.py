@@ -76,6 +76,21 @@ def test_only_what_every_worker_applied_is_removed(replication: Group) -> None:
     assert purge(replication, retention_s=0) == 0
 
 
+def test_what_a_table_that_catches_up_has_not_read_stays(replication: Group) -> None:
+    publish_messages(replication, 4)
+
+    async def call(stream: ChangeStream, bucket: StateBucket) -> int:
+        state, second = await stream.state(), await stream.message(2)
+        assert state is not None
+        assert second is not None
+        lsn = format_lsn(MessageHeaders.decode(second.headers).last.commit_lsn)
+        report = WorkerReport(4, stream_created=state.created, catching_up=(7,), catch_up_sequence=2, catch_up_lsn=lsn)
+        await bucket.put(worker_key("w"), report)
+        return await ChangeRetention(stream, bucket, 0).purge()
+
+    assert replication.with_broker(call) == 2
+
+
 def test_the_last_settled_message_stays_and_the_next_start_resumes_from_it(replication: Group) -> None:
     publish_messages(replication, 3)
     assert purge(replication, retention_s=0, only=3) == 2

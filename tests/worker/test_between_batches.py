@@ -24,7 +24,7 @@ from pgsluice.worker.definitions import worker_definitions
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.target import DrainTarget
-from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.sinks.sink import Applied, CatchUp
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping, StopRequested
 from tests.servers import NatsServer
 from tests.waiting import wait_until
@@ -60,10 +60,11 @@ class Query:
     turns: list[bool]
     applied: Applied = COPIED
     has_room: bool = True
+    looks: int = 0
     pauses_s: list[float] = field(default_factory=list)
 
     def look_again(self) -> None:
-        """It looks at its next turn anyway."""
+        self.looks += 1
 
     def ended(self, timeout_s: float) -> bool:
         self.pauses_s.append(timeout_s)
@@ -148,6 +149,14 @@ def test_a_copy_whose_batches_leave_no_room_is_finished_at_a_later_turn(harness:
     assert harness.sink.finished == 0
     harness.follow(Query([False, True, True]))
     assert harness.sink.finished == 1
+
+
+def test_while_other_tables_go_on_a_copy_is_finished_whether_batches_leave_room_or_not(harness: Harness) -> None:
+    harness.end_copy()
+    query = Query([False, False], applied=replace(COPIED, sequence=5, catch_up=CatchUp(1, 0, 0, frozenset({7}))))
+    harness.follow(query)
+    assert harness.sink.finished == 1
+    assert query.looks == 1, "what waited for it may begin at once"
 
 
 def test_a_copy_that_ends_with_the_query_is_finished_after_it(harness: Harness) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pgsluice.shared.broker.ledger import CopyState, Phase, Retry
 from pgsluice.shared.broker.table_selection import load_selection
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.position import parse_lsn
 from tests.replicator.snapshot.table_gate import TableGate
 from tests.replicator.tables.conftest import MakeGroup
 from tests.replicator.tables.streaming_group import StreamingGroup
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -131,6 +135,28 @@ def test_a_removed_table_returns_with_a_copy_and_a_forgotten_one_is_not_known_an
         assert group.membership().left == ()
     with group.running():
         assert group.published() == {"t"}
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [{"snapshot_sequence": 0}, {"catch_up_lsn": "0/1"}],
+    ids=["has not applied its copy", "has it catch up with the others"],
+)
+def test_a_table_is_forgotten_when_every_worker_has_what_there_was_of_it(make_group: MakeGroup, behind: dict[str, Any]) -> None:
+    group = make_group(tables="t,u")
+    group.create("u", 3)
+    with group.running():
+        record = group.wait_for_copy("u")
+        group.insert("t", 100, 100)
+        group.wait_until_published()
+        here = WorkerReport(0, snapshot_sequence=record.last_sequence)
+        is_behind = replace(here, catching_up=(record.oid,) if "catch_up_lsn" in behind else (), **behind)
+        group.ask(lambda bucket: bucket.put(worker_key("w"), is_behind))
+        code, _ = group.order("forget", "--yes", "--wait", "3", "u")
+        assert code == 75
+        assert group.listed()["public.u"]["phase"] == "left"
+        group.ask(lambda bucket: bucket.put(worker_key("w"), here))
+        wait_until(lambda: "public.u" not in group.listed(), deadline_s=60, what="the table is forgotten")
 
 
 def test_what_cannot_be_done_is_refused_and_says_why(make_group: MakeGroup) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -47,8 +47,13 @@ class Group:
         self.client = self.loop.run(connect(nats.settings(), "test"))
         self.bell = Bell()
 
-    def planner(self, limit: BatchLimit = LIMIT, drain_to: int | None = None) -> BatchPlanner:
-        copies = Copies(unready=lambda _: frozenset(), is_finished=lambda _: True)
+    def planner(
+        self,
+        limit: BatchLimit = LIMIT,
+        drain_to: int | None = None,
+        unready: Callable[[int], frozenset[int]] = lambda _: frozenset(),
+    ) -> BatchPlanner:
+        copies = Copies(unready, is_finished=lambda _: True)
         return BatchPlanner(BrokerConnection(self.names, self.loop, self.client), self.bell, limit, drain_to, copies)
 
     def publish(self, count: int, first: int = 1) -> None:
@@ -125,6 +130,20 @@ def test_copied_rows_come_first_and_changes_when_the_copy_is_finished_and_applie
     changes = planner.next(copied.end, 2, 0.0)
     assert changes is not None
     assert (changes.end, changes.lane) == (Place(3, 2), Lane.CHANGES)
+
+
+def test_the_end_of_the_changes_is_looked_up_before_which_tables_are_copied(stream: Group) -> None:
+    """A message that comes in between may be of a table that is to be copied since, and no earlier copy's."""
+    stream.publish(2)
+    stream.copy(CopyState.RUNNING, attempts=[], rows=0)
+
+    def unready(_: int) -> frozenset[int]:
+        stream.publish(3, first=3)
+        return frozenset({ORDERS})
+
+    batch = stream.planner(unready=unready).next(Place(0, 1), 2, 0.0)
+    assert batch is not None
+    assert (batch.lane, batch.end, batch.cohort) == (Lane.CHANGES, Place(0, 2, 1, frozenset({ORDERS})), frozenset({ORDERS}))
 
 
 def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:

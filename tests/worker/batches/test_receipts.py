@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgsluice.shared.errors import HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
@@ -12,7 +14,7 @@ from pgsluice.worker.batches.receipts import (
     encode_error,
     read_receipts,
 )
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Lane, Receipt
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, CatchUp, Lane, Receipt
 
 
 def answer(
@@ -48,6 +50,14 @@ def test_an_answer_without_a_body_that_comes_first_extends_the_receipt_after_it(
 
 def anchor(number: int) -> str:
     return f"0/{number * 16:X}:1 {number} {number}"
+
+
+def test_tables_that_catch_up_go_on_after_what_they_have_applied() -> None:
+    rows = [answer(3, 4, lane=Lane.CATCH_UP, after=anchor(2), anchor=anchor(4))]
+    behind = Applied(9, 9 * 16, 9, "then", catch_up=CatchUp(2, 2 * 16, 2, frozenset({7})))
+    assert coverage(rows, behind) == [(3, 4, 1)]
+    with pytest.raises(HistoryError, match="message 3 of the change stream follows the change at 0/20:1"):
+        coverage(rows, replace(behind, catch_up=CatchUp(2, 17, 1, frozenset({7}))))
 
 
 def test_answers_that_follow_what_is_applied_and_each_other_are_taken() -> None:

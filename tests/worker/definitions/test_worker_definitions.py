@@ -27,7 +27,7 @@ from pgsluice.worker.definitions import worker_definitions
 from pgsluice.worker.definitions.arrivals import Arrival, arrivals_of, given_in_place
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.sinks.sink import Delivery, Receipt, Sink
+from pgsluice.worker.sinks.sink import Delivery, Lane, Receipt, Sink
 from tests.changes_builder import insert, message, table
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
@@ -163,6 +163,17 @@ def test_a_table_that_the_ledger_has_as_to_be_copied_again_stops_nobody(broker: 
     [later] = arrivals_of(message(7, definition), ownership)
     with pytest.raises(TerminalError, match=r"--recopy public.t"):
         worker.meet([later])
+
+
+@pytest.mark.parametrize(("cohort", "lane"), [({TABLE.oid}, Lane.CATCH_UP), ({TABLE.oid + 1}, Lane.CHANGES)])
+def test_a_definition_arrives_in_the_lane_of_its_table_alone(cohort: set[int], lane: Lane) -> None:
+    """In the other one nobody is to be asked about it, nor is it noted as a copy's."""
+    arrived = {
+        each: list(arrivals_of(message(6, REWRITTEN.definition), Ownership({}, lane=each, cohort=frozenset(cohort))))
+        for each in (Lane.CHANGES, Lane.CATCH_UP)
+    }
+    assert [each for each, found in arrived.items() if found] == [lane]
+    assert not arrived[lane][0].is_copied
 
 
 def test_a_new_column_that_rules_say_nothing_of_stops_the_worker_until_it_is_accepted(broker: Broker) -> None:

@@ -15,7 +15,7 @@ from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
 from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, CatchUp, Lane
 from tests.changes_builder import insert, table, transaction
 from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
@@ -103,6 +103,30 @@ async def found(
 
 def one_by_one(*numbers: int) -> list[Sent]:
     return [Sent([number]) for number in numbers]
+
+
+BEHIND = CatchUp(2, 200, 2_000_000, frozenset({7}))
+
+
+async def test_tables_that_are_behind_the_others_go_on_where_they_were(nats_server: NatsServer, group: str) -> None:
+    applied = replace(at(5, 5), catch_up=BEHIND)
+    start = await found(nats_server, group, applied, one_by_one(1, 2, 3, 4, 5, 6))
+    assert start.applied.catch_up == BEHIND
+    assert place(start.of(Lane.CHANGES)) == place(start.of(Lane.CATCH_UP)) == (5, None, 0)
+
+
+async def test_where_the_stream_counts_anew_each_lane_finds_its_place(nats_server: NatsServer, group: str) -> None:
+    applied = replace(at(5, 5), catch_up=BEHIND)
+    start = await found(nats_server, group, applied, [Sent([1]), Sent([2, 3]), Sent([4, 5]), Sent([6])])
+    assert place(start.of(Lane.CHANGES)) == (2, anchor(3), 501)
+    assert place(start.of(Lane.CATCH_UP)) == (1, anchor(1), 201)
+    assert start.applied.catch_up == replace(BEHIND, sequence=1)
+
+
+async def test_tables_that_are_behind_the_others_must_find_what_they_have_applied(nats_server: NatsServer, group: str) -> None:
+    applied = replace(at(5, 5), catch_up=replace(BEHIND, commit_lsn=201))
+    with pytest.raises(HistoryError, match=r"what is applied ends with the transaction at 0/C9 \(message 2"):
+        await found(nats_server, group, applied, one_by_one(1, 2, 3, 4, 5, 6))
 
 
 def place(start: Start) -> tuple[int, Anchor | None, int]:

@@ -19,7 +19,7 @@ from pgsluice.shared.wire.message import WHOLE, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.positions.target import DrainTarget, check_until, find_drain_target
-from pgsluice.worker.sinks.sink import Applied
+from pgsluice.worker.sinks.sink import Applied, CatchUp
 from tests.servers import NatsServer
 
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)
@@ -86,6 +86,11 @@ def test_a_target_is_reached_in_both_streams() -> None:
     target = DrainTarget(snapshot_sequence=7, sequence=3)
     reached = [target.is_reached(Applied(sequence, 0, 0, "", copied)) for sequence, copied in ((3, 7), (4, 8), (3, 6), (2, 7))]
     assert reached == [True, True, False, False]
+
+
+def test_a_target_is_reached_when_all_tables_are_there() -> None:
+    behind = Applied(5, 0, 0, "", 7, catch_up=CatchUp(2, 0, 0, frozenset({7})))
+    assert [DrainTarget(7, sequence).is_reached(behind) for sequence in (2, 3)] == [True, False]
 
 
 @pytest.mark.parametrize("until", ["", "current", "0", "17"])

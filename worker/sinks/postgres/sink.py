@@ -271,7 +271,7 @@ class PostgresSink:
         session.expect_keys()
 
     def _finish_changes(self, session: DriverSession, receipts: Sequence[Receipt], position: Applied) -> None:
-        if receipts[0].lane is Lane.CATCH_UP or position.catch_up is None:
+        if position.catch_up is None:  # others do not wait for a table that is being filled
             session.build_keys()
         partitions = [FoldedPartition.decode(receipt.body) for receipt in receipts]
         if any(folded.is_refused for folded in partitions):

@@ -45,6 +45,20 @@ def test_a_column_of_another_type_than_the_source_had_keeps_it(target: Target) -
     assert target.table("public", "orders") == [("9000000000", "new", "1")]
 
 
+def test_where_the_sources_types_were_never_noted_columns_keep_theirs(target: Target) -> None:
+    """An earlier version noted none."""
+    target.database.execute("UPDATE pgsluice.tables SET column_types = NULL")
+    apply_copied(target.sink, [[restart(2, NOW)]])
+    assert target.rows(COLUMNS) == [("id", "integer"), ("note", "text"), ("gone", "text"), ("serial", "integer")]
+
+
+def test_a_table_that_another_refers_to_is_emptied_too(target: Target) -> None:
+    target.sink.finish_copy()  # builds the key
+    target.database.execute("CREATE TABLE referring (id int REFERENCES orders)")
+    copy_again(target)
+    assert target.table("public", "orders") == [("9000000000", "new", "1")]
+
+
 def test_a_column_that_the_source_has_no_more_may_stay(new_target: Callable[..., Target]) -> None:
     target = new_target(policies={"drop-column": "keep"})
     apply_copied(target.sink, [[copied(1, WAS, (b"1", b"a", b"x"))]])

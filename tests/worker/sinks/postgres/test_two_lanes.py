@@ -1,0 +1,64 @@
+"""Tables that are behind the others, in a Postgres target: their keys wait for them, and what their tasks left is theirs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from pgsluice.worker.sinks.sink import Lane, Receipt
+from tests.changes_builder import copied, insert, message, table
+from tests.waiting import wait_until
+from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, apply_in, write
+from tests.worker.sinks.postgres.conftest import Target
+
+ORDERS = table("public.orders", "id bigint", "note text")
+ADDED = table("public.added", "id bigint", "note text")
+COHORT = frozenset({ADDED.oid})
+WAITING = "SELECT count(*)::int FROM pg_locks WHERE NOT granted AND relation = 'orders'::regclass"
+KEYS = "SELECT count(*)::int FROM pg_index WHERE indrelid = 'added'::regclass"
+
+
+def in_lane(receipts: list[Receipt], lane: Lane) -> list[Receipt]:
+    return [replace(receipt, lane=lane, cohort=COHORT) for receipt in receipts]
+
+
+def test_the_others_do_not_wait_for_the_key_of_a_table_that_is_being_filled(new_target: Callable[..., Target]) -> None:
+    target = new_target()
+    apply(target.sink, [[message(1, insert(ORDERS, b"1", b"a"))]])
+    apply_copied(target.sink, [[copied(1, ADDED, (b"1", b"a"))]])
+    apply_in(target.sink, [[message(2, insert(ORDERS, b"2", b"b"))]], Lane.CHANGES, COHORT)
+    assert target.rows(KEYS) == [(0,)]
+    apply_in(target.sink, [[message(2, insert(ADDED, b"2", b"b"))]], Lane.CATCH_UP, COHORT)
+    assert target.rows(KEYS) == [(1,)]
+    assert target.table("public", "added") == [("1", "a"), ("2", "b")]
+
+
+def test_a_copy_is_finished_while_a_batch_of_other_tables_is_committed(new_target: Callable[..., Target]) -> None:
+    target = new_target()
+    apply(target.sink, [[message(1, insert(ORDERS, b"1", b"a"))]])
+    apply_copied(target.sink, [[copied(1, ADDED, (b"1", b"a"))]])
+    batch = in_lane(write(target.sink, [[message(2, insert(ORDERS, b"2", b"b"))]]), Lane.CHANGES)
+    committing = threading.Thread(target=target.sink.commit, args=[batch, STREAM_CREATED])
+    with target.database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE orders")
+        committing.start()
+        wait_until(lambda: target.database.execute(WAITING) == [(1,)], what="the commit waits")
+        target.sink.finish_copy()
+        assert target.rows(KEYS) == [(1,)]
+        assert committing.is_alive()
+    committing.join()
+    assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
+
+
+def test_what_is_written_ahead_for_tables_that_catch_up_stays_until_it_is_theirs(new_target: Callable[..., Target]) -> None:
+    """Its messages are behind those that all others have applied."""
+    for options in ({"inline_bytes": 0}, {"inline_bytes": 0, "hands_over": True}):
+        target = new_target(**options)
+        target.database.execute("DROP TABLE IF EXISTS orders, added; DROP SCHEMA IF EXISTS pgsluice CASCADE")
+        apply(target.sink, [[message(1, insert(ORDERS, b"1", b"a"))]])
+        apply_in(target.sink, [[message(n, insert(ORDERS, b"%d" % n, b"b")) for n in (2, 3, 4)]], Lane.CHANGES, COHORT)
+        first, second = (write(target.sink, [[message(n, insert(ADDED, b"%d" % n, b"c"))]]) for n in (2, 3))
+        target.sink.commit(in_lane(first, Lane.CATCH_UP), STREAM_CREATED)
+        target.sink.commit(in_lane(second, Lane.CATCH_UP), STREAM_CREATED)
+        assert target.table("public", "added") == [("2", "c"), ("3", "c")]
