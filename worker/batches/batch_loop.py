@@ -60,6 +60,8 @@ class BatchLoop:
         """``start_batches`` makes one."""
         self.applied = worker.start.applied
         """What the sink has applied."""
+        self._lane = Lane.COPIED
+        """Of the batch that was applied last: lanes take turns."""
         self._worker = worker
         self._planner = planner
         self._sink = worker.sink
@@ -158,7 +160,8 @@ class BatchLoop:
 
     def _next_plan(self) -> PlannedBatch | None:
         try:
-            return self._planner.next(Place.of(self.applied), self._worker.spark.parallelism, LOOK_INTERVAL_S)
+            start, parallelism = Place.of(self.applied), self._worker.spark.parallelism
+            return self._planner.next(start, parallelism, LOOK_INTERVAL_S, self._lane)
         except TransientError as error:
             self._worker.report.note_waiting(str(error))
             if self._news.is_due(error):
@@ -242,7 +245,7 @@ class BatchLoop:
         applied = self._sink.commit(counter, self._worker.streams.created())
         if applied.sequence_in(plan.lane) != self.applied.sequence_in(plan.lane):
             self._befores.pop(plan.lane, None)
-        self.applied = applied
+        self.applied, self._lane = applied, plan.lane
         self._registry.settle()
         self._worker.definitions.settle()
         self._worker.note_batch(applied, counter.changes, time.monotonic() - written.began_at)
@@ -266,7 +269,7 @@ class BatchLoop:
             self._ahead = self._writing_ahead.submit(self._written_after, plan, self._sink.writer())
 
     def _written_after(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch | None:
-        following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0)
+        following = self._planner.next(plan.end, self._worker.spark.parallelism, 0.0, plan.lane)
         if following is None or following.is_fence or following.lane is not plan.lane:
             return None
         return self._write(following, writer)

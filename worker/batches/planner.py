@@ -48,8 +48,9 @@ GATHER_BYTES = 16 * 1024 * 1024  # beyond that a larger batch costs hardly less 
 GATHER_RATE = 10 * 1024 * 1024  # bytes a second
 GATHER_S = 0.4
 GATHER_PAUSE_S = 0.05
-SHARED_BYTES = 16 * 1024 * 1024
-"""Of a batch while lanes take turns: what the others wait for."""
+SHARED_BYTES = 8 * 1024 * 1024
+SHARED_MESSAGES = 2_000
+"""Of a batch while lanes take turns, about half a second of work each: what the others wait for."""
 
 _LANES_AFTER = {
     Lane.COPIED: (Lane.CHANGES, Lane.CATCH_UP, Lane.COPIED),
@@ -190,23 +191,22 @@ class BatchPlanner:
         self._snapshot = SnapshotReader(connection)
         self._bell = bell
         self._limit = limit
-        self._shared_limit = BatchLimit(limit.messages, min(limit.bytes, SHARED_BYTES))
+        self._shared_limit = BatchLimit(min(limit.messages, SHARED_MESSAGES), min(limit.bytes, SHARED_BYTES))
         self._drain_to = drain_to
         self._copies = copies
-        self._turn = Lane.COPIED
         self._has_begun = False
         """There were changes to apply, or nothing to wait for before them: this is no first copy any more."""
         self._marks: dict[int, Mark] = {}
 
-    def next(self, start: Place, parallelism: int, patience_s: float) -> PlannedBatch | None:
-        """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time. None when there is nothing new
-        within ``patience_s``, or nothing that may be applied yet."""
+    def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
+        """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
+        before it. None when there is nothing new within ``patience_s``, or nothing that may be applied yet."""
         deadline = time.monotonic() + patience_s
         while True:
             self._bell.note_look()
             needed = min(start.changes, start.caught_up) if start.cohort else start.changes
             self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= needed}
-            batch = self._batch(start, parallelism)
+            batch = self._batch(start, parallelism, after)
             if batch is not None:
                 self._bell.note_news()
                 return batch
@@ -217,7 +217,7 @@ class BatchPlanner:
         """Has a ``next`` that waits look once more. Any thread may call."""
         self._bell.wake()
 
-    def _batch(self, start: Place, parallelism: int) -> PlannedBatch | None:
+    def _batch(self, start: Place, parallelism: int, after: Lane) -> PlannedBatch | None:
         last = self._last_mark(start.changes)
         copy = self._snapshot.progress()
         if copy is None:
@@ -230,7 +230,7 @@ class BatchPlanner:
         unready = frozenset() if is_applied else self._copies.unready(start.snapshot)
         if not unready | start.cohort:
             return self._one_lane(start, last, copy, parallelism)
-        return self._in_turn(_Look(start, last, copy, unready), parallelism)
+        return self._in_turn(_Look(start, last, copy, unready), parallelism, after)
 
     def _one_lane(self, start: Place, last: Mark | None, copy: CopyProgress, parallelism: int) -> PlannedBatch | None:
         """First what was copied, then the changes."""
@@ -248,18 +248,14 @@ class BatchPlanner:
             last = self._gathered(self._bytes_before(start.changes + 1), last)
         return self._changes_batch(start, last, frozenset(), self._limit, parallelism)
 
-    def _in_turn(self, look: _Look, parallelism: int) -> PlannedBatch | None:
+    def _in_turn(self, look: _Look, parallelism: int, after: Lane) -> PlannedBatch | None:
         """The lanes take turns, so that none waits long for another. When the cohort can join with one more batch it does: while
         the others move on it might not reach them."""
         start = look.start
         if self._may_catch_up(look) and self._fits(start.caught_up, start.changes):
             return self._catch_up_batch(start, parallelism)
-        for lane in _LANES_AFTER[self._turn]:
-            batch = self._batch_of(lane, look, parallelism)
-            if batch is not None:
-                self._turn = lane
-                return batch
-        return None
+        batches = (self._batch_of(lane, look, parallelism) for lane in _LANES_AFTER[after])
+        return next((batch for batch in batches if batch is not None), None)
 
     def _batch_of(self, lane: Lane, look: _Look, parallelism: int) -> PlannedBatch | None:
         start, limit = look.start, self._shared_limit

@@ -276,7 +276,7 @@ class Worker:
         self.joins = 0
 
     def step(self) -> None:
-        plan = self._planner.next(Place.of(self.applied), 2, 0.0)
+        plan = self._planner.next(Place.of(self.applied), 2, 0.0, self._random.choice(list(Lane)))
         if plan is None:
             return
         self._disturb(3)

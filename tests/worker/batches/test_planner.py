@@ -146,6 +146,42 @@ def test_the_end_of_the_changes_is_looked_up_before_which_tables_are_copied(stre
     assert (batch.lane, batch.end, batch.cohort) == (Lane.CHANGES, Place(0, 2, 1, frozenset({ORDERS})), frozenset({ORDERS}))
 
 
+def test_lanes_take_turns_whatever_is_planned_and_thrown_away(stream: Group) -> None:
+    stream.publish(9)
+    stream.copy(CopyState.RUNNING, attempts=[1], rows=5)
+    planner = stream.planner(BatchLimit(messages=1, bytes=1 << 20), unready=lambda _: frozenset({ORDERS}))
+    place, lane, lanes = Place(0, 1), Lane.COPIED, []
+    for _ in range(6):
+        batch = planner.next(place, 2, 0.0, lane)
+        assert batch is not None
+        planner.next(batch.end, 2, 0.0, batch.lane)  # as who writes ahead does
+        place, lane = batch.end, batch.lane
+        lanes.append(lane)
+    assert lanes == [Lane.CHANGES, Lane.COPIED] * 3
+
+
+def test_who_catches_up_leaves_the_others_their_turn_until_one_batch_is_enough(
+    stream: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "SHARED_MESSAGES", 2)
+    stream.publish(9)
+    stream.note_copy(CopyState.FINISHED)
+    planner, place, lane, ends = stream.planner(), Place(0, 5, 0, frozenset({ORDERS})), Lane.CHANGES, []
+    while (batch := planner.next(place, 2, 0.0, lane)) is not None:
+        place, lane = batch.end, batch.lane
+        ends.append((lane, place.changes, place.caught_up))
+    assert ends == [
+        (Lane.CATCH_UP, 5, 2),
+        (Lane.CHANGES, 7, 2),
+        (Lane.CATCH_UP, 7, 4),
+        (Lane.CHANGES, 9, 4),
+        (Lane.CATCH_UP, 9, 6),
+        (Lane.CATCH_UP, 9, 8),
+        (Lane.CATCH_UP, 9, 0),
+    ]
+    assert place == Place(0, 9)
+
+
 def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:
     stream.publish(1)
     stream.copy(CopyState.RUNNING, attempts=[1, 2], rows=1)
