@@ -180,6 +180,9 @@ def test_who_catches_up_leaves_the_others_their_turn_until_one_batch_is_enough(
         (Lane.CATCH_UP, 9, 0),
     ]
     assert place == Place(0, 9)
+    joins = planner.next(Place(0, 5, 3, frozenset({ORDERS})), 2, 0.0, Lane.CATCH_UP)
+    assert joins is not None
+    assert (joins.lane, joins.end) == (Lane.CATCH_UP, Place(0, 5)), "before the others move on"
 
 
 def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:
