@@ -13,14 +13,22 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test test-long test-cluster test-versions soak demo bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
-	@echo "make test       every test but the long ones (twenty minutes on two cores)"
+	@echo "make demo-page  the shop for as long as you want, with the page of 'pgsluice server' at an address that is printed"
+	@echo "make test       every test but the long ones (half an hour on two cores)"
 	@echo "make test-long  the long ones"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
+	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
+	@echo "make test-page  the server's page in a browser, which is fetched into build/browser (three minutes)"
+	@echo "make page-pictures  renew docs/images/page-*.png"
+	@echo "make test-search-real  the search sink on a real OpenSearch, whose jars it fetches into build/jars (takes a JDK; minutes)"
+	@echo "make test-kafka  a real Kafka, whose jars it fetches into build/jars (minutes)"
+	@echo "make vendor     renew what the page takes from npm, as its lock file says"
+	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
 	@echo "make check      format, lint, types, import contract, the site and the tests that need no server (under a minute)"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
@@ -69,13 +77,13 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 
 check: lint docs
-	$(BIN)/python -m pytest -m "not servers and not long and not soak"
+	$(BIN)/python -m pytest -m "not servers and not long and not soak and not deploy and not page and not search_real and not kafka"
 
 test: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "not long and not soak" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka" --numprocesses 2 --dist worksteal
 
 test-long: $(INSTALLED) java
-	$(BIN)/python -m pytest -m long --timeout 7200
+	$(BIN)/python -m pytest -m "long and not search_real and not kafka" --timeout 7200
 
 soak: $(INSTALLED) java
 	$(BIN)/python -m pytest -m soak -s
@@ -83,10 +91,36 @@ soak: $(INSTALLED) java
 test-versions: $(INSTALLED) java
 	$(BIN)/python -m pytest -m versions
 
+test-deploy: $(INSTALLED) java
+	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
+	$(BIN)/python -m pytest -m deploy
+
+test-page: $(INSTALLED) java
+	@sh tests/console/server/page/install_browser.sh build/browser
+	$(BIN)/python -m pytest -m page
+
+test-search-real: $(INSTALLED) java
+	@$(BIN)/python -c "from tests.servers.maven import server_jars; server_jars('opensearch')"
+	$(BIN)/python -m pytest -m search_real --timeout 7200
+
+test-kafka: $(INSTALLED) java
+	@$(BIN)/python -c "from tests.servers.maven import server_jars; server_jars('kafka')"
+	$(BIN)/python -m pytest -m kafka
+
+page-pictures: $(INSTALLED) java
+	@sh tests/console/server/page/install_browser.sh build/browser
+	@$(BIN)/python -m tests.console.server.page.pictures
+
+vendor: $(INSTALLED)
+	@$(BIN)/python -m tests.console.server.page.vendored
+
 KILLS ?= 30
 
 test-cluster: $(INSTALLED) java
 	CLUSTER_LEADER_KILLS=$(KILLS) $(BIN)/python -m pytest tests/end_to_end/test_cluster.py -m long --timeout 7200 -s
+
+test-spark-cluster: $(INSTALLED) java
+	$(BIN)/python -m pytest -m spark_cluster -v
 
 docs: $(INSTALLED)
 	$(BIN)/mkdocs build --strict --quiet
@@ -96,6 +130,9 @@ servers: $(INSTALLED)
 
 demo: $(INSTALLED) java
 	@$(BIN)/python -m benchmarks.demo
+
+demo-page: $(INSTALLED) java
+	@$(BIN)/python -m benchmarks.demo.page
 
 BENCH_RESULTS := benchmarks/results/bench.json
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ MARKS = "marks"
 """A table whose rows mark, in commit order, the ends of the warm-up and of the backlog."""
 
 WARM_UP_MARK, END_MARK = 1, 2
+
+Beside = Callable[[PgsluiceProcess], AbstractContextManager[object]]
 
 
 class Backlog:
@@ -116,13 +119,15 @@ class Backlog:
         target.drop()
         return self._run(NATIVE, repetition, {RATE: ended_at - began_at}, watch)
 
-    def drain_one_by_one(self, group: Group, repetition: int, expected: Database | None = None) -> tuple[Run, Run]:
+    def drain_one_by_one(
+        self, group: Group, repetition: int, expected: Database | None = None, beside: Beside = nullcontext
+    ) -> tuple[Run, Run]:
         """The replicator fills the stream, then the worker empties it. The target is to hold what ``expected`` holds (None: the
-        source)."""
-        with group.worker() as worker, TargetWatch(group.target) as seen:
+        source). ``beside`` is what else goes on while a process runs."""
+        with group.worker() as worker, beside(worker), TargetWatch(group.target) as seen:
             self._warm_up(group, worker, seen)
             with suspended(worker.pid):
-                publishing = self._publish(group, repetition)
+                publishing = self._publish(group, repetition, beside)
                 self.servers.settle()
                 watch = ProcessWatch(self.servers.roots() | {WORKER: worker.pid}).start()
                 began_at = time.time()
@@ -132,11 +137,11 @@ class Backlog:
         self._finish(group, expected)
         return publishing, self._run(WORKER_ALONE, repetition, {RATE: ended_at - began_at}, watch)
 
-    def _publish(self, group: Group, repetition: int) -> Run:
+    def _publish(self, group: Group, repetition: int, beside: Beside) -> Run:
         self.servers.settle()
         with ProcessWatch(self.servers.roots()) as watch:
             began_at = time.time()
-            with group.replicator("--until-lsn", "current") as replicator:
+            with group.replicator("--until-lsn", "current") as replicator, beside(replicator):
                 watch.add(REPLICATOR, replicator.pid)
                 wait_until(lambda: is_over(replicator.pid), deadline_s=DEADLINE_S, what="end of the replicator", interval_s=0.005)
                 ended_at = time.time()

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from pgsluice.console.flags import confirm, load_settings, reloading, takes
+from pgsluice.console.flags import confirm, duration, load_settings, reloading, takes
 from pgsluice.shared.config.settings import (
     DropSettings,
     GroupSettings,
@@ -40,16 +40,52 @@ def replicator(context: click.Context) -> None:
 @click.command()
 @takes(StatusSettings)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
+@click.option("--watch", "watches", is_flag=True, help="Show it again and again, with rates, until Ctrl-C or the key q")
+@click.option(
+    "--every",
+    "every_s",
+    type=duration,
+    default="1s",
+    metavar="DURATION",
+    show_default=True,
+    help="With --watch: the pause between looks",
+)
 @click.pass_context
-def status(context: click.Context, as_json: bool) -> int:
+def status(context: click.Context, as_json: bool, watches: bool, every_s: float) -> int:
     """Show where a group's replicator and workers are; with a source (--host), its slot too.
 
     Exits with 1 when the group has never been started on this NATS.
     """
     settings = load_settings(context, StatusSettings)
+    if watches:
+        if as_json:
+            raise UsageError("--json and --watch are both given", "give one of them")
+        from pgsluice.console.watch.live import run as watch
+
+        return watch(settings, every_s)
     from pgsluice.console.status import run
 
     return run(settings, as_json)
+
+
+@click.command()
+@takes(GroupSettings)
+@click.option("--worker", "worker", default="", metavar="NAME", help="The worker to look at (default: all of them)")
+@click.option(
+    "--max", "max_s", type=duration, required=True, metavar="DURATION", help="How old the oldest change may be [required]"
+)
+@click.option("--max-messages", type=click.IntRange(min=0), metavar="NUMBER", help="How many stream messages may wait")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a line for each worker")
+@click.pass_context
+def lag(context: click.Context, worker: str, max_s: float, max_messages: int | None, as_json: bool) -> int:
+    """Say whether the workers keep up, for scripts: the age of the oldest change in the stream that is not applied.
+
+    Exits with 0 when all are within --max, with 1 when one is not, or when that is not known.
+    """
+    settings = load_settings(context, GroupSettings)
+    from pgsluice.console.lag import LagLimit, run
+
+    return run(settings, worker, LagLimit(max_s, max_messages), as_json=as_json)
 
 
 _worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
@@ -167,21 +203,22 @@ def rules() -> None:
 @rules.command("check")
 @click.argument("file", required=False)
 @click.option("--routing", metavar="FILE", default="", help="Routing file to check too")
+@click.option("--search-mapping", metavar="FILE", default="", help="File of search-mapping to check too")
 @click.option("--against-source", is_flag=True, help="Compare with the source's tables, columns and types too")
 @takes(SourceTablesSettings, required="required with --against-source")
 @click.pass_context
-def rules_check(context: click.Context, file: str | None, routing: str, against_source: bool) -> None:
+def rules_check(context: click.Context, file: str | None, routing: str, search_mapping: str, against_source: bool) -> None:
     """Read the rules in FILE, and say everything that is wrong with them.
 
     The options that name the source and its tables are needed, and read, with --against-source only. They are those of the
     replicator, so its configuration file serves.
     """
-    if not file and not routing:
-        raise UsageError("there is nothing to check", "name a rules file, or give --routing")
+    if not file and not routing and not search_mapping:
+        raise UsageError("there is nothing to check", "name a rules file, or give --routing or --search-mapping")
     tables = _source_tables(context) if against_source else None
     from pgsluice.console.rules import check
 
-    check(file or "", routing, tables)
+    check(file or "", routing, tables, search_mapping)
 
 
 @rules.command("test")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import orjson
@@ -21,6 +21,7 @@ from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLe
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
 from pgsluice.worker.dead_letters.exclusions import touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
@@ -56,16 +57,16 @@ class Selection:
         return named
 
 
-_HEADINGS = ("POSITION", "WORKER", "TABLE", "TIME", "STATE", "REASON")
+_HEADINGS = ("POSITION", "WORKER", "TABLE", "TIME", "STATE", "BEHIND", "REASON")
 
 
 def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None:
     """Writes no row value. ``worker``: "" for the letters of all."""
     letters = _at_stream(settings, lambda stream: stream.letters(worker or None))
     if as_json:
-        sys.stdout.writelines(orjson.dumps(_facts(stored)).decode() + "\n" for stored in letters)
+        sys.stdout.writelines(orjson.dumps(each).decode() + "\n" for each in blocking(letters))
         return
-    sys.stdout.writelines(f"{line}\n" for line in format_columns(_HEADINGS, [*map(_columns, letters)]))
+    sys.stdout.writelines(f"{line}\n" for line in format_columns(_HEADINGS, [*map(_columns, blocking(letters))]))
 
 
 def show(settings: GroupSettings, selection: Selection) -> None:
@@ -80,12 +81,7 @@ def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None
     """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for)."""
 
     async def ask(stream: DeadLetterStream) -> None:
-        letters = await stream.letters(selection.worker or None)
-        asked = with_earlier(selection.of(letters), letters)
-        for stored in asked:
-            if not stored.is_queued:
-                await stream.publish(stored.letter, queue=True)
-                await stream.remove([stored])
+        asked = await ask_for_replay(stream, selection)
         log.info("replay is asked for", letters=len(asked))
         if wait_s:
             await _wait_for_outcome(stream, asked, wait_s)
@@ -95,11 +91,28 @@ def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None
 
 def discard(settings: GroupSettings, selection: Selection) -> None:
     async def remove(stream: DeadLetterStream) -> None:
-        letters = selection.of(await stream.letters(selection.worker or None))
-        await stream.remove(letters)
-        log.info("dead letters are removed", letters=len(letters))
+        log.info("dead letters are removed", letters=len(await remove_letters(stream, selection)))
 
     _at_stream(settings, remove)
+
+
+async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
+    """Moves those letters, and earlier ones of the same rows, to the worker's queue; returns all that are there then. Whoever was
+    interrupted may ask again. Raises UsageError when they cannot be meant."""
+    letters = await stream.letters(selection.worker or None)
+    asked = with_earlier(selection.of(letters), letters)
+    for stored in asked:
+        if not stored.is_queued:
+            await stream.publish(stored.letter, queue=True)
+            await stream.remove([stored])
+    return asked
+
+
+async def remove_letters(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
+    """For good; returns which. Raises UsageError when they cannot be meant."""
+    letters = selection.of(await stream.letters(selection.worker or None))
+    await stream.remove(letters)
+    return letters
 
 
 async def _wait_for_outcome(stream: DeadLetterStream, asked: Sequence[StoredLetter], wait_s: float) -> None:
@@ -131,24 +144,52 @@ def with_earlier(chosen: Sequence[StoredLetter], letters: Sequence[StoredLetter]
     return taken[::-1]
 
 
-def _facts(stored: StoredLetter) -> dict[str, object]:
-    letter = stored.letter
-    return {
-        "position": str(letter.position),
-        "worker": letter.worker,
-        "table": letter.table,
-        "time": letter.time,
-        "state": _state(stored),
-        "reason": letter.reason,
-        "copied": letter.is_copied,
-        "sequence": letter.sequence,
-        "attempts": letter.attempts,
-    }
+@dataclass(frozen=True, slots=True)
+class ListedLetter:
+    """What may be told of a letter to anybody: no row value. ``state`` is "dead" or "replay", ``sequence`` the message that its
+    change came in."""
+
+    position: str
+    worker: str
+    table: str
+    time: str
+    state: str
+    reason: str
+    copied: bool
+    sequence: int
+    attempts: int
 
 
-def _columns(stored: StoredLetter) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class BlockingLetter(ListedLetter):
+    """``behind`` counts the letters that wait for this one: later changes of its rows."""
+
+    behind: int
+
+
+def blocking(letters: Sequence[StoredLetter]) -> list[BlockingLetter]:
+    """All that the stream holds of a worker, or of all."""
+    blocked = BlockedLetters(letters)
+    return [BlockingLetter(**asdict(listed(stored)), behind=blocked.count_behind(stored)) for stored in letters]
+
+
+def listed(stored: StoredLetter) -> ListedLetter:
     letter = stored.letter
-    return str(letter.position), letter.worker, letter.table, letter.time, _state(stored), letter.reason
+    return ListedLetter(
+        position=str(letter.position),
+        worker=letter.worker,
+        table=letter.table,
+        time=letter.time,
+        state=_state(stored),
+        reason=letter.reason,
+        copied=letter.is_copied,
+        sequence=letter.sequence,
+        attempts=letter.attempts,
+    )
+
+
+def _columns(letter: BlockingLetter) -> tuple[str, ...]:
+    return letter.position, letter.worker, letter.table, letter.time, letter.state, str(letter.behind), letter.reason
 
 
 def _state(stored: StoredLetter) -> str:

@@ -29,10 +29,11 @@ log = telemetry.logger(__name__)
 def run(settings: DropSettings) -> None:
     """Raises TerminalError while a replicator reads the slot (then nothing is removed), and at the end for what is left;
     TransientError when source or broker do not answer."""
-    asyncio.run(_drop(settings))
+    asyncio.run(drop(settings))
 
 
-async def _drop(settings: DropSettings) -> None:
+async def drop(settings: DropSettings) -> None:
+    """The same on a running event loop."""
     names = GroupNames(settings.group)
     remains: list[PgsluiceError] = []
     if settings.source is not None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 
 from pgsluice.shared import config, telemetry
 from pgsluice.shared.config.declaration import CONFIG
-from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.kinds import Kind, parse_duration
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import COMMANDS, LogSettings
 from pgsluice.shared.errors import UsageError
@@ -33,6 +34,14 @@ _FLAGS = "pgsluice.flags"
 _log = telemetry.logger(__name__)
 
 
+def duration(text: str) -> float:
+    """Seconds, for a flag that takes them as they are written in a configuration file."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}; write it like 30s") from None
+
+
 def settings_by_command() -> dict[str, type[Any]]:
     """What each command declares; a sink's command reads that of ``worker`` too."""
     return COMMANDS | {f"worker {kind}": settings for kind, settings in sink_settings().items()}
@@ -43,13 +52,20 @@ def known_options() -> tuple[Option, ...]:
     return config.options_of(*settings_by_command().values())
 
 
-def takes(*settings: type[Any], required: str = REQUIRED) -> Callable[[CommandFunction], CommandFunction]:
+def takes(
+    *settings: type[Any],
+    required: str = REQUIRED,
+    shown: Collection[str] | None = None,
+    also: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[CommandFunction], CommandFunction]:
     """Gives a click command the flags of ``settings``. They are read by ``load_values``, not passed to the function. ``required``
-    is what help says of an option that the command cannot do without."""
+    is what help says of an option that the command cannot do without. ``shown`` names the options that help lists, None: all of
+    them. ``also`` has a second flag for some."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
         for option in reversed(config.options_of(*settings)):
-            function = _flag(option, required)(function)
+            is_hidden = shown is not None and option.name not in shown
+            function = _flag(option, required, also.get(option.name), is_hidden)(function)
         return function
 
     return decorate
@@ -63,6 +79,11 @@ def takes_config(function: CommandFunction) -> CommandFunction:
 def load_settings(context: click.Context, settings: type[T]) -> T:
     """The settings of the running command, checked; from here on the log has the form and level they ask for."""
     return config.make(settings, load_values(context, settings))
+
+
+def peek_settings(context: click.Context, settings: type[T]) -> T:
+    """The same for a command that has to know something before it knows all of its settings: nothing is logged or set up."""
+    return config.make(settings, config.load(context.meta.get(_FLAGS, {}), os.environ, settings, known=known_options()))
 
 
 def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
@@ -97,7 +118,9 @@ def confirm(command: str, question: str) -> None:
         raise UsageError("nothing was removed", "answer y, or give --yes")
 
 
-def _flag(option: Option, required: str = REQUIRED) -> Callable[[CommandFunction], CommandFunction]:
+def _flag(
+    option: Option, required: str = REQUIRED, also: str | None = None, is_hidden: bool = False
+) -> Callable[[CommandFunction], CommandFunction]:
     """A flag that takes text as it stands: the kind reads it later, as it reads the other sources.
 
     A switch's value may be left out (``--copy``, ``--copy=false``).
@@ -109,13 +132,14 @@ def _flag(option: Option, required: str = REQUIRED) -> Callable[[CommandFunction
 
     optional_value: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if option.kind is Kind.SWITCH else {}
     return click.option(
-        option.flag,
+        *filter(None, (also, option.flag)),
         type=str,
         multiple=option.kind in _REPEATABLE,
         expose_value=False,
         callback=remember,
         metavar=option.kind.value,
         help=_help(option, required),
+        hidden=is_hidden,
         **optional_value,
     )
 

@@ -12,13 +12,22 @@ import socket
 from nats.aio.client import Client
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
+from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.definition_decisions import held_key
 from pgsluice.shared.broker.definition_log import outcomes_key
 from pgsluice.shared.broker.halt import lift_halt
-from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key, position_key, worker_key, worker_of
+from pgsluice.shared.broker.unit_records import desired_key, process_key, worker_unit
+from pgsluice.shared.broker.worker_records import (
+    LEASE_DURATION_S,
+    LeaseRecord,
+    batches_key,
+    lease_key,
+    position_key,
+    worker_key,
+    worker_of,
+)
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames, replay_name
@@ -48,29 +57,31 @@ async def _forget_halt(settings: GroupSettings) -> None:
 async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice forget {names.group}/{worker}") as client:
-        bucket = StateBucket(client, names)
-        await _check_known(client, bucket, names, worker)
-        await _take_lease(bucket, worker)
-        removed = [key for key in _keys(worker) if await bucket.get(key) is not None]
-        for key in removed:
-            await bucket.delete(key)
-        await bucket.delete(lease_key(worker))
-        log.info("worker is forgotten; messages wait for it no more", worker=worker, removed=", ".join(removed) or "its lease")
-        await _settle_letters(DeadLetterStream(client, names), worker, remove=dead_letters)
-        log.info("what the worker keeps beside its output is left as it is: a row of pgsluice.applied, or a position file")
+        await forget_worker(client, names.group, worker, dead_letters=dead_letters)
+
+
+async def forget_worker(client: Client, group: str, worker: str, *, dead_letters: bool) -> None:
+    """The same over a connection that is there."""
+    names = GroupNames(group)
+    bucket = await opened_bucket(client, names)
+    await _check_known(bucket, names, worker)
+    await _take_lease(bucket, worker)
+    removed = [key for key in _keys(worker) if await bucket.get(key) is not None]
+    for key in removed:
+        await bucket.delete(key)
+    await bucket.delete(lease_key(worker))
+    log.info("worker is forgotten; messages wait for it no more", worker=worker, removed=", ".join(removed) or "its lease")
+    await _settle_letters(DeadLetterStream(client, names), worker, remove=dead_letters)
+    log.info("what the worker keeps beside its output is left as it is: a row of pgsluice.applied, or a position file")
 
 
 def _keys(worker: str) -> list[str]:
     positions = [key(name) for name in (worker, replay_name(worker)) for key in (worker_key, position_key)]
-    return [*positions, outcomes_key(worker), held_key(worker)]
+    unit = worker_unit(worker)
+    return [*positions, batches_key(worker), outcomes_key(worker), held_key(worker), process_key(unit), desired_key(unit)]
 
 
-async def _check_known(client: Client, bucket: StateBucket, names: GroupNames, worker: str) -> None:
-    if not await bucket.exists():
-        raise UsageError(
-            f"group {names.group!r} has never been started on this NATS",
-            f"check group and nats-url; {describe_groups(await list_groups(client))}",
-        )
+async def _check_known(bucket: StateBucket, names: GroupNames, worker: str) -> None:
     known = {key for key in await bucket.keys() if await bucket.get(key) is not None}
     if known.isdisjoint([*_keys(worker), lease_key(worker)]):
         workers = sorted(name for key in known if (name := worker_of(key)) is not None)

@@ -25,20 +25,35 @@ INTERRUPTED = 130
 """What a shell reports for a process that SIGINT ended."""
 
 _COMMANDS = {
+    "up": ("pgsluice.console.up.up_command", "up", "Replicate at once, in one terminal."),
     "replicator": ("pgsluice.console.commands", "replicator", "Publish a database's changes to NATS JetStream."),
     "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
+    "check": ("pgsluice.console.check.check_command", "check", "Find what is wrong before a start, with what cures it."),
     "status": ("pgsluice.console.commands", "status", "Show where a group's replicator and workers are."),
+    "lag": ("pgsluice.console.commands", "lag", "Say whether the workers keep up, by the exit code."),
+    "pause": ("pgsluice.console.units.unit_commands", "pause", "Let a group's workers rest between batches."),
+    "resume": ("pgsluice.console.units.unit_commands", "resume", "Let go on what is paused."),
+    "stop": ("pgsluice.console.units.unit_commands", "stop", "End a group's processes, and keep them stopped."),
+    "start": ("pgsluice.console.units.unit_commands", "start", "Let processes be started that were stopped."),
     "tables": ("pgsluice.console.table_commands", "tables", "Show a group's tables, or have others while it runs."),
+    "search": ("pgsluice.console.search.search_commands", "search", "Fill the indexes of a search worker anew."),
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
+    "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show what a group's change stream holds."),
+    "trace": ("pgsluice.console.inspect.inspect_commands", "trace", "Show where a row is."),
     "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
     "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
     "ddl": ("pgsluice.console.ddl_commands", "ddl", "Have the source tell of altered tables."),
+    "plan": ("pgsluice.console.documents.documents_command", "plan", "Show what applying documents would change."),
+    "apply": ("pgsluice.console.documents.documents_command", "apply", "Say what groups are to be."),
+    "export": ("pgsluice.console.documents.documents_command", "export", "Write what groups are to be as YAML."),
+    "server": ("pgsluice.console.server.server_commands", "server", "Serve the REST API and the page."),
+    "token": ("pgsluice.console.server.server_commands", "token", "Tokens that a server takes."),
     "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
     "drop": ("pgsluice.console.commands", "drop", "Remove everything a group made at the source and in NATS."),
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
 
-_SERVICES = ("replicator", "worker")
+_SERVICES = ("up", "replicator", "worker", "server")
 """The commands that run until they are stopped."""
 
 

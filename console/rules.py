@@ -9,30 +9,27 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import assert_never
 
 from pgsluice.console.change_lines import ChangeLine, Name, format_json, guess_tables, known_tables, parse_json, read_lines
-from pgsluice.rules.rule import Filter, Rule
-from pgsluice.rules.ruleset import RuleSet, TableRules
+from pgsluice.console.inspect.trial_steps import ChangeOutcome, StepOutcome, Trial, TrialStep, ValueChange
 from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import check_tables, load_transformation
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
-from pgsluice.shared.wire.table import UNCHANGED, Table, Value
-from pgsluice.worker.sinks.lines.json_lines import encode_lines
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.search.mapping_file import load_mapping
 
 STANDARD_INPUT = "standard input"
 
-_OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
-
-def check(rules_file: str, routing_file: str, tables: Sequence[Table] | None) -> None:
+def check(rules_file: str, routing_file: str, tables: Sequence[Table] | None, search_mapping: str = "") -> None:
     """Says on standard output what the files hold. ``tables`` are all that the source has, None when they are not to be looked
     at. Raises UsageError that names everything that is wrong."""
     transformation = load_transformation(rules_file, routing_file)
+    mapping = load_mapping(search_mapping)
     if tables is not None:
         check_tables(transformation, tables)
+        mapping.check_tables([routed for table in tables for routed in transformation.destinations(table)])
     for warning in transformation.warnings(tables or ()):
         sys.stdout.write(f"warning: {warning}\n")
     rules = sum(len(entry.rules) for entry in transformation.rules.entries)
@@ -49,13 +46,13 @@ def try_out(rules_file: str, routing_file: str, input_file: str | None, tables: 
     transformation = load_transformation(rules_file, routing_file)
     lines = _read(input_file)
     by_name = guess_tables(lines) | known_tables(tables)
-    trial = Trial(transformation)
+    report = Report(transformation)
     for line in lines:
-        for text in trial.of(line, _table(line, by_name, input_file)):
+        for text in report.of(line, _table(line, by_name, input_file)):
             sys.stdout.write(f"{text}\n")
-    sys.stdout.write(f"{len(lines)} changes: {trial.summary}\n")
-    if trial.failures:
-        raise UsageError(f"rules could not process {trial.failures} changes", "see the lines above")
+    sys.stdout.write(f"{len(lines)} changes: {report.summary}\n")
+    if report.failures:
+        raise UsageError(f"rules could not process {report.failures} changes", "see the lines above")
 
 
 def _read(input_file: str | None) -> list[ChangeLine]:
@@ -81,105 +78,68 @@ def _table(line: ChangeLine, by_name: dict[Name, Table], input_file: str | None)
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One rule by itself."""
-
-    rule: Rule
-    alone: RuleSet
-
-
-class Trial:
-    """``failures`` counts changes that a rule could not process."""
+class Report:
+    """The lines that tell what becomes of changes. ``failures`` counts those that a rule could not process."""
 
     def __init__(self, transformation: Transformation) -> None:
         self.failures = 0
-        self._transformation = transformation
-        self._outcomes: Counter[str] = Counter()
-        self._entries = [
-            (entry.pattern, [_Step(rule, _alone(transformation.rules, entry, rule)) for rule in entry.rules])
-            for entry in transformation.rules.entries
-        ]
+        self._trial = Trial(transformation)
+        self._outcomes: Counter[ChangeOutcome] = Counter()
 
     @property
     def summary(self) -> str:
-        return ", ".join(f"{count} {outcome}" for outcome, count in sorted(self._outcomes.items())) or "nothing to try"
+        counts = (f"{count} {outcome.value}" for outcome, count in sorted(self._outcomes.items()))
+        return ", ".join(counts) or "nothing to try"
 
     def of(self, line: ChangeLine, table: Table) -> Iterator[str]:
         """The lines that tell what becomes of one change."""
-        message = line.message(table)
         yield f"line {line.number}: {line.operation} {table.qualified_name}"
-        (changes,) = message.parts
-        assert isinstance(changes, TableChanges)
-        yield from self._steps(changes)
-        yield from self._outcome(message)
-
-    def _steps(self, changes: TableChanges) -> Iterator[str]:
-        table = changes.table
-        for pattern, steps in self._entries:
-            if not pattern.matches(table.schema, table.name):
-                continue
-            for step in steps:
-                bound = step.alone.bind(table)
-                if bound is None:
-                    continue
-                outcome = bound.apply(changes)
-                if outcome.rejected:
-                    yield f"  {step.rule.place}: cannot process it ({outcome.rejected[0].reason})"
-                    return
-                if outcome.changes is None:
-                    yield f"  {step.rule.place}: dropped"
-                    return
-                yield from _told(step.rule, changes, outcome.changes)
-                changes = outcome.changes
-
-    def _outcome(self, message: MessageChanges) -> Iterator[str]:
-        transformed, rejected = self._transformation.apply(message)
-        lines = [text.decode().rstrip("\n") for text in encode_lines(transformed)]
-        if rejected:
-            self.failures += 1
-            self._outcomes["not processed"] += 1
-            yield "  => a dead letter"
-        elif not lines:
-            self._outcomes["dropped"] += 1
-            yield "  => nothing"
-        else:
-            self._outcomes["passed"] += 1
-            for text in "\n".join(lines).split("\n"):
-                content = parse_json(text)
-                shown = {name: content[name] for name in ("before", "after", "unchanged") if content.get(name)}
-                yield f"  => {content['operation']} {content['schema']}.{content['table']} {format_json(shown)}"
+        tried = self._trial.of(line.message(table))
+        for step in tried.steps:
+            yield from (f"  {step.place}: {said}" for said in _said(step))
+        self._outcomes[tried.outcome] += 1
+        match tried.outcome:
+            case ChangeOutcome.REJECTED:
+                self.failures += 1
+                yield "  => a dead letter"
+            case ChangeOutcome.DROPPED:
+                yield "  => nothing"
+            case ChangeOutcome.PASSED:
+                yield from map(_passed_on, tried.lines)
+            case unreachable:
+                assert_never(unreachable)
 
 
-def _alone(rules: RuleSet, entry: TableRules, rule: Rule) -> RuleSet:
-    return RuleSet(rules.path, f"{rules.hash} {rule.place}", (TableRules(entry.place, entry.pattern, (rule,)),))
+def _passed_on(line: bytes) -> str:
+    content = parse_json(line.decode())
+    shown = {name: content[name] for name in ("before", "after", "unchanged") if content.get(name)}
+    return f"  => {content['operation']} {content['schema']}.{content['table']} {format_json(shown)}"
 
 
-def _told(rule: Rule, before: TableChanges, after: TableChanges) -> Iterator[str]:
-    """What ``rule`` made of one change that goes on."""
-    differences = [*_differences(before, after)]
-    if before.operations != after.operations:
-        yield f"  {rule.place}: the {_OPERATIONS[before.operations[0]]} becomes {_OPERATIONS[after.operations[0]]}"
-    elif isinstance(rule, Filter):
-        yield f"  {rule.place}: kept"
-    elif not differences:
-        yield f"  {rule.place}: nothing to change"
-    else:
-        for difference in differences:
-            yield f"  {rule.place}: {difference}"
+def _said(step: TrialStep) -> Iterator[str]:
+    """What one rule made of one change."""
+    match step.outcome:
+        case StepOutcome.REJECTED:
+            yield f"cannot process it ({step.detail})"
+        case StepOutcome.DROPPED:
+            yield "dropped"
+        case StepOutcome.KEPT:
+            yield "kept"
+        case StepOutcome.UNTOUCHED:
+            yield "nothing to change"
+        case StepOutcome.TURNED:
+            was, is_now = step.detail.split()
+            yield f"the {was} becomes {is_now}"
+        case StepOutcome.CHANGED:
+            yield from map(_value_change, step.values)
+        case unreachable:
+            assert_never(unreachable)
 
 
-def _differences(before: TableChanges, after: TableChanges) -> Iterator[str]:
-    images = [("", before.new, after.new)] if after.operations[0] != DELETE else []
-    if before.old is not None and after.old is not None and after.old_kinds is not None and after.old_kinds[0] != NO_OLD_ROW:
-        images.append(("old ", before.old, after.old))
-    for whose, was, becomes in images:
-        for column, (value,), (new_value,) in zip(before.table.columns, was, becomes, strict=True):
-            if value != new_value:
-                yield f"{whose}{column.name} {_shown(value)} -> {_shown(new_value)}"
+def _value_change(value: ValueChange) -> str:
+    before = _shown(value.before) if value.was_sent else "(not sent)"
+    return f"{'old ' if value.old_row else ''}{value.column} {before} -> {_shown(value.after)}"
 
 
-def _shown(value: Value) -> str:
-    if value is UNCHANGED:
-        return "(not sent)"
-    return "NULL" if value is None else format_json(value.decode(errors="replace"))
+def _shown(value: str | None) -> str:
+    return "NULL" if value is None else format_json(value)

@@ -12,7 +12,7 @@ from pgsluice.shared.config.settings import GroupSettings
 _WAIT = "Longest wait for the outcome (default 60)"
 
 
-def _gives_order(function: CommandFunction) -> CommandFunction:
+def gives_order(function: CommandFunction) -> CommandFunction:
     """The parameters of a command that orders something about tables."""
     decorated: Any = function
     for decorate in (
@@ -50,7 +50,7 @@ def tables_list(context: click.Context, as_json: bool) -> None:
 
 
 @tables.command("add", short_help="Follow tables from now on, and copy their rows.")
-@_gives_order
+@gives_order
 @click.option("--without-copy", is_flag=True, help="Join a group that only streams; rows that are there stay missing")
 def tables_add(context: click.Context, named: tuple[str, ...], without_copy: bool, wait_s: float, no_wait: bool) -> None:
     """Follow each TABLE from now on, and copy the rows that it holds."""
@@ -58,28 +58,28 @@ def tables_add(context: click.Context, named: tuple[str, ...], without_copy: boo
 
 
 @tables.command("remove", short_help="Follow tables no more; targets keep what they hold.")
-@_gives_order
+@gives_order
 def tables_remove(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
     """Follow each TABLE no more, although the configuration may name it. What targets hold of it stays."""
     _order(context, "remove", named, wait_s=None if no_wait else wait_s)
 
 
 @tables.command("recopy", short_help="Copy tables again, into emptied tables.")
-@_gives_order
+@gives_order
 def tables_recopy(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
     """Copy each TABLE again from its first row, into emptied tables at the targets."""
     _order(context, "recopy", named, wait_s=None if no_wait else wait_s)
 
 
 @tables.command("retry", short_help="Copy tables that are errored.")
-@_gives_order
+@gives_order
 def tables_retry(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
     """Copy each TABLE that is errored, now that its cause is removed."""
     _order(context, "retry", named, wait_s=None if no_wait else wait_s)
 
 
 @tables.command("forget", short_help="Remove tables, and all that is known of them.")
-@_gives_order
+@gives_order
 @click.option("--yes", is_flag=True, help="Do not ask before")
 def tables_forget(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool, yes: bool) -> None:
     """Follow each TABLE no more, and forget what the group knows of it, once every worker has applied what there is of it.

@@ -68,7 +68,7 @@ def _check(text: str) -> None:
 
 
 async def _order(settings: GroupSettings, wish: Wish) -> None:
-    async with _bucket_of(settings) as bucket:
+    async with bucket_of(settings) as bucket:
         number = await give_order(bucket, wish.verb, wish.tables, without_copy=wish.without_copy)
         if wish.wait_s is None:
             log.info("the order is given; see 'pgsluice tables list'", order=wish.verb.value, tables=",".join(wish.tables))
@@ -178,7 +178,7 @@ def list_tables(settings: GroupSettings, *, as_json: bool) -> None:
 
 
 async def _list(settings: GroupSettings) -> tuple[list[ListedTable], list[TableOrder]]:
-    async with _bucket_of(settings) as bucket:
+    async with bucket_of(settings) as bucket:
         ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
         selection, orders = await load_selection(bucket), await load_orders(bucket)
     return listed_tables(ledger, membership, selection), list(orders.open)
@@ -249,7 +249,7 @@ def format_tables(tables: Sequence[ListedTable], orders: Sequence[TableOrder]) -
 
 
 @asynccontextmanager
-async def _bucket_of(settings: GroupSettings) -> AsyncIterator[StateBucket]:
+async def bucket_of(settings: GroupSettings) -> AsyncIterator[StateBucket]:
     """The group's. Raises UsageError when there is none."""
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice tables {names.group}") as client:

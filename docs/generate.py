@@ -1,4 +1,4 @@
-"""The pages of the reference that follow from the program: options, commands, the messages in the streams, the Python API.
+"""The pages of the reference that follow from the program: options, commands, metrics, messages in the streams, the Python API.
 
 mkdocs calls the functions ``on_…`` (``hooks`` in mkdocs.yml). The pages exist in the built site only, so they cannot go stale.
 """
@@ -21,6 +21,8 @@ from pgsluice.console.flags import known_options, settings_by_command
 from pgsluice.console.program import program
 from pgsluice.shared.config import options_of
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.metrics.declared_metrics import METRICS
+from pgsluice.shared.metrics.metric import Metric, Shown
 from pgsluice.shared.wire.names import GroupNames
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def pages() -> dict[str, str]:
     """Each generated page's text, by its path."""
     return {
         "reference/options.md": options_page(),
+        "reference/metrics.md": metrics_page(),
         "reference/commands.md": commands_page(),
         "reference/wire.md": wire_page(),
         "reference/api.md": api_page(),
@@ -95,6 +98,7 @@ All commands share the keys: one file serves every process of a group, and each 
 | DURATION | `7d`, `24h`, `1h30m`, `45s` |
 | NAME,NAME and URL,URL | a list: separated by commas, or as a YAML list |
 | KEY=VALUE | a mapping in the file; the flag is repeated for each key; the variable takes a JSON object |
+| HOST:PORT | an address to listen on, like `127.0.0.1:9464` or `[::1]:9464`; port 0 is any that is free |
 | LSN | a place in the write-ahead log, like `16/B374D848` |
 
 In the file, `${NAME}` stands for an environment variable, `${NAME:-text}` for the variable or, when it is unset or
@@ -181,6 +185,39 @@ def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 def _command_section(path: str, context: click.Context) -> str:
     return f"## {path}\n\n```text\n{inspect.cleandoc(context.get_help())}\n```\n"
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------------
+
+_METRICS_TITLE = """\
+# Metrics and health
+
+This page is made from the program's own declarations of metrics. [Monitor a group](../how-to/monitor.md) says how to
+switch them on, and which of them matter.
+
+Every metric has the label `group`, those of a worker `worker` too. A metric whose fact is not known is absent.
+"""
+
+_METRICS_OF = {
+    Shown.BOTH: "Replicator and worker",
+    Shown.REPLICATOR: "Replicator",
+    Shown.WORKER: "Worker",
+}
+
+
+def metrics_page() -> str:
+    sections = (_metrics_section(title, shown) for shown, title in _METRICS_OF.items())
+    return "\n".join([_METRICS_TITLE, *sections])
+
+
+def _metrics_section(title: str, shown: Shown) -> str:
+    rows = "\n".join(_metric_row(metric) for metric in METRICS if metric.shown is shown)
+    return f"## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n{rows}\n"
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help}. |"
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------------

@@ -94,24 +94,26 @@ if TYPE_CHECKING:
     from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
     from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
     from pgsluice.worker.positions.bucket import BucketPositions
+    from pgsluice.worker.sinks.abilities import (
+        AlteredSink,
+        CountingSink,
+        DefinedSink,
+        PatientSink,
+        RenumberedSink,
+        TickingSink,
+        TwoLaneSink,
+    )
     from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied, encode_lines
     from pgsluice.worker.sinks.sink import (
         NOTHING_APPLIED,
-        AlteredSink,
         Applied,
-        CountingSink,
-        DefinedSink,
         DefinitionUse,
         Delivery,
         MissedChanges,
         Partition,
         PartitionWriter,
-        PatientSink,
         Receipt,
-        RenumberedSink,
         Sink,
-        TickingSink,
-        TwoLaneSink,
     )
 
     __version__: str
@@ -208,11 +210,13 @@ _MODULES = {
     "shared.wire.table": ("UNCHANGED", "Column", "ReplicaIdentity", "Table", "Value"),
     "worker.dead_letters.rejection": ("RejectedChanges", "Rejection", "WriteAgain"),
     "worker.positions.bucket": ("BucketPositions",),
+    "worker.sinks.abilities": (
+        *("CountingSink", "PatientSink", "RenumberedSink", "TickingSink", "TwoLaneSink", "AlteredSink", "DefinedSink"),
+    ),
     "worker.sinks.lines.json_lines": ("as_changes", "encode_copied", "encode_lines"),
     "worker.sinks.sink": (
         *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
-        *("Sink", "CountingSink", "PatientSink", "RenumberedSink", "TickingSink", "TwoLaneSink"),
-        *("AlteredSink", "DefinedSink", "DefinitionUse"),
+        *("Sink", "DefinitionUse"),
     ),
 }
 """Where the names above are, which a type checker reads and a program imports at their first use."""

@@ -35,7 +35,8 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.settings import PostgresSettings, ReplicatorSettings
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn
 
@@ -73,6 +74,7 @@ class Run:
     copy: PreparedCopy | None = None
     made: MadeAtSource = field(default_factory=MadeAtSource)
     counts: PublishedCounts = field(default_factory=PublishedCounts)
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ async def _bind_group(
         origin=run.settings.origin,
     )
     if await bucket.create(GROUP_KEY, record) is None:
-        raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one")
+        raise TransientError(f"another replicator of group {names.group!r} started at the same time", "run only one", Cause.LOCK)
     run.made.record = True
     return record
 

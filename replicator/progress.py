@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from pgsluice.replicator.tasks import repeat
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
+from pgsluice.shared.metrics.metric import SECONDS, Histogram
 from pgsluice.shared.wire.position import LSN, format_lsn
 
 RECORD_INTERVAL_S = 1.0
@@ -92,11 +93,26 @@ class Progress:
 
 @dataclass(slots=True)
 class PublishedCounts:
-    """What this process published since it started."""
+    """What this process published since it started. ``committed_at`` is that of the newest commit, in microseconds since 2000;
+    ``is_at_end``: the source said, last at the Unix time ``reached_at``, that there is nothing after it. The seconds count how
+    long messages took to be acknowledged, and how long none was taken because the window, or the stream, was full."""
 
     messages: int = 0
     changes: int = 0
     body_bytes: int = 0
+    sessions: int = 0
+    committed_at: int = 0
+    reached_at: float = 0.0
+    is_at_end: bool = False
+    acknowledged_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    window_blocked_s: float = 0.0
+    full_blocked_s: float = 0.0
+
+    def note_blocked(self, seconds: float, *, is_full: bool) -> None:
+        if is_full:
+            self.full_blocked_s += seconds
+        else:
+            self.window_blocked_s += seconds
 
 
 class Recorder:

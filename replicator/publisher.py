@@ -34,6 +34,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from pgsluice.replicator.assembler import Message
+from pgsluice.replicator.progress import PublishedCounts
+from pgsluice.replicator.resume import StreamEnd
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.stream_error import (
     CLIENT_ERRORS,
@@ -45,10 +47,10 @@ from pgsluice.shared.broker.stream_error import (
     publish_error,
 )
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
-from pgsluice.shared.process.retrying import CHANGES, Backoff
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Backoff, Pauses
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders, counted_bytes, cut
-from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
@@ -56,23 +58,12 @@ HEADER_BYTES = 8 * 1024  # room for headers within max_payload; ours are below 1
 ACK_TIMEOUT_S = 5.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
+_FULL = "the stream is full"
 _CHECK_INTERVAL_S = 0.25
+_COUNT_INTERVAL_S = 1.0
 RING_INTERVAL_S = 0.005
 
 log = telemetry.logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnd:
-    """The stream's last message: where publishing goes on. ``anchor`` is that of the last complete message, None when an earlier
-    version published it; ``ddl`` is the newest sequence that holds a definition."""
-
-    sequence: int
-    settled: int
-    total_bytes: int
-    flushed: LSN
-    anchor: Anchor | None = NO_ANCHOR
-    ddl: int = 0
 
 
 @dataclass(slots=True)
@@ -100,13 +91,19 @@ class Publisher:
         id_prefix: str,
         end: StreamEnd,
         acknowledged: Callable[[int], None],
+        pulse: Pulse,
+        counts: PublishedCounts,
         compress: Callable[[bytes], bytes | None] | None = None,
+        pauses: Pauses = DEFAULT_POLICY.nats,
     ) -> None:
         self._client = client
         self._stream = stream
         self._id_prefix = id_prefix
         self._end = end
         self._acknowledged = acknowledged
+        self._pulse = pulse
+        self._counts = counts
+        self._is_full = False
         self._compress = compress
         self._chunk_bytes = client.max_payload - HEADER_BYTES
         self._inbox = client.new_inbox()
@@ -114,7 +111,7 @@ class Publisher:
         self._window_bytes = 0
         self._unsent = 0  # index in the window
         self._attempt = 0
-        self._backoff = Backoff(CHANGES)
+        self._backoff = Backoff(pauses)
         self._failure: str | None = None
         self._wrong_sequence = False
         self._fatal: PgsluiceError | None = None
@@ -129,11 +126,16 @@ class Publisher:
         """The stream's last message once everything handed over is stored."""
         return self._end
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was handed over is not acknowledged yet."""
+        return bool(self._window)
+
     async def publish(self, message: Message) -> int:
         """Takes ``message`` as the next one, when the window has room for it, and returns the sequence it will be stored at."""
         for headers, data in self._pieces(message):
             while self._window and (len(self._window) >= WINDOW_MESSAGES or self._window_bytes + len(data) > WINDOW_BYTES):
-                await self._progress()
+                await self._wait_for_room()
             self._hand_over(headers, data, message)
         return self._end.sequence
 
@@ -157,6 +159,15 @@ class Publisher:
         finally:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
+
+    async def _wait_for_room(self) -> None:
+        """Returns soon, with room or without, so that time is counted while it passes."""
+        began_at = time.monotonic()
+        self._progressed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_COUNT_INTERVAL_S):
+                await self._progressed.wait()
+        self._counts.note_blocked(time.monotonic() - began_at, is_full=self._is_full)
 
     async def _progress(self) -> None:
         self._progressed.clear()
@@ -190,6 +201,7 @@ class Publisher:
         if headers.chunk.count > 1:
             message_id += f"/{headers.chunk.index}@{sequence - headers.chunk.index + 1}"
         encoded = headers.encode() | {ID_HEADER: message_id, EXPECTED_LAST_SEQUENCE_HEADER: str(sequence - 1)}
+        self._pulse.idle = False
         self._window.append(_Outstanding(sequence, message_id, encoded, data))
         self._window_bytes += len(data)
         anchor = headers.anchor if headers.chunk.is_last else self._end.anchor
@@ -230,7 +242,7 @@ class Publisher:
 
     def _check_overdue(self) -> None:
         if self._client.is_closed:
-            self._fatal = TransientError("the connection to NATS is closed", "it is made again")
+            self._fatal = TransientError("the connection to NATS is closed", "it is made again", Cause.NATS)
         reconnects = self._client.stats["reconnects"]
         if reconnects != self._reconnects:
             self._reconnects = reconnects
@@ -247,6 +259,8 @@ class Publisher:
         """After a failure: what the stream already holds is acknowledged, the rest is sent again."""
         pause_s = self._backoff.next_pause_s()
         log.warning("publishing interrupted", reason=self._failure, pause_s=round(pause_s, 3))
+        cause = Cause.STREAM_FULL if self._failure == _FULL else Cause.NATS
+        self._pulse.waits(TransientError(f"publishing is interrupted: {self._failure}", cause=cause), pause_s)
         await asyncio.sleep(pause_s)
         await self._round_trip()
         if self._wrong_sequence:
@@ -265,7 +279,7 @@ class Publisher:
                 return
             except CLIENT_ERRORS as error:
                 if self._client.is_closed:
-                    raise TransientError("the connection to NATS is closed", "it is made again") from None
+                    raise TransientError("the connection to NATS is closed", "it is made again", Cause.NATS) from None
                 log.warning("NATS does not answer, waiting", reason=type(error).__name__)
                 await asyncio.sleep(_CHECK_INTERVAL_S)
 
@@ -279,6 +293,8 @@ class Publisher:
             message_id = stored.headers.get(ID_HEADER, "")
             if message_id != expected.message_id:
                 raise _foreign_message(self._stream.name, expected.sequence, message_id, self._id_prefix)
+            if stored.data != expected.data:
+                raise _another_payload(self._stream.name, expected.sequence, message_id)
             self._acknowledge(expected.sequence)
         state = await self._stream.state()
         last_acknowledged = self._window[0].sequence - 1 if self._window else self._end.sequence
@@ -286,6 +302,7 @@ class Publisher:
             raise TransientError(
                 f"stream {self._stream.name} does not end at the last acknowledged message",
                 "publishing starts again from what the stream holds",
+                Cause.NATS,
             )
 
     async def _receive_answer(self, answer: Msg) -> None:
@@ -299,10 +316,14 @@ class Publisher:
         if (error := content.get("error")) is not None:
             if attempt == self._attempt and self._failure is None:
                 self._receive_error(error)
+        elif content.get("duplicate") and self._window and sequence >= self._window[0].sequence:
+            self._wrong_sequence = True  # what is stored under that id is looked at
+            self._fail("JetStream has a message with that id")
         elif content["seq"] != sequence:
             self._fatal = TransientError(
                 f"stream {self._stream.name} holds a message of ours at sequence {content['seq']} instead of {sequence}",
                 "publishing starts again from what the stream holds",
+                Cause.NATS,
             )
             self._work.set()
         else:
@@ -324,7 +345,8 @@ class Publisher:
             self._fail("the stream's end is not the expected one")
         elif code in STREAM_FULL:
             self._log_full_stream(text)
-            self._fail("the stream is full")
+            self._is_full = True
+            self._fail(_FULL)
         elif is_passing_answer(error):
             self._fail(f"JetStream refused a message: {text} (error {code})")
         else:
@@ -343,14 +365,18 @@ class Publisher:
 
     def _acknowledge(self, sequence: int) -> None:
         """The stream holds ``sequence``, and with it, by the fence, everything before."""
-        acknowledged = False
+        acknowledged, now = False, time.monotonic()
         while self._window and self._window[0].sequence <= sequence:
-            self._window_bytes -= len(self._window.popleft().data)
+            outstanding = self._window.popleft()
+            self._window_bytes -= len(outstanding.data)
+            self._counts.acknowledged_s.observe(now - (outstanding.sent_at or now))
             self._unsent = max(0, self._unsent - 1)
             acknowledged = True
         if acknowledged:
+            self._is_full = False
             self._backoff.note_success()
             self._acknowledged(sequence)
+            self._pulse.progressed(idle=not self._window)
             self._progressed.set()
 
 
@@ -359,8 +385,16 @@ def _foreign_message(stream: str, sequence: int, message_id: str, id_prefix: str
         return TransientError(
             f"another replicator of this group wrote sequence {sequence} of stream {stream}",
             "publishing starts again from what the stream holds; run only one replicator for a group",
+            Cause.NATS,
         )
     return TerminalError(
         f"something else writes into stream {stream} (sequence {sequence})",
+        "find out who publishes to its subject, then run 'pgsluice drop' and start again",
+    )
+
+
+def _another_payload(stream: str, sequence: int, message_id: str) -> PgsluiceError:
+    return TerminalError(
+        f"sequence {sequence} of stream {stream} has the id {message_id} of one of our messages, and another content",
         "find out who publishes to its subject, then run 'pgsluice drop' and start again",
     )

@@ -33,10 +33,11 @@ from pgsluice.replicator.source.copy_data import (
 )
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn
 from pgsluice.shared.pgoutput.messages import Relation
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import LSN
 
 BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have a turn
@@ -67,6 +68,7 @@ class Receiver:
         publisher: Publisher,
         progress: Progress,
         counts: PublishedCounts,
+        pulse: Pulse,
         until: LSN | None,
     ) -> None:
         self._walsender = walsender
@@ -75,6 +77,7 @@ class Receiver:
         self._publisher = publisher
         self._progress = progress
         self._counts = counts
+        self._pulse = pulse
         self._until = until
         self._stopped = False
         self._received_bytes = 0
@@ -140,7 +143,7 @@ class Receiver:
                 if kind == RELATION:
                     message = await self._add_relation(frame)
                 elif kind == LOGICAL_MESSAGE:
-                    message = self._add_logical_message(frame)
+                    message = await self._add_logical_message(frame)
                 elif kind == BEGIN and self._until is not None and begin_lsn(frame) >= self._until:
                     await self._note_reached(self._until)
                     break
@@ -176,8 +179,8 @@ class Receiver:
         position, xid = self._assembler.next_position, self._assembler.xid
         return self._assembler.add_relation(frame, await self._definitions.describe(relation, position, xid))
 
-    def _add_logical_message(self, frame: bytes) -> Message | None:
-        definition = self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
+    async def _add_logical_message(self, frame: bytes) -> Message | None:
+        definition = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
         return None if definition is None else self._assembler.add_definition(definition)
 
     def _note_name(self, relation: Relation) -> None:
@@ -194,12 +197,15 @@ class Receiver:
             await self._note_reached(keepalive.wal_end)
         if keepalive.reply_requested:
             self._walsender.send_status(self.received, self._progress.confirmed, reply=False)
+        if not self._publisher.is_waiting:
+            self._pulse.progressed(idle=True)
 
     async def _note_reached(self, lsn: LSN) -> None:
         """The server has sent everything that commits before ``lsn``, and no transaction is open."""
         self._assembler.check_reached(lsn)
         await self._publish_drained()
         self._progress.caught_up(lsn)
+        self._counts.reached_at, self._counts.is_at_end = time.time(), True
         if self._until is not None and lsn >= self._until:
             self._stopped = True
 
@@ -217,6 +223,7 @@ class Receiver:
         self._counts.messages += 1
         self._counts.changes += message.changes
         self._counts.body_bytes += len(message.body)
+        self._counts.committed_at, self._counts.is_at_end = message.committed_at, False
 
 
 def status_interval_s(wal_sender_timeout_ms: int) -> float:
@@ -264,5 +271,7 @@ class Feedback:
             self.send()
         if self._receiver.silence_s() > self._silence_limit_s:
             raise TransientError(
-                f"the source has been silent for {self._silence_limit_s:g} s", "the connection is given up and made again"
+                f"the source has been silent for {self._silence_limit_s:g} s",
+                "the connection is given up and made again",
+                Cause.SOURCE,
             )

@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgsluice.replicator.assembler import Published
-from pgsluice.replicator.publisher import StreamEnd
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
-from pgsluice.shared.errors import START_AGAIN, TerminalError, TransientError
+from pgsluice.shared.errors import START_AGAIN, Cause, TerminalError, TransientError
 from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
-from pgsluice.shared.wire.position import LSN
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """The stream's last message: where publishing goes on. ``anchor`` is that of the last complete message, None when an earlier
+    version published it; ``ddl`` is the newest sequence that holds a definition."""
+
+    sequence: int
+    settled: int
+    total_bytes: int
+    flushed: LSN
+    anchor: Anchor | None = NO_ANCHOR
+    ddl: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,7 @@ async def _message(stream: ChangeStream, sequence: int) -> StoredMessage:
         raise TransientError(
             f"stream {stream.name} does not show its message {sequence}",
             "it is tried again; check the health of the NATS cluster",
+            Cause.NATS,
         )
     return message
 

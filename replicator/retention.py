@@ -4,8 +4,8 @@ A change message is removed when every registered worker applied it and it is ol
 begins between transactions, and the newest settled message with everything after it stays: the replicator resumes from there.
 
 A copy may be larger than its stream, so while it runs what every registered worker has applied is removed once the stream is
-half full, as far as no task of the copy needs it. After the copy everything is removed once every worker has applied it and it
-is older than the retention time.
+half full, but for what the copy needs to go on (``snapshot.held_ranges``). After the copy everything is removed once every worker
+has applied it and it is older than the retention time.
 
 Without any registered worker nothing is removed. One that does not come back holds messages until the stream is full and the
 source keeps its log: that is said early.
@@ -14,19 +14,22 @@ source keeps its log: that is said early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from pgsluice.replicator.snapshot.held_ranges import EndedRange, HeldRanges
+from pgsluice.replicator.snapshot.stream_share import size_of
 from pgsluice.replicator.tasks import repeat, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger
-from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StoredMessage, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, parse_lsn
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 
 INTERVAL_S = 60.0
 COPY_INTERVAL_S = 1.0
@@ -113,18 +116,20 @@ class ChangeRetention:
     async def _headers(self, sequence: int) -> MessageHeaders:
         message = await self._stream.message(sequence)
         if message is None:
-            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
+            raise TransientError(
+                f"stream {self._stream.name} does not show its message {sequence}", "it is tried again", Cause.NATS
+            )
         return MessageHeaders.decode(message.headers)
 
 
 class RunningCopyRetention:
-    """Removes applied messages from a snapshot stream that is half full, while a copy runs. ``removable`` says up to which
-    sequence no task of the copy needs them, when every worker has applied those up to the one given."""
+    """Removes applied messages from a snapshot stream that is half full, while a copy runs, but for those that ``held`` names:
+    first all up to the oldest of these, which costs JetStream least; then, if that does not help, subject by subject."""
 
-    def __init__(self, stream: SnapshotStream, bucket: StateBucket, removable: Callable[[int], int]) -> None:
+    def __init__(self, stream: SnapshotStream, bucket: StateBucket, held: HeldRanges) -> None:
         self._stream = stream
         self._bucket = bucket
-        self._removable = removable
+        self._held = held
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -132,12 +137,70 @@ class RunningCopyRetention:
 
     async def purge(self) -> None:
         state = await self._stream.state()
-        if state is None or state.bytes < state.max_bytes // 2:
+        if state is None or not _is_half_full(state):
             return
-        border = self._removable(await copied_by_all(self._bucket))
+        applied = await copied_by_all(self._bucket)
+        if applied < max(state.first_sequence, self._held.older):
+            return
+        ended = self._held.ended  # as they are now: one that ends from here on may have messages that nobody looked at
+        needed = await self._needed(ended, applied)
+        border = min([applied, *(sequence - 1 for sequence in needed.values())])
         if border >= state.first_sequence:
             await self._stream.purge_up_to(border)
             log.info("applied rows removed", stream=self._stream.name, last_removed=border)
+            self._held.forget(one for one in ended if one.is_applied(border))
+            state = await self._stream.state()
+        if state is not None and _is_half_full(state):
+            await self._purge_subjects(ended, needed, applied)
+
+    async def _purge_subjects(self, ended: Sequence[EndedRange], needed: Mapping[str, int], applied: int) -> None:
+        for subject, sequence in needed.items():
+            await self._stream.purge_up_to(sequence - 1, subject)
+        gone = [one for one in ended if one.subject not in needed and (one.last_sequence is None or one.is_applied(applied))]
+        for one in gone:
+            await self._stream.purge_up_to(applied, one.subject)
+        self._held.forget(gone)
+
+    async def _needed(self, ended: Sequence[EndedRange], applied: int) -> dict[str, int]:
+        """The first message that somebody needs, by subject, of those with one before the end of what is applied, or in a body
+        that reaches across it."""
+        needed = {subject: await self._first_in_hand(subject, applied) for subject in self._held.in_hand}
+        for one in ended:
+            if one.may_reach_across(applied):
+                needed[one.subject] = await self._first_unapplied(one.subject, applied)
+        return {subject: sequence for subject, sequence in needed.items() if sequence is not None}
+
+    async def _first_in_hand(self, subject: str, applied: int) -> int | None:
+        """None when the stream holds nothing of the range."""
+        newest = await self._stream.last_message_on(subject)
+        if newest is None:
+            return None
+        if newest.sequence > applied:
+            return await self._first_unapplied(subject, applied)
+        if SnapshotHeaders.decode(newest.headers).chunk.is_last:
+            return newest.sequence
+        return await self._begin_of_body(subject, newest)
+
+    async def _first_unapplied(self, subject: str, applied: int) -> int | None:
+        """The first chunk of the first body that is not applied; None when all are."""
+        message = await self._stream.next_message_on(subject, applied + 1)
+        return None if message is None else await self._begin_of_body(subject, message)
+
+    async def _begin_of_body(self, subject: str, message: StoredMessage) -> int:
+        """The sequence of the first chunk. Numbers of a subject ascend, so this halves the stream; a body may have hundreds."""
+        headers = SnapshotHeaders.decode(message.headers)
+        if headers.chunk.index == 1:
+            return message.sequence
+        number = headers.number - headers.chunk.index + 1
+        first, last = 1, message.sequence
+        while first < last:
+            middle = (first + last) // 2
+            found = await self._stream.next_message_on(subject, middle) or message
+            there = SnapshotHeaders.decode(found.headers).number
+            if there == number:
+                return found.sequence
+            first, last = (found.sequence + 1, last) if there < number else (first, middle - 1)
+        return first
 
 
 class AbsentWorkers:
@@ -209,6 +272,10 @@ class FinishedCopyRetention:
         if state is not None and state.messages:
             await self._stream.purge_up_to(snapshot.last_sequence)
             log.info("copied rows removed", stream=self._stream.name, last_removed=snapshot.last_sequence)
+
+
+def _is_half_full(state: StreamState) -> bool:
+    return state.bytes >= size_of(state) // 2
 
 
 async def copied_by_all(bucket: StateBucket) -> int:

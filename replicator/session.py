@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from pgsluice.replicator.membership.order_execution import OrderExecution
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.table_changes import TableChanges
 from pgsluice.replicator.membership.wanted_tables import load_wishes
+from pgsluice.replicator.preflight.start import check_start
 from pgsluice.replicator.progress import Progress, Recorder
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
@@ -34,7 +35,7 @@ from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.replicator.start_checks import check_agreement, check_history
-from pgsluice.replicator.tasks import run_until_first
+from pgsluice.replicator.tasks import lasting, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
@@ -57,7 +58,7 @@ async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
     """
     source = await Source.connect(run.settings.source)
     try:
-        facts = await source.check()
+        facts = await _facts(run, client, source)
         walsender = await WalSender.connect(run.settings.source)
         try:
             yield await _prepare(run, client, source, facts, walsender)
@@ -65,6 +66,14 @@ async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
             await walsender.close()
     finally:
         await source.close()
+
+
+async def _facts(run: Run, client: Client, source: Source) -> SourceFacts:
+    """Checked: all that a start depends on in the first session, the server alone in later ones, and after a copy's preparation,
+    which has checked the rest."""
+    if run.is_publication_ready or run.copy is not None:
+        return await source.check()
+    return await check_start(run.settings, run.names, source, StateBucket(client, run.names))
 
 
 async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts, walsender: WalSender) -> Session:
@@ -87,20 +96,22 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
 
     progress = Progress(slot.confirmed_flush_lsn, point.end.sequence)
     compress = _compression(settings.stream)
-    publisher = Publisher(client, stream, id_prefix, point.end, progress.acknowledged, compress)
+    acknowledged, patience = progress.acknowledged, settings.retry.nats
+    publisher = Publisher(client, stream, id_prefix, point.end, acknowledged, run.pulse, run.counts, compress, patience)
     look = asyncio.Event()
     definitions = await _definitions(run, source, bucket, watch, facts.user, look)
-    receiver = Receiver(walsender, definitions, Assembler(point.published), publisher, progress, run.counts, run.until)
+    receiver = Receiver(walsender, definitions, Assembler(point.published), publisher, progress, run.counts, run.pulse, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
+    run.counts.sessions += 1
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
     _log_start(slot, stream, point)
     changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
     execution = OrderExecution(run, bucket, stream, watch, changes)
     live = LiveMembership(run, bucket, watch, changes, execution, look)
-    return Session(receiver, publisher, feedback, recorder, [retention, live.run])
+    return Session(receiver, publisher, feedback, recorder, {"retention": retention, "the watch over tables": live.run})
 
 
 async def _definitions(
@@ -109,7 +120,7 @@ async def _definitions(
     names, store, token = run.names, HistoryStore(bucket), ""
     histories = await store.load()
     if run.settings.track_ddl:
-        token = await track_definitions(source, names, watch.wishes.patterns, role, histories)
+        token = await track_definitions(source, names, watch.wishes.patterns, role, histories, run.settings.retry.source)
     copy = run.copy if run.settings.recopy_altered else None
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names), await store.load_log()
@@ -142,7 +153,8 @@ async def find_until(text: str, source: Source) -> LSN:
 
 
 class Session:
-    """The tasks of a running stream. ``beside`` are those that go on whatever is received, until the session ends."""
+    """The tasks of a running stream. ``beside`` are those that go on whatever is received, until the session
+    ends, by their names."""
 
     def __init__(
         self,
@@ -150,7 +162,7 @@ class Session:
         publisher: Publisher,
         feedback: Feedback,
         recorder: Recorder,
-        beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+        beside: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
     ) -> None:
         self._receiver = receiver
         self._publisher = publisher
@@ -171,10 +183,10 @@ class Session:
             [
                 self._receive(),
                 self._await_stop(stop),
-                self._publisher.run(),
-                self._feedback.run(),
-                self._recorder.run(),
-                *(run() for run in self._beside),
+                lasting("publishing", self._publisher.run()),
+                lasting("feedback to the source", self._feedback.run()),
+                lasting("the record of progress", self._recorder.run()),
+                *(lasting(name, run()) for name, run in self._beside.items()),
             ]
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.process.defect import ended_task
 
 _CANCEL_INTERVAL_S = 0.1
 
@@ -29,9 +30,49 @@ async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await cancel(tasks)
-    errors = [error for task in done if (error := task.exception()) is not None]
+    _raise_error_of(done)
+
+
+async def run_until_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs ``calls`` together until all have returned or one raises; then ends the others and does the same."""
+    pending = tasks = {asyncio.ensure_future(call) for call in calls}
+    try:
+        while pending and not any(map(_error_of, tasks - pending)):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(pending)
+    _raise_error_of(tasks - pending)
+
+
+def _raise_error_of(ended: Iterable[asyncio.Future[Any]]) -> None:
+    """Nothing happens when none has failed."""
+    errors = [error for task in ended if (error := _error_of(task)) is not None]
     if errors:
         raise next((error for error in errors if isinstance(error, PgsluiceError)), errors[0])
+
+
+def _error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """What ended it. A cancellation that nobody asked for is an error too: a call of the NATS client ends so when its connection
+    is closed, and whoever waits for a task's exception would not be told."""
+    return ended_task("a part of the replicator", asyncio.CancelledError()) if task.cancelled() else task.exception()
+
+
+async def lasting(name: str, call: Coroutine[Any, Any, None]) -> None:
+    """Runs ``call``, which is to go on until it is cancelled. Raises what it raises when that is an error of ours, and else
+    TaskEndedError, whichever way it ends: without it the process would only look alive."""
+    error: BaseException | None = None
+    try:
+        await call
+    except PgsluiceError:
+        raise
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        error = cancelled
+    except Exception as defect:  # noqa: BLE001  it is told by its place
+        error = defect
+    raise ended_task(name, error)
 
 
 async def repeat(call: Callable[[], Awaitable[object]], interval_s: float, failure: str) -> None:

@@ -39,11 +39,11 @@ class Problems:
             raise UsageError(f"{self.path} has {len(lines)} problems{listed}\n{self.path}", "correct the file")
 
 
-def open_document(path: str, kind: str) -> tuple[YamlMapping, Problems]:
-    """The file's root mapping. ``kind`` says in messages what the file is. Raises UsageError when it cannot be read, is not
-    YAML or is not a mapping."""
+def open_document(path: str, kind: str, text: str | None = None) -> tuple[YamlMapping, Problems]:
+    """The file's root mapping, or that of ``text``, which ``path`` only names. ``kind`` says in messages what the file is. Raises
+    UsageError when it cannot be read, is not YAML or is not a mapping."""
     try:
-        document = compose(read_text(path, kind))
+        document = compose(read_text(path, kind) if text is None else text)
     except InvalidYamlError as error:
         place = f"{path}:{error.line}" if error.line else path
         raise UsageError(f"{place}: not valid YAML", error.problem) from None
@@ -157,6 +157,11 @@ class YamlMapping:
             else:
                 self._problems.add(line_of(item), item_where, "is not a mapping of keys to values")
         return found
+
+    def plain(self, key: str) -> object:
+        """What the value says, whatever its shape: texts, lists and dictionaries, None for no value."""
+        node = self._value(key)
+        return None if node is None else _plain(node)
 
     def is_empty(self, key: str) -> bool:
         """Whether the key is there without a value."""

@@ -62,9 +62,10 @@ class RulesFile:
         return RuleSet(self.path, self.digest, self.entries, self.remarks)
 
 
-def load_rules(path: str) -> RulesFile:
-    """Raises UsageError when the file cannot be read, or with all that is wrong in it: "file:line: table 't', rule 2: …"."""
-    root, problems = open_document(path, "rules file")
+def load_rules(path: str, text: str | None = None) -> RulesFile:
+    """Of the file, or of ``text``, which ``path`` only names. Raises UsageError when the file cannot be read, or with all that is
+    wrong in it: "file:line: table 't', rule 2: …"."""
+    root, problems = open_document(path, "rules file", text)
     remarks: list[str] = []
     if _is_rootless(root):
         tables: YamlMapping | None = root

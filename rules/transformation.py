@@ -112,6 +112,11 @@ class Transformation:
         """Everything wrong with rules and routes, ``tables`` being all the tables there are."""
         return [*self.rules.check(tables), *self.routing.problems(tables)]
 
+    def destinations(self, table: Table) -> list[Table]:
+        """What ``table`` becomes, by its routes. Raises TerminalError when it cannot take one."""
+        routes = self._routes_of(table)
+        return [table] if routes is None else [route.destination for route in routes]
+
     def warnings(self, tables: Sequence[Table]) -> list[str]:
         """What may surprise."""
         return self.rules.warnings(tables)

@@ -38,9 +38,9 @@ _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replic
 _KEYS = ("source_table", "destination_table", "destination_schema", "column_mappings", "drop_columns", "operations")
 
 
-def load_routing(path: str) -> Routing:
-    """Raises UsageError that names everything wrong with the file."""
-    root, problems = open_document(path, "routing file")
+def load_routing(path: str, text: str | None = None) -> Routing:
+    """Of the file, or of ``text``, which ``path`` only names. Raises UsageError that names everything wrong with it."""
+    root, problems = open_document(path, "routing file", text)
     tables = root.keys()
     written = [pair for table in tables for pair in _routes(root, table, problems)]
     _check_destinations(written)
@@ -163,6 +163,12 @@ def load_transformation(rules_file: str, routing_file: str) -> Transformation:
     """What the files at these paths say, "" being none. Raises UsageError that names everything wrong with one of them."""
     rules = load_rules(rules_file).ruleset() if rules_file else NO_RULES
     return Transformation(rules, load_routing(routing_file) if routing_file else NO_ROUTES)
+
+
+def read_transformation(rules: str, routing: str) -> Transformation:
+    """The same of texts, which are called rules and routing where something is wrong with them; "" is none."""
+    ruleset = load_rules("rules", rules).ruleset() if rules.strip() else NO_RULES
+    return Transformation(ruleset, load_routing("routing", routing) if routing.strip() else NO_ROUTES)
 
 
 def check_tables(transformation: Transformation, tables: Sequence[Table]) -> None:

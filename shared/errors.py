@@ -9,7 +9,8 @@
     │   ├── MissingMessagesError  messages are gone that were to be read
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover
-    │   └── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
+    │   ├── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
+    │   └── TaskEndedError     75   a task in the background has ended that the process cannot be without
     └── TransientError     75   the same call may succeed later
         ├── LockTimeoutError    a lock at the source was not to be had for now
         ├── StreamBehindError   the stream of changes ends before what is applied
@@ -20,19 +21,24 @@ An error states the fact, the thing and the way out. It never holds a row value 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
+
 START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 """The way out where what was published no longer fits what is there."""
 
 
 class PgsluiceError(Exception):
-    """``fact`` says what is the case and of what; ``remedy`` says what the reader can do. ``exit_code`` is the process's."""
+    """``fact`` says what is the case and of what; ``remedy`` says what the reader can do; ``statements`` are the SQL of it, to be
+    run as it stands by who may. ``exit_code`` is the process's."""
 
     exit_code = 70
 
-    def __init__(self, fact: str, remedy: str = "") -> None:
+    def __init__(self, fact: str, remedy: str = "", *, statements: Sequence[str] = ()) -> None:
         super().__init__(fact, remedy)
         self.fact = fact
         self.remedy = remedy
+        self.statements = tuple(statements)
 
     def __str__(self) -> str:
         return f"{self.fact}: {self.remedy}" if self.remedy else self.fact
@@ -92,19 +98,55 @@ class SlotTimeoutError(TerminalError):
     exit_code = 75
 
 
-class TransientError(PgsluiceError):
-    """The same call may succeed later: exit 75 when the program gives up."""
+class TaskEndedError(TerminalError):
+    """A task in the background has ended that was to run as long as its process. Without it that would only look alive; a new
+    process has all of them again: exit 75."""
 
     exit_code = 75
+
+
+class Cause(StrEnum):
+    """What a passing failure is about, for metrics and for people; a closed set, whatever the sentence says.
+
+    SOURCE, TARGET and NATS: it does not answer, or lost what it had. TARGET is whatever a sink writes to. LOCK: somebody else
+    holds what is needed, a lock, a slot or a lease."""
+
+    SOURCE = "source"
+    TARGET = "target"
+    NATS = "nats"
+    STREAM_FULL = "stream_full"
+    LOCK = "lock"
+    DISK_FULL = "disk_full"
+    THROTTLED = "throttled"
+    SPARK = "spark"
+    OTHER = "other"
+
+
+class TransientError(PgsluiceError):
+    """The same call may succeed later: exit 75 when the program gives up. ``cause`` says what has to become better."""
+
+    exit_code = 75
+    usual_cause = Cause.OTHER
+    """Where none is given."""
+
+    def __init__(self, fact: str, remedy: str = "", cause: Cause | None = None) -> None:
+        super().__init__(fact, remedy)
+        self.cause = self.usual_cause if cause is None else cause
 
 
 class LockTimeoutError(TransientError):
     """A lock at the source was not to be had for now: somebody's transaction holds it."""
 
+    usual_cause = Cause.LOCK
+
 
 class StreamBehindError(TransientError):
     """The stream of changes ends before what is applied: it lost messages, which the replicator may be publishing again."""
 
+    usual_cause = Cause.NATS
+
 
 class SnapshotGoneError(TransientError):
     """The source no longer shows the snapshot that a copy reads: the unfinished tables need a new one."""
+
+    usual_cause = Cause.SOURCE

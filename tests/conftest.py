@@ -22,6 +22,7 @@ from hypothesis import settings
 from tests.replicated_group import Group
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
+from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
 # What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
@@ -37,6 +38,9 @@ _SERVER_FIXTURES = {
     "postgres_of",
     "nats_server",
     "nats_cluster",
+    "fake_opensearch",
+    "real_opensearch",
+    "search_server",
     "source_database",
     "target_database",
     "spark_environment",
@@ -114,6 +118,27 @@ def nats_cluster() -> Iterator[NatsCluster]:
     """A test that kills or pauses a node brings it back."""
     with NatsCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def fake_opensearch() -> Iterator[FakeOpenSearch]:
+    """Shared: each test takes names of its own for its indices."""
+    with FakeOpenSearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_opensearch() -> Iterator[RealOpenSearch]:
+    """As ``fake_opensearch``. A test that asks for it by this name has the marker search_real."""
+    with RealOpenSearch() as server:
+        yield server
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.search_real)])
+def search_server(request: pytest.FixtureRequest) -> SearchServer:
+    """Both, one after the other; the real one in ``make test-search-real`` only."""
+    server: SearchServer = request.getfixturevalue(f"{request.param}_opensearch")
+    return server
 
 
 @pytest.fixture

@@ -13,9 +13,13 @@ from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
+from pgsluice.shared.config.placement_settings import PlacementSettings
 from pgsluice.shared.config.settings import LogSettings, NatsSettings, ReplicatorSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from pgsluice.shared.wire.names import GroupNames
+from tests.alerting import NO_ALERTS
+from tests.endpoints import NO_METRICS
 from tests.servers import Database
 from tests.stream_audit import Audit, audit_stream
 
@@ -53,7 +57,11 @@ def replicator_settings(group: str, source: Database, nats: NatsSettings, **chan
         "until_lsn": "current",
         "copy": None,
         "connect_timeout_s": 15.0,
+        "placement": PlacementSettings("", ()),
+        "metrics": NO_METRICS,
         "spark": {"spark.master": "local[1]"},
+        "retry": DEFAULT_POLICY,
+        "alerts": NO_ALERTS,
     }
     return ReplicatorSettings(**(fields | changed))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,12 @@ def test_every_server_has_a_healthcheck_that_others_wait_for(name: str) -> None:
     assert all(service(other)["depends_on"][name] == {"condition": "service_healthy"} for other in dependents)
 
 
+@pytest.mark.parametrize("name", ["replicator", "worker"])
+def test_a_role_is_healthy_when_its_endpoint_says_that_it_is_ready(name: str) -> None:
+    listen = yaml.safe_load((DOCKER / "pgsluice.yaml").read_text())["metrics-listen"]
+    assert f"http://127.0.0.1:{listen.rpartition(':')[2]}/readyz" in service(name)["healthcheck"]["test"][-1]
+
+
 def test_files_that_are_mounted_exist() -> None:
     mounted = re.findall(r"- \./(\S+?):", (DOCKER / "compose.yaml").read_text())
     assert mounted
@@ -96,15 +105,64 @@ def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
 
 
 def test_the_image_does_not_run_as_root() -> None:
-    assert re.search(r"^USER pgsluice$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    text = (DOCKER / "Dockerfile").read_text()
+    account, user = re.search(r"useradd --uid (\d+) ", text), re.search(r"^USER (\d+)$", text, re.MULTILINE)
+    assert account is not None
+    assert user is not None
+    assert account[1] == user[1] != "0"
+
+
+@pytest.mark.parametrize("name", ["replicator", "worker"])
+def test_a_role_writes_to_nothing_but_temporary_places(name: str) -> None:
+    """tests/deploy/test_image_limits.py runs both roles so."""
+    assert service(name)["read_only"] is True
+    assert service(name)["tmpfs"] == ["/tmp"]
+    assert service(name)["cap_drop"] == ["ALL"]
+    assert service(name)["security_opt"] == ["no-new-privileges:true"]
 
 
 def test_files_beside_the_code_are_part_of_the_package() -> None:
     """A wheel holds Python files only, unless pyproject.toml names the others."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    named = {
+    named = [
         f"{package.replace('.', '/')}/{pattern}" for package, patterns in settings["package-data"].items() for pattern in patterns
-    }
+    ]
     for package in ("shared", "replicator", "rules", "worker", "console"):
         others = [path for path in (REPOSITORY / package).rglob("*.*") if path.suffix not in {".py", ".pyc"}]
-        assert {f"pgsluice/{path.relative_to(REPOSITORY)}" for path in others} <= named
+        assert not [
+            path for path in others if not any(fnmatch(f"pgsluice/{path.relative_to(REPOSITORY)}", pattern) for pattern in named)
+        ]
+
+
+def test_an_executors_image_starts_what_spark_asks_for(tmp_path: Path) -> None:
+    """As the entrypoint of Spark's own images does."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "JAVA_HOME": str(tmp_path),
+        "SPARK_HOME": "/opt/spark",
+        "SPARK_CONF_DIR": "/opt/spark/conf",
+        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078",
+        "SPARK_JAVA_OPT_1": "-Da=b c",
+        "SPARK_EXECUTOR_MEMORY": "1024m",
+        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
+        "SPARK_EXECUTOR_ID": "1",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.2",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "executor-1",
+    }
+    script = [str(DOCKER / "spark-executor.sh")]
+    started = subprocess.run([*script, "executor"], env=environment, capture_output=True, text=True, check=True)
+    assert started.stdout.splitlines() == [
+        *("-Dspark.driver.port=7078", "-Da=b c", "-Xms1024m", "-Xmx1024m", "-cp", "/opt/spark/conf:/opt/spark/jars/*"),
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        *("--driver-url", "spark://CoarseGrainedScheduler@10.0.0.1:7078", "--executor-id", "1", "--cores", "2"),
+        *("--app-id", "spark-1", "--hostname", "10.0.0.2", "--resourceProfileId", "0", "--podName", "executor-1"),
+    ]
+    refused = subprocess.run([*script, "driver"], env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2

@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 import subprocess
-import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.installed_wheel import REPOSITORY, build_wheel, make_environment, pip
+
 STRANGERS = ("shared", "rules", "worker", "console", "replicator")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built without a network from a copy, because setuptools leaves things where it builds, and takes them up again."""
-    directory = tmp_path_factory.mktemp("wheel")
-    checkout = directory / "checkout"
-    checkout.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, checkout / name)
-    shutil.copytree(REPOSITORY / "pgsluice", checkout / "pgsluice", symlinks=True)
-    for link in (REPOSITORY / "pgsluice").iterdir():
-        if link.is_symlink():
-            shutil.copytree(link.resolve(), checkout / link.name)
-    pip("wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(directory), str(checkout))
-    (built,) = directory.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment of its own that holds the wheel; what pgsluice depends on is this one's."""
-    directory = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
-    pip("--python", str(directory / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel))
-    (site_packages,) = directory.glob("lib/python3*/site-packages")
-    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return directory
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return make_environment(wheel, tmp_path_factory.mktemp("environment"))
 
 
 def stranger(directory: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ class DeadlineError(AssertionError):
 
 
 def wait_until(
-    condition: Callable[[], T], *, deadline_s: float = 30.0, what: str = "the condition", interval_s: float = 0.02
+    condition: Callable[[], T | None], *, deadline_s: float = 30.0, what: str = "the condition", interval_s: float = 0.02
 ) -> T:
     """Calls ``condition`` until it returns something true, and returns that; raises DeadlineError after ``deadline_s``."""
     end = time.monotonic() + deadline_s
@@ -36,3 +36,12 @@ async def wait_until_async(
             raise DeadlineError(f"{what}: not within {deadline_s:g} s")
         await asyncio.sleep(interval_s)
     return result
+
+
+async def wait_on_loop(condition: Callable[[], T], *, deadline_s: float = 30.0, what: str = "the condition") -> T:
+    """``wait_until`` for a plain condition, while the running loop goes on with its other tasks."""
+
+    async def ask() -> T:
+        return condition()
+
+    return await wait_until_async(ask, deadline_s=deadline_s, what=what)

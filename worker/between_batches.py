@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.spark.executors import ExecutorWatch
 from pgsluice.worker.batches.batch_loop import BatchLoop
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.sink import TickingSink
+from pgsluice.worker.sinks.abilities import TickingSink
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping
 
 RESTS_AFTER_S = 10.0  # without a batch
@@ -41,6 +42,7 @@ class BetweenBatches:
     def __init__(self, worker: RunningWorker, batches: BatchLoop) -> None:
         self._worker = worker
         self._batches = batches
+        self._executor_watch = ExecutorWatch()
         self._applied, self._applied_at = batches.applied, time.monotonic()
         self._duties = (
             Duty("finish a copy", self._finish_copy, at_end=True),
@@ -49,7 +51,7 @@ class BetweenBatches:
             Duty("let the sink tick", self._tick),
             Duty("check the streams", self._check_streams, is_check=True),
             Duty("check Spark", worker.spark.check_alive, is_check=True),
-            Duty("look for executors", self._note_executors),
+            Duty("look for executors", self._look_for_executors),
         )
 
     def follow(self, stopping: Stopping) -> None:
@@ -110,5 +112,5 @@ class BetweenBatches:
     def _check_streams(self) -> None:
         self._worker.streams.check_now_and_then(self._batches.applied)
 
-    def _note_executors(self) -> None:
-        self._worker.batch_log.note_executors(self._worker.spark)
+    def _look_for_executors(self) -> None:
+        self._executor_watch.look(self._worker.spark)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.process.defect import ended_task
 
 CANCEL_DEADLINE_S = 5.0
 CANCEL_INTERVAL_S = 0.05
@@ -59,20 +59,24 @@ async def _cancel_others() -> None:
 
 
 class WatchedTask:
-    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``."""
+    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``.
+
+    That it is cancelled by somebody else is such a way: a call of the NATS client ends so when its connection is closed."""
 
     def __init__(self, name: str, call: Coroutine[Any, Any, None], on_ended: Ended) -> None:
         self._name = name
         self._on_ended = on_ended
+        self._is_cancelled = False
         self._task = asyncio.create_task(call, name=name)
         self._task.add_done_callback(self._note_end)
 
     async def cancel(self) -> None:
         """Returns when it has ended."""
+        self._is_cancelled = True
         while not self._task.done():  # a publish of the NATS client swallows a cancellation that meets it while it flushes
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=CANCEL_INTERVAL_S)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            self._on_ended(task.exception() or TransientError(f"{self._name} ended by itself", "start the worker again"))
+        if not self._is_cancelled:
+            self._on_ended(ended_task(self._name, asyncio.CancelledError() if task.cancelled() else task.exception()))

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.halt import read_halt
+from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, measure_lag
 from pgsluice.shared.broker.published_tables import is_text_unchecked
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
@@ -75,6 +76,10 @@ class GroupStreams:
                 raise
             raise HistoryError(f"{error.fact}, and the replicator stopped: {halt.fact}", halt.remedy) from None
 
+    def lag(self, applied: Applied) -> Lag:
+        """How far what is applied is behind the end of the change stream."""
+        return self._loop.run(self._lag(applied))
+
     def check_now_and_then(self, applied: Applied) -> None:
         """Every CHECK_INTERVAL_S: a stream that was put back under a running worker would only look idle to it. Raises
         HistoryError or StreamBehindError; never because NATS does not answer, for then nothing is known."""
@@ -99,6 +104,12 @@ class GroupStreams:
         if self._is_text_unchecked is None:
             self._is_text_unchecked = self._loop.run(is_text_unchecked(self._bucket))
         return bool(self._is_text_unchecked)
+
+    async def _lag(self, applied: Applied) -> Lag:
+        state = await self._changes.state()
+        if state is None or applied.stream_created not in (state.created, ""):
+            return UNKNOWN_LAG
+        return await measure_lag(self._changes, state, applied.sequence)
 
     async def _states(self) -> _States:
         return _States(await self._changes.state(), await self._snapshot.state())

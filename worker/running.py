@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.broker.worker_records import BatchRecord
 from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader
@@ -19,17 +22,21 @@ from pgsluice.worker.definitions.arrivals import read_arrivals
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.metrics.batch_figures import BatchFigures
+from pgsluice.worker.metrics.worker_metrics import WorkerMetrics
 from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink, TwoLaneSink
+from pgsluice.worker.sinks.abilities import TwoLaneSink, WholeTransactionSink
+from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink
 
 
 @dataclass(frozen=True, slots=True)
 class RunningWorker:
     """The parts that batches, and what comes between them, work with. ``transformation`` knows the group's tables. ``target`` is
-    where a worker ends by itself; None: it goes on for ever. Spark may still be starting."""
+    where a worker ends by itself; None: it goes on for ever. Spark may still be starting. ``paused_tables`` tells which
+    ones people have paused now."""
 
     settings: WorkerSettings
     loop: EventLoopThread
@@ -49,6 +56,9 @@ class RunningWorker:
     missed_log: MissedChangesLog
     definitions: WorkerDefinitions
     batch_log: BatchLog
+    pulse: Pulse
+    metrics: WorkerMetrics
+    paused_tables: Callable[[], frozenset[int]] = frozenset
 
     def meet_definitions(self, plan: PlannedBatch) -> None:
         """Before a batch is written. Raises TerminalError when a person is needed before one of them, TransientError."""
@@ -69,11 +79,18 @@ class RunningWorker:
             self.transformation,
             self.streams.id_prefix(),
             self.streams.is_text_unchecked(),
+            self.settings.metrics.are_wanted,
         )
 
     def _owned(self, plan: PlannedBatch) -> Ownership:
         current = self.loop.run(self.ownership.current())
-        return replace(current, applied_before=self.start.of(plan.lane).applied_before, lane=plan.lane, cohort=plan.cohort)
+        return replace(
+            current,
+            applied_before=self.start.of(plan.lane).applied_before,
+            lane=plan.lane,
+            cohort=plan.cohort,
+            borders=dict(plan.start.borders),
+        )
 
     def keep_warm(self) -> None:
         """Runs a small job: Spark ends Python processes that had nothing to do for a minute. Raises what PySpark does."""
@@ -86,11 +103,21 @@ class RunningWorker:
             unready=lambda sequence: self.loop.run(self.ownership.unready(sequence)),
             is_finished=self.copy_end.is_handled,
             two_lanes=isinstance(self.sink, TwoLaneSink),
+            paused=self.paused_tables,
         )
-        return BatchPlanner(self.connection, self.bell, limit, self.target.sequence if self.target else None, copies)
+        drain_to = self.target.sequence if self.target else None
+        is_whole = isinstance(self.sink, WholeTransactionSink)
+        return BatchPlanner(self.connection, self.bell, limit, drain_to, copies, whole_transactions=is_whole)
 
-    def note_batch(self, applied: Applied, changes: int, seconds: float) -> None:
-        """To be called after each commit with the new position, the number of source changes and the seconds the batch took."""
-        self.report.note(applied, changes)
+    def note_paused_tables(self) -> None:
+        """To be called with no batch in hand: what is planned from now on holds their changes back."""
+        if isinstance(self.sink, TwoLaneSink):
+            self.report.note_paused_tables(self.paused_tables())
+
+    def note_batch(self, applied: Applied, figures: BatchFigures, batch: BatchRecord) -> None:
+        """To be called after each commit with the new position and what the batch brought."""
+        self.metrics.note_batch(figures)
+        self.report.note(applied, batch)
         self.report.note_missed(self.missed_log.note(self.ownership.newest))
-        self.batch_log.note(applied, changes, seconds)
+        self.batch_log.note(applied, figures.changes, batch.seconds)
+        self.pulse.progressed()

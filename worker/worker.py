@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -15,43 +14,55 @@ from dataclasses import replace
 from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
-from pgsluice.rules.transformation_files import check_tables, load_transformation
+from pgsluice.rules.transformation_files import check_tables
 from pgsluice.shared import telemetry
+from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.broker.unit_records import worker_unit
+from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
+from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process import stop_signals
+from pgsluice.shared.process.domain import check_domain
 from pgsluice.shared.process.memory import reuse_freed_memory
-from pgsluice.shared.process.retrying import BATCH
-from pgsluice.shared.spark.failure import failure_reason
-from pgsluice.shared.spark.java import check_java
+from pgsluice.shared.process.pulse import Activity, Pulse
+from pgsluice.shared.spark.executors import check_executors
 from pgsluice.shared.spark.session import Spark
-from pgsluice.shared.wire.names import GroupNames, check_worker_name, replay_name
-from pgsluice.worker.batches.batch_loop import start_batches
+from pgsluice.shared.spark.spark_settings import with_most_cores
+from pgsluice.shared.wire.names import GroupNames, replay_name
+from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.batches.planner import Bell
 from pgsluice.worker.batches.task import PRELOAD, WarmUp, modules_to_preload
+from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.between_batches import BetweenBatches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
-from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
-from pgsluice.worker.positions.check import Start
+from pgsluice.worker.metrics.worker_vitals import WorkerVitals
 from pgsluice.worker.positions.lease import Lease
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport, check_report
-from pgsluice.worker.positions.target import CopyEnd, DrainTarget, check_until, find_drain_target
+from pgsluice.worker.positions.start_place import find_start
+from pgsluice.worker.positions.target import CopyEnd, DrainTarget, find_drain_target
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.sink import Applied, RenumberedSink, Sink
-from pgsluice.worker.stopping import Retrying, Stopping, StopRequested, Waiting
+from pgsluice.worker.sinks.abilities import FileReadingSink, PatientSink, ReportingSink
+from pgsluice.worker.sinks.sink import Applied, Sink
+from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
+from pgsluice.worker.start_checks import check_start
+from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, Stopping, StopRequested, Waiting
+from pgsluice.worker.unit import WorkerUnit
 
 CLOSE_TIMEOUT_S = 5.0
 CANCEL_INTERVAL_S = 0.2
+
+MOST_CORES_OF_A_CLUSTER = 4
+"""Unless the user says another number: a batch of the usual size has so many partitions."""
 
 log = telemetry.logger(__name__)
 
@@ -62,11 +73,7 @@ NewSink = Callable[[WorkerSettings], Sink]
 def run(settings: WorkerSettings, new_sink: NewSink) -> None:
     """Applies the stream until a signal stops it, or until ``settings.until_sequence`` is reached. Raises PgsluiceError."""
     reuse_freed_memory()
-    check_worker_name(settings.name)
-    check_until(settings.until_sequence)
-    check_java(os.environ)
-    Policies.parse(settings.ddl, settings.ddl_policy)  # what is wrong with it is said before anything is started
-    transformation = load_transformation(settings.rules_file, settings.routing_file)
+    transformation = check_start(settings)
     worker = Worker(settings, new_sink, transformation)
     with stop_signals.calling(worker.request_stop):
         try:
@@ -82,20 +89,37 @@ class Worker:
     def __init__(self, settings: WorkerSettings, new_sink: NewSink, transformation: Transformation) -> None:
         self._settings = settings
         self._transformation = transformation
-        self._new_sink = new_sink
-        self._sink = new_sink(settings)
+        self._make_sink = new_sink
+        self._pulse = Pulse()
+        self._sink = self._new_sink(settings)
         self._names = GroupNames(settings.group)
-        self._stopping = Stopping()
+        self._stopping = Stopping(self._pulse)
+        self._ended_by: BaseException | None = None
         self._loop = EventLoopThread("pgsluice-worker-nats")
         preload = {f"spark.executorEnv.{PRELOAD}": modules_to_preload(self._sink, transformation)}
-        spark_settings = preload | dict(settings.spark)
+        spark_settings = with_most_cores(preload | dict(settings.spark), MOST_CORES_OF_A_CLUSTER)
         self._spark = Spark(f"pgsluice {settings.group} {settings.name}", spark_settings, "pgsluice.worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
         self._leaving: list[Callable[[], Awaitable[None]]] = []
         """What ends the worker's part in the broker, the last one first."""
         self._closing = contextlib.ExitStack()
-        for close in (self._loop.close, self._spark.close, self._leave, self._starter.shutdown, self._sink.close):
+        self._vitals = WorkerVitals(settings, self._pulse, self._stopping.end_with)
+        for close in (
+            self._vitals.close,
+            self._loop.close,
+            self._spark.close,
+            self._leave,
+            self._starter.shutdown,
+            self._let_go,
+            self._vitals.let_go,
+        ):
             self._closing.callback(close)
+        self._held = contextlib.ExitStack()
+        """What a pause gives back, the last of it first: the batches, and the sink's connections."""
+        self._held.callback(self._sink.close)
+        self._report: ProgressReport | None = None
+        self._target: DrainTarget | None = None
+        self._paused_tables: Callable[[], frozenset[int]] = frozenset
 
     def request_stop(self) -> None:
         """The batch in hand is finished, then ``run`` returns. May be called from a signal's handler."""
@@ -103,9 +127,15 @@ class Worker:
 
     def run(self) -> None:
         """Raises what ended a task in the background, too."""
-        with self._spark.while_it_lives(), contextlib.suppress(StopRequested):
-            self._run()
-        self._stopping.raise_failure()
+        try:
+            with self._spark.while_it_lives(), contextlib.suppress(StopRequested):
+                self._run()
+            self._stopping.raise_failure()
+        except BaseException as error:
+            self._ended_by = error
+            raise
+        finally:
+            self._pulse.activity = Activity.ENDING
 
     def close(self) -> None:
         """The last of what was begun is ended first."""
@@ -114,29 +144,81 @@ class Worker:
         log.info("worker stopped")
 
     def _run(self) -> None:
+        self._vitals.begin()
         client = self._connect()
         spark_starts = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
-        running = self._start(client)
+        streams = self._existing_streams(client)
+        self._become_unit(client)
+        bell = self._listen(client)
+        while True:
+            self._stopping.rest()
+            try:
+                self._apply(client, streams, bell, spark_starts)
+                return
+            except PauseRequested:
+                self._let_go()
+            self._sink = self._new_sink(self._settings)
+            self._held.callback(self._sink.close)
+
+    def _new_sink(self, settings: WorkerSettings) -> Sink:
+        sink = self._make_sink(settings)
+        if isinstance(sink, ReportingSink):
+            sink.report_to(self._pulse)
+        return sink
+
+    def _apply(self, client: Client, streams: GroupStreams, bell: Bell, spark_starts: Future[None]) -> None:
+        """From where the sink is now to the end, or to a pause: then it raises PauseRequested, with no batch in hand."""
+        running = self._start(client, streams, bell)
         applied, target = running.start.applied, running.target
         if target is not None and target.is_reached(applied):
             log.info("nothing to do", applied=applied.sequence, target=target.sequence)
             return
         self._stopping.result_of(spark_starts)
+        self._check_executors()
         self._warm_up()
         batches = start_batches(running)
-        self._closing.callback(batches.stop)
+        self._held.callback(batches.stop)
+        self._vitals.follow(running, lambda: batches.applied)
         worker, group = self._settings.name, self._settings.group
         log.info("reading", worker=worker, group=group, applied=applied.sequence, copied=applied.snapshot_sequence)
-        BetweenBatches(running, batches).follow(self._stopping)
+        self._pulse.activity = Activity.WORKING
+        try:
+            BetweenBatches(running, batches).follow(self._stopping)
+        except PauseRequested:
+            self._finish_batch(batches)
+            raise
 
-    def _start(self, client: Client) -> RunningWorker:
-        """Waits until this worker may apply. Raises StopRequested when it is asked to stop before."""
+    def _finish_batch(self, batches: BatchLoop) -> None:
+        """Returns when the batch in hand is applied, or when that may take for ever: ``BatchLoop.stop`` ends it then."""
+        log.info("pausing when the batch in hand is applied")
+        batches.finish()
+        while not batches.ended(POLL_INTERVAL_S):
+            if self._stopping.is_requested or isinstance(self._sink, PatientSink) or not self._spark.executors:
+                return
+
+    def _become_unit(self, client: Client) -> None:
+        """Waits for the lease. Raises StopRequested at once when this worker is to be stopped."""
         settings, bucket = self._settings, StateBucket(client, self._names)
-        streams = self._existing_streams(client)
+        unit = WorkerUnit(settings.name, bucket, self._loop, self._stopping, self._pulse)
+        self._leaving.append(unit.disobey)
+        looking = Retrying("what is desired of this worker cannot be looked up", settings.retry.nats)
+        self._stopping.wait_for(unit.obey, looking)
+        self._stopping.check()
         self._take_lease(bucket)
-        applied = self._stopping.wait_for(self._sink.open, Retrying("the sink cannot be opened, trying again", BATCH))
+        unit.report()
+        self._paused_tables = lambda: unit.paused_tables
+        self._leaving.append(lambda: unit.tell_end(self._ended_by))
+        me = worker_unit(settings.name)
+        unit.watch(AlertWatch(settings.alerts, self._names, me, lambda: client, settings.retry.webhook))
+
+    def _start(self, client: Client, streams: GroupStreams, bell: Bell) -> RunningWorker:
+        """Waits until this worker may apply. Raises StopRequested or PauseRequested when that is asked for before."""
+        settings, bucket = self._settings, StateBucket(client, self._names)
+        opening = Retrying("the sink cannot be opened, trying again", settings.retry.target)
+        applied = self._stopping.wait_for(self._sink.open, opening)
         self._loop.run(check_report(bucket, settings.name, applied))
-        start = self._find_start(streams, applied)  # in the streams as they are now: we may have waited for the lease for months
+        # In the streams as they are now: we may have waited for the lease for months.
+        start = find_start(streams, self._sink, applied, self._stopping)
         definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
         transformation = definitions.begin(self._checked_transformation(bucket))
         registry = self._load_letters(client)
@@ -144,13 +226,13 @@ class Worker:
         copy_end = self._finish_copy(bucket, start.applied)
         missed_log = MissedChangesLog(self._sink, transformation)
         report = self._start_report(bucket, start.applied, transformation, missed_log)
-        target = self._find_target(client)
+        self._target = target = self._target or self._find_target(client)
         self._stopping.check()
         return RunningWorker(
             settings=settings,
             loop=self._loop,
             connection=BrokerConnection(self._names, self._loop, client),
-            bell=self._listen(client),
+            bell=bell,
             spark=self._spark,
             sink=self._sink,
             streams=streams,
@@ -165,6 +247,9 @@ class Worker:
             missed_log=missed_log,
             definitions=definitions,
             batch_log=BatchLog(),
+            pulse=self._pulse,
+            paused_tables=self._paused_tables,
+            metrics=self._vitals.metrics,
         )
 
     def _connect(self) -> Client:
@@ -173,6 +258,8 @@ class Worker:
         connecting = connect(settings.nats, name, settings.connect_timeout_s)
         client = self._stopping.result_of(asyncio.run_coroutine_threadsafe(connecting, self._loop.loop))
         self._leaving.append(lambda: disconnect(client))
+        check_domain(settings.placement, client)
+        self._vitals.client = client
         return client
 
     def _existing_streams(self, client: Client) -> GroupStreams:
@@ -189,34 +276,10 @@ class Worker:
         return f"group {self._names.group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
 
     def _take_lease(self, bucket: StateBucket) -> None:
-        lease = Lease(bucket, self._settings.name)
+        lease = self._vitals.lease = Lease(bucket, self._settings.name)
         self._leaving.append(lease.release)
         acquiring = lease.acquire(self._stopping.end_with)
         self._stopping.result_of(asyncio.run_coroutine_threadsafe(acquiring, self._loop.loop))
-
-    def _find_start(self, streams: GroupStreams, applied: Applied) -> Start:
-        """Waits while the stream of changes ends before what is applied."""
-        start = self._stopping.wait_for(lambda: streams.find_start(applied), Waiting("the group's streams"))
-        if start != Start(applied):
-            log.warning(
-                "the stream holds what is applied in another place than before, as after a power cut; going on there",
-                sequence_before=applied.sequence,
-                sequence=start.applied.sequence,
-            )
-            self._renumber(applied, start.applied)
-        return start
-
-    def _renumber(self, applied: Applied, found: Applied) -> None:
-        """Of the same number the messages may be others: then only what to leave out of them is new."""
-        if found == applied:
-            return
-        if not isinstance(self._sink, RenumberedSink):
-            raise HistoryError(
-                f"the stream holds what is applied at message {found.sequence} instead of {applied.sequence}, and this sink "
-                "cannot move its position",
-                "give the sink a method 'renumber', or drop the group and copy the tables again",
-            )
-        self._sink.renumber(found)
 
     def _checked_transformation(self, bucket: StateBucket) -> Transformation:
         """Rules and routes that know the tables which the replicator publishes. Waits for what it says of them."""
@@ -260,7 +323,11 @@ class Worker:
         self, bucket: StateBucket, applied: Applied, transformation: Transformation, missed_log: MissedChangesLog
     ) -> ProgressReport:
         applied = replace(applied, rules=transformation.hash)
-        report = ProgressReport(bucket, self._settings.name, applied, transformation)
+        if self._report is not None:
+            self._report.go_on(applied, transformation)
+            self._report.note_missed(missed_log.begin())
+            return self._report
+        report = self._report = ProgressReport(bucket, self._settings.name, applied, transformation)
         report.note_missed(missed_log.begin())
         self._leaving.append(report.stop)
         self._loop.run(report.start(self._stopping.end_with))
@@ -269,6 +336,7 @@ class Worker:
     def _listen(self, client: Client) -> Bell:
         bell = Bell()
         self._loop.run(bell.listen(client, self._names))
+        self._loop.run(listen_to_steps(client, self._names, self._settings.name, self._pulse.moved))
         return bell
 
     def _find_target(self, client: Client) -> DrainTarget | None:
@@ -279,15 +347,29 @@ class Worker:
         patience = Waiting("the copy, or the end of the stream")
         return self._stopping.wait_for(lambda: self._loop.run(find_drain_target(client, self._names, until)), patience)
 
+    def _check_executors(self) -> None:
+        """Waits for executors of a cluster, and raises TransientError when they cannot run our tasks."""
+        files = files_of(self._settings.nats)
+        if isinstance(self._sink, FileReadingSink):
+            files += self._sink.task_files
+        checking = self._starter.submit(check_executors, self._spark, files)
+        self._held.callback(self._end_jobs, checking)
+        self._stopping.wait_for(lambda: wait([checking], CANCEL_INTERVAL_S).done or None, WaitingForExecutors(self._spark))
+        checking.result()
+
     def _warm_up(self) -> None:
         """In the background, while the first batch is planned."""
         warming_up = self._starter.submit(self._spark.warm_up, WarmUp(self._settings.nats, self._settings.group))
         warming_up.add_done_callback(log_failed_warm_up)
-        self._closing.callback(self._end_warm_up, warming_up)
+        self._held.callback(self._end_jobs, warming_up)
 
-    def _end_warm_up(self, warming_up: Future[None]) -> None:
-        while not wait({warming_up}, CANCEL_INTERVAL_S).done:
+    def _end_jobs(self, running: Future[None]) -> None:
+        while not wait({running}, CANCEL_INTERVAL_S).done:
             self._spark.cancel_jobs()  # it may wait for executors, for ever
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, contextlib.ExitStack()
+        held.close()
 
     async def _leave_broker(self) -> None:
         while self._leaving:
@@ -298,10 +380,3 @@ class Worker:
             self._loop.run(self._leave_broker(), CLOSE_TIMEOUT_S)
         except (TimeoutError, PgsluiceError) as error:
             log.warning("the broker did not take our leave; the lease ends by itself", reason=type(error).__name__)
-
-
-def log_failed_warm_up(warm_up: Future[None]) -> None:
-    """It is only for speed; what made it fail will fail the first batch, with a better sentence."""
-    error = None if warm_up.cancelled() else warm_up.exception()
-    if error is not None:
-        log.info("warming up failed", reason=failure_reason(error) if isinstance(error, Exception) else type(error).__name__)

@@ -13,55 +13,23 @@ from benchmarks.demo.comparison import compare, sample
 from benchmarks.demo.copy_figures import CopyObserver
 from benchmarks.demo.figures import Figures, Observer
 from benchmarks.demo.screen import LiveArea, LiveCopy, LiveFigures, Screen
+from benchmarks.demo.shop_group import GROUP, DemoError, configuration, log_end, servers, wait_for_slot
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, parse_lsn
-from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
-from tests.waiting import DeadlineError, wait_until
+from tests.servers import Database, PgsluiceProcess
 
-GROUP = "demo"
 LOAD_S = 20.0
 WRITERS = 3
 TRANSACTIONS_PER_S = 150.0
 """Of each writer: together some 3,000 changes a second, which leaves a machine of two cores room for all the servers."""
 
 LOOK_INTERVAL_S = 0.25
-START_DEADLINE_S = 60.0
 COPY_DEADLINE_S = 120.0
 CATCH_UP_DEADLINE_S = 60.0
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
-
-
-@contextlib.contextmanager
-def servers() -> Iterator[tuple[Database, Database, NatsServer]]:
-    with PostgresServer() as source, PostgresServer() as target, NatsServer() as nats:
-        yield source.create_database("shop"), target.create_database("shop"), nats
-
-
-def configuration(source: Database, target: Database, nats: NatsServer) -> dict[str, object]:
-    """One file for both processes."""
-    return {
-        "group": GROUP,
-        "nats-url": nats.url,
-        "host": source.server.host,
-        "port": source.server.port,
-        "dbname": source.dbname,
-        "user": source.server.user,
-        "schema": "public",
-        "target-host": target.server.host,
-        "target-port": target.server.port,
-        "target-dbname": target.dbname,
-        "target-user": target.server.user,
-        "target-sync-schema": True,
-        "copy-and-stream": True,
-        "copy-range-bytes": "512KiB",  # small, like the shop: so that a copy of a second has steps to be seen
-    }
 
 
 class Demo:
@@ -158,25 +126,6 @@ class Demo:
             f"{self.written():,} changes in {transactions:,} transactions of {WRITERS} connections;"
             f" while the shop was open the target was {live.rates.median_lag_s:.2f} s behind (median)"
         )
-
-
-def wait_for_slot(source: Database, slot: str, replicator: PgsluiceProcess) -> None:
-    """Returns when the replicator streams from its slot: what is written from then on is replicated."""
-
-    def is_active_or_over() -> bool:
-        active = source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [slot])
-        return bool(active) or not replicator.is_running
-
-    try:
-        wait_until(is_active_or_over, deadline_s=START_DEADLINE_S, what="the replicator's start")
-    except DeadlineError as error:
-        raise DemoError(f"{error}:\n{log_end(replicator)}") from None
-    if not replicator.is_running:
-        raise DemoError(f"the replicator ended with exit code {replicator.wait()}:\n{log_end(replicator)}")
-
-
-def log_end(process: PgsluiceProcess) -> str:
-    return process.log()[-3000:]
 
 
 async def run(screen: Screen) -> bool:

@@ -27,7 +27,7 @@ from pgsluice.replicator.definitions.installation import (
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import LockTimeoutError, MissingPrivilegeError, TerminalError, UsageError
-from pgsluice.shared.process.retrying import SESSION, Backoff
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Backoff, Pauses
 from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
@@ -100,7 +100,7 @@ def _check_group(found: Capture, names: GroupNames) -> None:
         )
 
 
-async def install_capture(source: Source, installation: Installation) -> str:
+async def install_capture(source: Source, installation: Installation, pauses: Pauses = DEFAULT_POLICY.source) -> str:
     """The token that signs the group's messages. Makes what is missing or of another version, and has the capture know the
     installation's patterns. Its role is who is connected.
 
@@ -110,7 +110,7 @@ async def install_capture(source: Source, installation: Installation) -> str:
     found = await find_capture(source, installation.names)
     try:
         if found is None or not found.is_whole(installation):
-            await _install(source, installation)
+            await _install(source, installation, pauses)
         else:
             await _note_patterns(source, installation)
         query = f"SELECT token FROM {qualified(installation.names, 'token')}"
@@ -120,10 +120,10 @@ async def install_capture(source: Source, installation: Installation) -> str:
     return str(token)
 
 
-async def _install(source: Source, installation: Installation) -> None:
+async def _install(source: Source, installation: Installation, pauses: Pauses) -> None:
     names = installation.names
     doing = f"installing the capture of definitions of group {names.group}"
-    await _with_patience(lambda: _execute(source, doing, [step.statement for step in installation.steps()]))
+    await _with_patience(lambda: _execute(source, doing, [step.statement for step in installation.steps()]), pauses)
     log.info("the capture of definitions is installed", function=qualified(names, "ddl"))
 
 
@@ -168,8 +168,8 @@ async def _execute(source: Source, doing: str, statements: Iterable[str]) -> Non
             await source.execute(doing, sql.Composed([sql.SQL(statement)]))
 
 
-async def _with_patience(act: Callable[[], Awaitable[None]]) -> None:
-    backoff = Backoff(SESSION)
+async def _with_patience(act: Callable[[], Awaitable[None]], pauses: Pauses = DEFAULT_POLICY.source) -> None:
+    backoff = Backoff(pauses)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             await act()

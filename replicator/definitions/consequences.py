@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, LiteralString, assert_never
 
 from pgsluice.replicator.snapshot.copy_state import CopyCause
@@ -27,7 +28,7 @@ from pgsluice.shared.wire.definition import (
     TypeDefined,
 )
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.published_definition import PublishedDefinition, concerned
 
 if TYPE_CHECKING:
     from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
@@ -37,7 +38,8 @@ _ACCESS_METHOD = 8
 
 _PATIENCE_MS = 500  # somebody's lock on a partition is no reason to hold up the stream
 
-_FILLED: LiteralString = "SELECT coalesce(bool_or(pg_relation_size(o.oid) > 0), false) FROM unnest(%s::oid[]) o (oid)"
+_EMPTY: LiteralString = "SELECT o.oid::bigint FROM unnest(%s::oid[]) o (oid) WHERE pg_relation_size(o.oid) = 0"
+"""One that is not there any more is not among them."""
 
 log = telemetry.logger(__name__)
 
@@ -58,43 +60,45 @@ class Consequences:
         self._members = members
         self._look = look
         self._causes: dict[int, CopyCause] = {}
-        self._attached: dict[int, tuple[CopyCause, list[DefinedPartition]]] = {}
 
-    def note(self, definition: PublishedDefinition, position: Position) -> None:
-        """``definition`` is the change at ``position``."""
+    async def note(self, definition: PublishedDefinition, position: Position) -> PublishedDefinition:
+        """``definition``, the change at ``position``, with what the source was asked about it. Raises TransientError when it does
+        not answer."""
         if changes_names(definition):
             self._look.set()
-        cause = copy_cause(definition, position.commit_lsn)
+        lsn, attached = position.commit_lsn, attached_partitions(definition)
+        cause = copy_cause(definition, lsn)
+        if attached:
+            definition = replace(definition, empty=await self._empty(attached))
+            filled = [partition for partition in attached if partition.oid not in definition.empty]
+            cause = cause or (attached_cause(definition, filled, lsn) if filled else None)
         if cause is not None:
             self._causes[cause[0]] = cause[1]
-        if (found := attached_partitions(definition, position.commit_lsn)) is not None:
-            oid, attached, partitions = found
-            self._attached[oid] = attached, partitions
+        return definition
 
     async def flush(self) -> None:
-        """To be called before what was noted is published. Raises TransientError when broker or source do not answer."""
-        if not self._causes and not self._attached:
+        """To be called before what was noted is published. Raises TransientError when the broker does not answer."""
+        if not self._causes:
             return
-        causes, attached = self._causes, self._attached
         if self._copy is not None:
             members = self._members()
-            needed = {oid: cause for oid, cause in causes.items() if oid in members}
-            for oid, (cause, partitions) in attached.items():
-                if oid in members and oid not in needed and await self._are_filled(partitions):
-                    needed[oid] = cause
-            await self._copy.copy_again(needed)
-        self._causes, self._attached = {}, {}
+            await self._copy.copy_again({oid: cause for oid, cause in self._causes.items() if oid in members})
+            await self._copy.discount({oid: cause for oid, cause in self._causes.items() if oid not in members})
+        self._causes = {}
 
-    async def _are_filled(self, partitions: Sequence[DefinedPartition]) -> bool:
-        """Whether one of them may hold rows. What has come by now comes with the stream too, so a copy too many does no harm."""
+    async def _empty(self, partitions: Sequence[DefinedPartition]) -> frozenset[int]:
+        """Oids of those that hold no rows of their own. What has come by now comes with the stream too, so a copy too many does
+        no harm."""
+        stored = [partition.oid for partition in partitions if partition.filenode]
+        others = {partition.oid for partition in partitions if not partition.filenode}
         source = await Source.connect(self._source)
         try:
             await source.rows("setting a limit", "SELECT set_config('lock_timeout', %s, false)", [str(_PATIENCE_MS)])
-            [(filled,)] = await source.rows("looking at partitions", _FILLED, [[partition.oid for partition in partitions]])
-            return bool(filled)
+            found = await source.rows("looking at partitions", _EMPTY, [stored])
+            return frozenset(others | {int(oid) for (oid,) in found})
         except TerminalError as error:
-            log.warning("whether an attached partition has rows is not known; its table is copied again", reason=str(error))
-            return True
+            log.warning("whether an attached partition has rows is not known; it is taken for one that has", reason=str(error))
+            return frozenset(others)
         finally:
             await source.close()
 
@@ -129,23 +133,27 @@ def _unknown_values(was: object, table: TableDefinition) -> str:
     return ""
 
 
-def attached_partitions(definition: PublishedDefinition, lsn: LSN) -> tuple[int, CopyCause, list[DefinedPartition]] | None:
-    """The oid of the table that got partitions which may have held rows before, why it may have to be copied, and these; None
-    when there are none."""
+def attached_partitions(definition: PublishedDefinition) -> list[DefinedPartition]:
+    """Those that may have held rows before they were of the table."""
     match definition.event:
         case TableDefined(tag=tag, table=table) | TablePublished(tag=tag, table=table):
             was = definition.previous
             if tag == "CREATE TABLE" or not isinstance(was, TableDefinition) or not (was.is_published and table.is_published):
-                return None
+                return []
             known = {partition.oid for partition in was.partitions}
-            new = [partition for partition in table.partitions if partition.oid not in known and partition.filenode]
-            names = ", ".join(f"{partition.schema}.{partition.name}" for partition in new)
-            cause = CopyCause(table.schema, table.name, lsn, f"a partition that may hold rows was attached: {names}")
-            return (table.oid, cause, new) if new else None
+            return [partition for partition in table.partitions if partition.oid not in known]
         case TableRewritten() | TableGone() | TableUnpublished() | TypeDefined() | DefinitionUnknown():
-            return None
+            return []
         case unreachable:
             assert_never(unreachable)
+
+
+def attached_cause(definition: PublishedDefinition, filled: Sequence[DefinedPartition], lsn: LSN) -> tuple[int, CopyCause]:
+    """As ``copy_cause``, where rows of ``filled`` became rows of the table."""
+    about = concerned(definition.event)
+    assert about is not None
+    names = ", ".join(f"{partition.schema}.{partition.name}" for partition in filled)
+    return about.oid, CopyCause(about.schema, about.name, lsn, f"a partition that may hold rows was attached: {names}")
 
 
 def changes_names(definition: PublishedDefinition) -> bool:

@@ -83,9 +83,9 @@ class SourceDefinitions:
             self._note_missed(relation, position)
         return await self._catalog.describe(relation, xid)
 
-    def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
+    async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
         """The frame to be published for the logical message ``frame``, which would be the change at ``position`` of a transaction
-        that was committed then, in microseconds since 2000-01-01 UTC. None when it is none of ours."""
+        that was committed then, in microseconds since 2000-01-01 UTC. None when it is none of ours. Raises TransientError."""
         message = decode_message(frame)
         assert isinstance(message, LogicalMessage)
         if not message.transactional or message.prefix != self._prefix:
@@ -93,8 +93,7 @@ class SourceDefinitions:
         event = self._believed(message.content, position)
         content = b""
         if event is not None:
-            definition = PublishedDefinition(event, self._noted(event, position))
-            self._consequences.note(definition, position)
+            definition = await self._consequences.note(PublishedDefinition(event, self._noted(event, position)), position)
             self._note(definition, position, committed_at)
             content = definition.encode()
         return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, content))

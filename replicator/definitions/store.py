@@ -60,7 +60,7 @@ class HistoryStore:
             versions = unpack(entry.value.versions)
             return History(Version(Position.parse(position), decode_defined(fields)) for position, fields in versions)
         except (KeyError, TypeError, ValueError, WireError) as error:
-            raise malformed(key, self._bucket.name, type(error).__name__, HistoryRecord.MALFORMED_REMEDY) from None
+            raise malformed(key, self._bucket.described, type(error).__name__, HistoryRecord.MALFORMED_REMEDY) from None
 
 
 def _record(history: History) -> HistoryRecord:

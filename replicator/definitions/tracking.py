@@ -13,6 +13,7 @@ from pgsluice.replicator.definitions.installation import Installation, qualified
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import MissingPrivilegeError
+from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
@@ -24,14 +25,14 @@ _UNDESCRIBED: LiteralString = """
 
 
 async def track_definitions(
-    source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str, described: Collection[int]
+    source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str, described: Collection[int], pauses: Pauses
 ) -> str:
     """The token that signs what is told; "" when nothing is. ``patterns`` say which tables may be wanted. Published tables that
     are not among ``described`` are, in the stream: whoever applies the next definition has to know the one before. Raises as
     ``install_capture`` does, but for a lack of rights: then a table that is altered is found out by its rows."""
     installation = Installation(names, patterns, role)
     try:
-        token = await _install(source, installation)
+        token = await _install(source, installation, pauses)
     except MissingPrivilegeError as error:
         log.warning("definitions are not captured; altered tables stop the workers", reason=error.fact, remedy=error.remedy)
         return ""
@@ -41,12 +42,12 @@ async def track_definitions(
     return token
 
 
-async def _install(source: Source, installation: Installation) -> str:
+async def _install(source: Source, installation: Installation, pauses: Pauses) -> str:
     """Without event triggers where only an administrator could make them: migrations can still tell of tables by hand."""
     try:
-        return await install_capture(source, installation)
+        return await install_capture(source, installation, pauses)
     except MissingPrivilegeError as error:
-        token = await install_capture(source, replace(installation, has_triggers=False))
+        token = await install_capture(source, replace(installation, has_triggers=False), pauses)
         log.warning(
             "only tables that migrations note are told of", reason=error.fact, remedy=error.remedy, command="pgsluice ddl note"
         )

@@ -20,6 +20,7 @@ from pgsluice.replicator.source.publication import (
     Alteration,
     Publication,
     alter_publication,
+    check_extent,
     check_fit,
     create_publication,
     creation,
@@ -80,7 +81,7 @@ class GroupPublication:
         LockTimeoutError when a table that joins was never free."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
-        dropped = await dropped_members(self._source, membership, publication)
+        dropped = await dropped_members(self._source, membership, publication, copies=self._wishes.copies)
         membership = await self._checked(membership, publication, tables, dropped)
         if has_published:
             tables = self._joining(membership, publication, tables)
@@ -151,6 +152,7 @@ class GroupPublication:
         if not publication.is_made_by(self._names):
             check_fit(publication, tables, self._settings.publish)
             return publication
+        check_extent(publication)
         alteration = Alteration.between(publication, tables, self._settings.publish, is_decoded=has_published)
         if not alteration:
             return publication
@@ -160,7 +162,7 @@ class GroupPublication:
                 making = Making(xid, tuple(table.oid for table in tables))
                 await store_membership(self._bucket, replace(membership, making=making))
 
-        await alter_publication(self._source, self._names, alteration, announce)
+        await alter_publication(self._source, self._names, alteration, announce, self._settings.retry.source)
         log.info(
             "publication is altered",
             publication=publication.name,

@@ -6,7 +6,7 @@ while it was away. So it refuses such a table, unless the person names it in ``w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgsluice.replicator.membership.membership import Break, Membership
@@ -172,10 +172,11 @@ def leaving(
     membership: Membership,
     publication: Publication,
     tables: Collection[SourceTable],
-    dropped: Collection[int],
+    dropped: Mapping[int, str],
     at: str,
 ) -> list[Break]:
-    """The members that are not among ``tables``. Changes of one that is still published are missing from now on, ``at``."""
+    """The members that are not among ``tables``; ``dropped`` says of some why. Changes of one that is still published are missing
+    from now on, ``at``."""
     selected = {table.oid for table in tables}
     left = []
     for member in membership.members:
@@ -183,6 +184,6 @@ def leaving(
             continue
         is_published = member.oid in publication.oids
         since, when = (publication.lsn, at) if is_published else (membership.seen_lsn, membership.seen_at)
-        reason = "it was dropped at the source" if member.oid in dropped else "it is no longer among the tables"
+        reason = dropped.get(member.oid, "it is no longer among the tables")
         left.append(Break(member.oid, member.schema, member.table, since, when, reason))
     return left

@@ -192,7 +192,7 @@ async def load_membership(bucket: StateBucket) -> Membership | None:
     try:
         return of_fields(Membership, unpack(entry.value.content))
     except MalformedError as error:
-        raise malformed(_PUBLICATION_KEY, bucket.name, error) from None
+        raise malformed(_PUBLICATION_KEY, bucket.described, error) from None
 
 
 async def store_membership(bucket: StateBucket, membership: Membership) -> None:

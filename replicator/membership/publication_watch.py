@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import LiteralString
 
 from pgsluice.replicator.membership.joining import Wishes, check_breaks
-from pgsluice.replicator.membership.membership import Break, Member, Membership, find_breaks, load_membership, store_membership
+from pgsluice.replicator.membership.membership import Break, Membership, find_breaks, load_membership, store_membership
 from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
 from pgsluice.replicator.source.source import Source, partition_changes, read_partitions
 from pgsluice.replicator.source.tables import tables_of
@@ -32,6 +32,10 @@ _NEWCOMERS: LiteralString = """
        AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND r.oid NOT IN (SELECT oid FROM wanted))
      ORDER BY 1, 2
 """
+
+_NAMED: LiteralString = (
+    "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+)
 
 log = telemetry.logger(__name__)
 
@@ -64,7 +68,7 @@ class PublicationWatch:
         membership = self._membership or await load_membership(self._bucket) or Membership.of(publication)
         membership = membership.settled(publication)
         check_identity(publication, membership.oid)
-        dropped = await dropped_members(self._source, membership, publication)
+        dropped = await dropped_members(self._source, membership, publication, copies=self.wishes.copies)
         broken = membership.with_breaks(find_breaks(membership, publication, dropped))
         if broken.missing:
             await self._remember(broken)
@@ -106,24 +110,15 @@ class PublicationWatch:
         except TransientError as error:
             log.warning("what is known of the publication is not recorded now", reason=str(error))
 
-    async def _without_dropped(self, membership: Membership, dropped: set[int]) -> Membership:
-        gone = [member for member in membership.members if member.oid in dropped]
-        left = []
-        for member in gone:
-            reason = "it was dropped at the source"
-            if await self._exists(member):
-                again = "is copied" if self.wishes.copies else "is not replicated before a person asks for it"
-                reason = f"it was dropped and made again at the source; the new one {again}"
-            left.append(Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, reason))
+    async def _without_dropped(self, membership: Membership, dropped: Mapping[int, str]) -> Membership:
+        left = [
+            Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, dropped[member.oid])
+            for member in membership.members
+            if member.oid in dropped
+        ]
         report_left(left)
         members = tuple(member for member in membership.members if member.oid not in dropped)
         return replace(membership, members=members, left=(*membership.left, *left))
-
-    async def _exists(self, member: Member) -> bool:
-        query: LiteralString = (
-            "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
-        )
-        return bool(await self._source.rows("looking up a table", query, [member.schema, member.table]))
 
     async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
         """With the trees as they are, and what changed in them."""
@@ -188,12 +183,21 @@ def _with_newborn(membership: Membership, publication: Publication) -> Membershi
     return membership.adopt(publication)
 
 
-async def dropped_members(source: Source, membership: Membership, publication: Publication) -> set[int]:
-    """Oids of members that do not exist any more."""
+async def dropped_members(source: Source, membership: Membership, publication: Publication, *, copies: bool) -> dict[int, str]:
+    """What became of members that do not exist any more, by oid. ``copies``: the group copies tables that join it."""
     unpublished = membership.oids - publication.oids
     if not unpublished:
-        return set()
-    return set(unpublished) - {table.oid for table in await tables_of(source, unpublished)}
+        return {}
+    gone = unpublished - {table.oid for table in await tables_of(source, unpublished)}
+    again = "is copied" if copies else "is not replicated before a person asks for it"
+    reasons = {}
+    for member in membership.members:
+        if member.oid in gone:
+            made = await source.rows("looking up a table", _NAMED, [member.schema, member.table])
+            reasons[member.oid] = (
+                f"it was dropped and made again at the source; the new one {again}" if made else "it was dropped at the source"
+            )
+    return reasons
 
 
 def report_left(left: Iterable[Break]) -> None:

@@ -140,7 +140,7 @@ class TableChanges:
                 applied.refused[table.oid] = error
         await self._let_strays_go(wanted)
         if self._role and (joined or before.patterns != wishes.patterns):
-            await track_definitions(source, run.names, wishes.patterns, self._role, members)
+            await track_definitions(source, run.names, wishes.patterns, self._role, members, run.settings.retry.source)
         return applied
 
     def _waits_for_retry(self, table: SourceTable, again: Collection[int]) -> bool:

@@ -99,14 +99,14 @@ def _resumed(record: TableRecord, wishes: CopyWishes) -> TableRecord:
 
 def anew(record: TableRecord) -> TableRecord:
     """The record of a table that is to be copied, whatever there is of a copy; it counts no more."""
-    return _without_copy(record).enter(Phase.INIT, error="", remedy="", retry_at="")
+    return without_copy(record).enter(Phase.INIT, error="", remedy="", retry_at="")
 
 
 def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
     """The record of a table that is no longer selected. What its copy holds still counts, when it was finished and the table's
     place at the target was not taken by another one (``is_replaced``)."""
     keeps_copy = bool(record.lsn) and record.phase in (Phase.FINISHED_COPY, Phase.LEFT) and not is_replaced
-    kept = record if keeps_copy else _without_copy(record)
+    kept = record if keeps_copy else without_copy(record)
     if record.phase is Phase.LEFT:
         return kept
     fact = (
@@ -118,7 +118,7 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
     return kept.enter(Phase.LEFT, error=fact, remedy=remedy)
 
 
-def _without_copy(record: TableRecord) -> TableRecord:
+def without_copy(record: TableRecord) -> TableRecord:
     """As if it had never been copied, but that the target may hold rows of it."""
     return replace(
         record,
@@ -137,7 +137,7 @@ def _without_copy(record: TableRecord) -> TableRecord:
 
 def begin_attempt(record: TableRecord) -> TableRecord:
     """The record of a table whose copy begins, or begins again when a snapshot had begun it before."""
-    return _without_copy(record).enter(Phase.DATA_SYNC)
+    return without_copy(record).enter(Phase.DATA_SYNC)
 
 
 def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode: CopyMode) -> None:

@@ -27,10 +27,12 @@ from pgsluice.replicator.snapshot.export import begin, import_snapshot
 from pgsluice.replicator.snapshot.plan import PageRange
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.replicator.snapshot.range_reader import CopyFailedError, CopyReader, RangeMessages
+from pgsluice.replicator.snapshot.stream_share import size_for
 from pgsluice.replicator.source.connection import TOO_LARGE, Connection, connect, is_too_large, server_said, sql_error
 from pgsluice.shared.broker import connection as nats_connection
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.errors import PgsluiceError, SnapshotGoneError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, SnapshotGoneError, TerminalError, TransientError
+from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.process.defect import place_of
 from pgsluice.shared.wire.names import GroupNames
 
@@ -98,7 +100,7 @@ class CopyProcess:
         client = await self._connected_client(parameters)
         subject = names.snapshot_range_subject(parameters.snapshot_id, pages.table_oid, pages.number)
         id_prefix = f"{parameters.system_id}/{parameters.snapshot_id}/{pages.table_oid}/{pages.number}/"
-        publisher = RangePublisher(client, SnapshotStream(client, names), subject, id_prefix)
+        publisher = RangePublisher(client, SnapshotStream(client, names), subject, id_prefix, parameters.pauses)
         try:
             stored = await publisher.resume()
             if stored.headers is not None and stored.headers.is_range_end:
@@ -147,7 +149,8 @@ async def publish_rows(
     messages, pages = RangeMessages(parameters, request), request.pages
     try:
         async with locked(connection, pages):
-            async for block in CopyReader(connection).blocks(pages.query, parameters.cut_bytes):
+            async for block in CopyReader(connection).blocks(pages.query, parameters.share.cut_bytes):
+                await check_room(publisher, parameters, request, messages.body_bytes(block))
                 for headers, data in messages.next(block):
                     await publisher.publish(headers, data)
     except CopyFailedError as failure:
@@ -155,7 +158,24 @@ async def publish_rows(
     except psycopg.Error as error:
         raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
     last_sequence = await publisher.flush()
-    return RangeOutcome(pages, RangeStatus.DONE, messages.rows, messages.bytes, last_sequence)
+    return RangeOutcome(pages, RangeStatus.DONE, messages.rows, messages.bytes, last_sequence, messages.is_whole)
+
+
+async def check_room(publisher: RangePublisher, parameters: CopyParameters, request: RangeRequest, body_bytes: int) -> None:
+    """Raises RangeFailedError when the range may not publish a body of that size, now or ever. Then no body is stored in part."""
+    share, name = parameters.share, request.pages.name
+    if body_bytes <= share.most_bytes(request.room):
+        return
+    await publisher.flush()
+    if body_bytes <= share.lone_body_bytes:
+        error = TransientError(
+            f"{name} has a row that is too large to be copied beside others",
+            "it is copied when they are done",
+            Cause.STREAM_FULL,
+        )
+        raise RangeFailedError(RangeStatus.NEEDS_ROOM, error)
+    fact = f"{name} has a row that takes {body_bytes} bytes of the stream, which has room for {share.lone_body_bytes}"
+    raise RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, f"set stream-max-bytes to {size_for(body_bytes)} or more"))
 
 
 @asynccontextmanager
@@ -166,7 +186,7 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
     await connection.execute(pages.lock.encode())
     cursor = await connection.execute("SELECT coalesce(pg_relation_filenode(%s::oid), 0)::bigint", [pages.relation_oid])
     if await cursor.fetchone() != (pages.filenode,):
-        error = TransientError(f"{pages.name} was truncated or rewritten while it was copied", "it is copied anew")
+        error = TransientError(f"{pages.name} was truncated or rewritten while it was copied", "it is copied anew", Cause.SOURCE)
         raise RangeFailedError(RangeStatus.REWRITTEN, error)
     yield
     await connection.execute("ROLLBACK TO SAVEPOINT range")
@@ -174,11 +194,11 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
 
 def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
     """What the source's error means for the range."""
-    fact = f"copying {pages.name} failed{server_said(sqlstate, text)}"
+    fact, cause = f"copying {pages.name} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
-        return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again"))
+        return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again", cause))
     if sqlstate in _ALTERED:
-        return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew"))
+        return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew", cause))
     if sqlstate == "42501" and "row-level" in text:
         return RangeFailedError(
             RangeStatus.REFUSED, TerminalError(fact, "give the role BYPASSRLS, or make it the owner of a table without FORCE")
@@ -190,4 +210,4 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
         return RangeFailedError(RangeStatus.REFUSED, error)
     if is_too_large(sqlstate, text):
         return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, TOO_LARGE))
-    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log"))
+    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log", cause))

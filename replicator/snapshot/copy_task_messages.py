@@ -6,8 +6,10 @@ import enum
 from dataclasses import dataclass, field
 
 from pgsluice.replicator.snapshot.plan import PageRange
+from pgsluice.replicator.snapshot.stream_share import Room, StreamShare
 from pgsluice.shared.config.settings import NatsSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.process.retrying import Pauses
 
 
 class RangeStatus(enum.Enum):
@@ -22,14 +24,15 @@ class RangeStatus(enum.Enum):
     """The relation is no longer the one that the snapshot shows: its table needs a new snapshot."""
     SNAPSHOT_GONE = "snapshot gone"
     """Every range that is not done needs a new snapshot."""
+    NEEDS_ROOM = "needs room"
+    """It has a row that is larger than it may publish beside others."""
     REFUSED = "refused"
     """It cannot succeed until somebody acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyParameters:
-    """What the ranges of one snapshot have in common. ``cut_bytes`` of rows make a message, ``chunk_bytes`` is the most that one
-    NATS message may hold: both are the same for every attempt, or a range would not be cut the same way each time."""
+    """What the ranges of one snapshot have in common."""
 
     group: str
     source: PostgresSettings
@@ -37,31 +40,36 @@ class CopyParameters:
     system_id: str
     snapshot_name: str
     snapshot_id: str
-    cut_bytes: int
-    chunk_bytes: int
+    share: StreamShare
+    pauses: Pauses
+    """Of publishing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
     """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
-    ``ledger_revision`` is the revision of the table's record that announced the snapshot."""
+    ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` says how large its bodies may
+    be."""
 
     pages: PageRange
     attempt: int
     head: bytes = field(repr=False)
     ledger_revision: int = 0
+    room: Room = Room.SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
     """``rows`` and ``bytes`` of COPY text are those of the whole range, whoever published them. ``last_sequence`` is where its
-    last message is stored. ``error`` says why it is not DONE."""
+    last message is stored. ``is_whole``: none of its bodies was cut into chunks, as far as is known. ``error`` says why it is not
+    DONE."""
 
     pages: PageRange
     status: RangeStatus
     rows: int = 0
     bytes: int = 0
     last_sequence: int = 0
+    is_whole: bool = False
     error: PgsluiceError | None = None
 
 

@@ -10,23 +10,23 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.membership.wanted_tables import select_wanted
+from pgsluice.replicator.preflight.start import check_start
 from pgsluice.replicator.snapshot.copy_state import CopyOrigin, CopyWishes, check_copy_origin, resume_copy
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import find_publication
-from pgsluice.replicator.source.slot import check_free_slots, check_slot, find_slot
+from pgsluice.replicator.source.slot import check_slot, find_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, parse_pattern
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
 from pgsluice.shared.broker.published_tables import store_tables
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
-from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.config.copy_settings import CopySettings
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import Cause, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
-
-_SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_system()"
 
 # Held by the connection, not by a transaction, and by nobody once that is gone.
 _LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice copy of group ' || %s, 0))"
@@ -39,15 +39,13 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     the copy may not begin or go on, TransientError when another replicator copies this group.
     """
     names = GroupNames(settings.group, settings.publication)
-    facts = await (source.check() if copy.then_stream else source.facts())
     bucket = StateBucket(client, names)
+    facts = await check_start(settings, names, source, bucket)
     tables = await select_wanted(settings, names, source, bucket)
-    [(system_id,)] = await source.rows("asking for the system identifier", _SYSTEM_ID)
+    system_id = await source.system_id()
     await lock_group(source, settings.group)
-    if copy.then_stream:
-        if (slot := await find_slot(source, names)) is not None:
-            check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
-        await check_free_slots(source, names)
+    if copy.then_stream and (slot := await find_slot(source, names)) is not None:
+        check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
     stream = SnapshotStream(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
@@ -60,7 +58,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     check_copy_origin(content.snapshot, origin, mode)
 
     resumption = resume_copy(content, tables, _wishes(settings, copy, tables, await _membership(source, names, bucket)))
-    progress = TableProgress(ledger, resumption.records, tries_again=copy.then_stream)
+    progress = TableProgress(ledger, resumption.records, tries_again=copy.then_stream, pauses=settings.retry.copied_table)
     record = content.snapshot or _new_record(origin, mode)
     prepared = PreparedCopy(names, facts, system_id, stream, bucket, ledger, record, progress)
     if progress.waiting:
@@ -120,4 +118,5 @@ async def lock_group(source: Source, group: str) -> None:
         raise TransientError(
             f"another replicator copies the tables of group {group!r}",
             "run only one; one that was killed is gone for the source in a moment",
+            Cause.LOCK,
         )

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from pgsluice.replicator.snapshot.copy_state import CopyCause, CopyWishes, anew, leave, resume_copy
+from pgsluice.replicator.snapshot.copy_state import CopyCause, CopyWishes, anew, leave, resume_copy, without_copy
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.source import SourceFacts
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase, Retry, SnapshotRecord, TableRecord, now
-from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.broker.streams import SnapshotStream, StreamState
 from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn, parse_lsn
@@ -28,7 +28,9 @@ log = telemetry.logger(__name__)
 @dataclass(slots=True)
 class PreparedCopy:
     """``record`` is the ledger's of the copy as a whole, ``progress`` has those of the group's tables. ``work`` is set when there
-    may be a table to copy, ``held`` are oids of tables that wait and are not published yet: a copy of theirs would be too old."""
+    may be a table to copy, ``idle`` while whoever runs rounds has none; ``held`` are oids of tables that wait and are not
+    published yet: a copy of theirs would be too old. ``snapshot_since`` is when the snapshot was opened that is open now, by the
+    monotonic clock."""
 
     names: GroupNames
     facts: SourceFacts
@@ -39,7 +41,9 @@ class PreparedCopy:
     record: SnapshotRecord
     progress: TableProgress
     work: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     held: set[int] = field(default_factory=set)
+    snapshot_since: float | None = None
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def store(self, record: SnapshotRecord) -> None:
@@ -50,6 +54,13 @@ class PreparedCopy:
         """The newest snapshot."""
         async with self._changing:
             await self.store(replace(self.record, id=id, lsn=format_lsn(lsn)))
+
+    async def stream_state(self) -> StreamState:
+        """Of the snapshot stream. Raises TerminalError when there is none any more."""
+        state = await self.stream.state()
+        if state is None:
+            raise TerminalError(f"stream {self.stream.name} is gone", "run 'pgsluice drop' and start again")
+        return state
 
     @property
     def ready(self) -> list[TableRecord]:
@@ -72,6 +83,8 @@ class PreparedCopy:
     def begin(self, oids: Collection[int]) -> None:
         """These are published now; whoever runs rounds copies them."""
         self.held.difference_update(oids)
+        if self.ready:
+            self.idle.clear()
         self.work.set()
 
     async def copy_again(self, causes: Mapping[int, CopyCause]) -> None:
@@ -88,12 +101,31 @@ class PreparedCopy:
             await self.progress.write()
         self.begin(needed)
 
+    async def discount(self, causes: Mapping[int, CopyCause]) -> None:
+        """Tables that left, by oid: what their copies held counts no more, for no copy comes that holds what happened. So workers
+        leave out their changes. To be called before what happened is published."""
+        if not causes:
+            return
+        async with self._changing:
+            known = (await self.ledger.load()).tables
+            stale = [
+                record for oid, cause in causes.items() if (record := known.get(oid)) is not None and _is_stale(record, cause)
+            ]
+            for record in stale:
+                log.warning(
+                    "a table left before it could be copied again", table=record.qualified_name, reason=causes[record.oid].reason
+                )
+                self.progress.put(without_copy(record))
+            if stale:
+                await self.progress.write()
+                await self._end_or_tell()
+
     def _needed(self, oid: int, cause: CopyCause) -> TableRecord | None:
         """The record of the table's next copy; None when it needs none."""
         record = self.progress.get(oid)
         if record is None:  # it is published without a copy, so the target may hold rows of it
             return TableRecord(oid, cause.schema, cause.table, Phase.INIT, now(), attempt=2)
-        if record.phase not in (Phase.DATA_SYNC, Phase.FINISHED_COPY) or (record.lsn and cause.lsn < parse_lsn(record.lsn)):
+        if record.phase not in (Phase.DATA_SYNC, Phase.FINISHED_COPY) or _holds(record, cause):
             return None
         return anew(record)
 
@@ -142,10 +174,17 @@ class PreparedCopy:
     async def _end_or_tell(self) -> None:
         """Ends a copy that has nothing left to do; else has workers notice, by the record's revision, what was changed."""
         if self.record.state is CopyState.RUNNING and not self.progress.waiting:
-            state = await self.stream.state()
-            if state is None:
-                raise TerminalError(f"stream {self.stream.name} is gone", "run 'pgsluice drop' and start again")
-            ended = replace(self.record, state=CopyState.FINISHED, finished_at=now(), last_sequence=state.last_sequence)
+            last_sequence = (await self.stream_state()).last_sequence
+            ended = replace(self.record, state=CopyState.FINISHED, finished_at=now(), last_sequence=last_sequence)
             await self.store(ended)
         else:
             await self.store(self.record)
+
+
+def _holds(record: TableRecord, cause: CopyCause) -> bool:
+    """Whether the table's copy is later than what happened."""
+    return record.lsn != "" and cause.lsn < parse_lsn(record.lsn)
+
+
+def _is_stale(record: TableRecord, cause: CopyCause) -> bool:
+    return record.phase is Phase.LEFT and record.lsn != "" and not _holds(record, cause)

@@ -33,8 +33,8 @@ from pgsluice.shared.broker.stream_error import (
     publish_error,
 )
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.errors import TransientError
-from pgsluice.shared.process.retrying import COPIED_ROWS, Backoff
+from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Backoff, Pauses
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
 
@@ -63,11 +63,14 @@ class _Prepared:
 class RangePublisher:
     """``id_prefix`` is ``<system id>/<snapshot>/<table oid>/<range>/``. To be closed in any case."""
 
-    def __init__(self, client: Client, stream: SnapshotStream, subject: str, id_prefix: str) -> None:
+    def __init__(
+        self, client: Client, stream: SnapshotStream, subject: str, id_prefix: str, pauses: Pauses = DEFAULT_POLICY.copied_rows
+    ) -> None:
         self._client = client
         self._stream = stream
         self._subject = subject
         self._id_prefix = id_prefix
+        self._pauses = pauses
         self._stored = Stored(0, 0, None)
         self._window: asyncio.Queue[_Prepared] = asyncio.Queue(WINDOW_MESSAGES)
         self._sending: asyncio.Task[None] | None = None
@@ -119,10 +122,10 @@ class RangePublisher:
 
     async def _store(self, prepared: _Prepared) -> None:
         """Returns when the stream holds the message."""
-        backoff = Backoff(COPIED_ROWS)
+        backoff = Backoff(self._pauses)
         while prepared.number > self._stored.number:
             if prepared.number > self._stored.number + 1:
-                raise TransientError(f"stream {self._stream.name} lost rows of a range", "the range is copied again")
+                raise TransientError(f"stream {self._stream.name} lost rows of a range", "the range is copied again", Cause.NATS)
             answer = await self._request(prepared)
             if answer is None:
                 self._stored = await self._look_until_answered()
@@ -147,14 +150,14 @@ class RangePublisher:
             raise payload_error(f"a message for stream {self._stream.name}") from None
         except CLIENT_ERRORS as error:
             if self._client.is_closed:
-                raise TransientError("the connection to NATS is closed", "it is made again") from None
+                raise TransientError("the connection to NATS is closed", "it is made again", Cause.NATS) from None
             log.warning("JetStream did not acknowledge rows; looking what it holds", reason=type(error).__name__)
             return None
         content: dict[str, Any] = orjson.loads(answer.data)
         return content
 
     async def _look_until_answered(self) -> Stored:
-        backoff = Backoff(COPIED_ROWS)
+        backoff = Backoff(self._pauses)
         while True:
             try:
                 return await self._look()

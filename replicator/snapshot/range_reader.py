@@ -15,7 +15,7 @@ from psycopg import pq
 
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.source.connection import Connection
-from pgsluice.shared.wire.message import cut
+from pgsluice.shared.wire.message import WHOLE, cut
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 
 ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
@@ -140,13 +140,20 @@ class RangeMessages:
         self._number = 0
         self.rows = 0
         self.bytes = 0
+        self.is_whole = True
+        """No body was cut into chunks."""
+
+    def body_bytes(self, block: RowBlock) -> int:
+        """The size of the block's body."""
+        return len(self._request.head) + len(block.data)
 
     def next(self, block: RowBlock) -> Iterator[tuple[SnapshotHeaders, bytes]]:
         """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk."""
-        for chunk, data in cut(self._request.head + block.data, self._parameters.chunk_bytes):
+        for chunk, data in cut(self._request.head + block.data, self._parameters.share.chunk_bytes):
             if chunk.is_last:
                 self.rows += block.rows
                 self.bytes += len(block.data)
+            self.is_whole = self.is_whole and chunk == WHOLE
             self._number += 1
             headers = SnapshotHeaders(
                 snapshot=self._parameters.snapshot_id,

@@ -8,198 +8,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from nats.aio.client import Client
 
-from pgsluice.replicator.retention import RunningCopyRetention
-from pgsluice.replicator.snapshot.copy_state import begin_attempt
-from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
-from pgsluice.replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
-from pgsluice.replicator.snapshot.plan import plan_ranges
+from pgsluice.replicator.snapshot.copy_round import CopyRuntime, Round
 from pgsluice.replicator.snapshot.preparation import lock_group, prepare_copy
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
-from pgsluice.replicator.snapshot.range_publisher import RangePublisher
-from pgsluice.replicator.snapshot.schedule import ASK_AGAIN, Schedule, ScheduleRun
-from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, most_tasks, run_job, start_spark
+from pgsluice.replicator.snapshot.schedule import ASK_AGAIN
+from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
 from pgsluice.replicator.snapshot.table_progress import TableProgress, show_progress
-from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.ledger import CopyMode, Phase, Retry, TableRecord, now
-from pgsluice.shared.config.settings import CopySettings, ReplicatorSettings
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.broker.ledger import CopyMode
+from pgsluice.shared.config.copy_settings import CopySettings
+from pgsluice.shared.config.declaration import files_of
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.memory import give_back_freed_memory
-from pgsluice.shared.process.retrying import SESSION, Backoff
+from pgsluice.shared.process.retrying import Backoff
+from pgsluice.shared.spark.executors import ExecutorWatch
 from pgsluice.shared.spark.session import Spark
-from pgsluice.shared.wire.position import format_lsn
-from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
-
-CUT_BYTES = 256 * 1024
-HEADER_BYTES = 8 * 1024  # room for headers within NATS's max_payload; ours are below 1 KiB
 
 CANCEL_INTERVAL_S = 0.2
-WAIT_LOG_INTERVAL_S = 10.0
+EXECUTOR_LOOK_INTERVAL_S = 1.0
 MOST_ROUNDS = 5  # for one table, which is rewritten in each of them
 
 log = telemetry.logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRuntime:
-    """What carries a copy: NATS, Spark, and threads that wait for Spark's jobs."""
-
-    client: Client
-    spark: Spark
-    threads: Executor
-
-
-class Round:
-    """``run`` once. Its tables are those that waited when it began: one that joins them waits for the next, and one that leaves,
-    or is to be copied again, is left out from then on."""
-
-    def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
-        self._settings = settings
-        self._copy = copy
-        self._prepared = prepared
-        self._progress = prepared.progress
-        self._runtime = runtime
-        self._oids = [record.oid for record in prepared.ready]
-
-    async def run(self) -> set[int]:
-        """Returns the oids of tables that were altered meanwhile and have to wait for another round; the others are finished or
-        errored then. Raises SnapshotGoneError when the snapshot died, TransientError when source or broker failed before the copy
-        could begin."""
-        for record in self._prepared.ready:
-            self._progress.put(begin_attempt(record))
-        await self._progress.write()
-        keeper = await self._export()
-        try:
-            tables = await self._plan(keeper)
-            ranges = await self._announce(keeper.snapshot, tables)
-            rewritten = await self._copy_ranges(keeper, ranges)
-            return rewritten | {record.oid for record in self._progress.waiting if record.phase is Phase.INIT} & set(self._oids)
-        finally:
-            await keeper.close()
-
-    @property
-    def _copied(self) -> dict[int, TableRecord]:
-        """The tables of this round that it still has to copy, by oid."""
-        return {
-            record.oid: record
-            for record in self._progress.waiting
-            if record.oid in self._oids and record.phase is Phase.DATA_SYNC
-        }
-
-    async def _export(self) -> SnapshotKeeper:
-        if not self._copy.then_stream:
-            return await SnapshotKeeper.export(self._settings.source)
-        log.info("exporting a snapshot; this waits for transactions that are open in the source")
-        return await SnapshotKeeper.export_at_slot(self._settings.source, self._settings.slot_timeout_s)
-
-    async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
-        """The tables that can be copied; the others are errored."""
-        oids = list(self._copied)
-        read = await read_tables(keeper.source, self._prepared.names, oids, self._prepared.facts.major_version)
-        for table in read:
-            if table.obstacle is not None:
-                self._progress.note_errored(table.table.oid, table.obstacle)
-        for oid in set(oids) - {table.table.oid for table in read}:
-            if (record := self._progress.get(oid)) is not None:
-                error = TerminalError(f"table {record.qualified_name} does not exist any more", "take it out of tables")
-                self._progress.note_errored(oid, error, Retry.NONE)
-        return [table for table in read if table.obstacle is None]
-
-    async def _announce(self, snapshot: ExportedSnapshot, tables: Sequence[CopiedTable]) -> list[list[RangeRequest]]:
-        """Tells ledger and stream what the snapshot copies; gives each table's ranges."""
-        await self._prepared.note_snapshot(snapshot.id, snapshot.lsn)
-        records = self._copied
-        tables = [table for table in tables if table.table.oid in records]
-        tasks = min(self._copy.workers_per_table, most_tasks(self._runtime.spark, self._copy.connections))
-        planned_ranges = {}
-        for table in tables:
-            planned = plan_ranges(table, self._copy.range_bytes, self._prepared.facts.page_bytes, tasks)
-            record = replace(
-                records[table.table.oid],
-                snapshot=snapshot.id,
-                lsn=format_lsn(snapshot.lsn),
-                began_at=now(),
-                bytes_total=sum(pages.size_bytes for pages in planned),
-                ranges=len(planned),
-            )
-            self._progress.put(record)
-            planned_ranges[table.table.oid] = planned
-        await self._progress.write()
-        requests = []
-        for table in tables:
-            oid, head = table.table.oid, encode_table(table.table)
-            attempt, revision = records[oid].attempt, self._progress.written_revision(oid)
-            if not self._progress.is_copying(oid):
-                continue
-            sequence = await self._publish_begin(snapshot, oid, attempt, head, revision)
-            self._progress.note_begun(oid, sequence)
-            requests.append([RangeRequest(pages, attempt, head, revision) for pages in planned_ranges[oid]])
-        log.info(
-            "copying tables",
-            snapshot=snapshot.id,
-            tables=len(tables),
-            ranges=sum(len(ranges) for ranges in requests),
-            bytes=sum(table.size_bytes for table in tables),
-        )
-        return requests
-
-    async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes, revision: int) -> int:
-        """The sequence of the begin message."""
-        prepared = self._prepared
-        headers = SnapshotHeaders(
-            snapshot=snapshot.id,
-            oid=oid,
-            attempt=attempt,
-            range_number=None,
-            number=1,
-            rows=0,
-            range_rows=0,
-            range_bytes=0,
-            is_range_end=False,
-            ledger_revision=revision,
-        )
-        subject = prepared.names.snapshot_begin_subject(snapshot.id, oid)
-        id_prefix = f"{prepared.system_id}/{snapshot.id}/{oid}/begin/"
-        publisher = RangePublisher(self._runtime.client, prepared.stream, subject, id_prefix)
-        try:
-            await publisher.publish(headers, head)
-            return await publisher.flush()
-        finally:
-            await publisher.close()
-
-    async def _copy_ranges(self, keeper: SnapshotKeeper, ranges: Sequence[Sequence[RangeRequest]]) -> set[int]:
-        parameters = CopyParameters(
-            group=self._settings.group,
-            source=self._settings.source,
-            nats=self._settings.nats,
-            system_id=self._prepared.system_id,
-            snapshot_name=keeper.snapshot.name,
-            snapshot_id=keeper.snapshot.id,
-            cut_bytes=CUT_BYTES,
-            chunk_bytes=self._runtime.client.max_payload - HEADER_BYTES,
-        )
-        spark = self._runtime.spark
-        schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes)
-        job = partial(run_job, spark, parameters)
-        run = ScheduleRun(schedule, job, most_tasks(spark, self._copy.connections), self._runtime.threads, self._progress)
-        retention = RunningCopyRetention(self._prepared.stream, self._prepared.bucket, run.settled.removable)
-        try:
-            await run_until_first([run.run(), keeper.watch(), retention.run()])
-        finally:
-            spark.cancel_jobs()
-        return run.rewritten
 
 
 class Snapshot:
@@ -252,8 +93,11 @@ class Snapshot:
         """Copies tables as they come to wait, beside the stream, until ``stop``. What they cannot be copied for is theirs: the
         stream goes on."""
         assert self._prepared is not None
-        prepared, backoff = self._prepared, Backoff(SESSION)
+        prepared, backoff = self._prepared, Backoff(self._settings.retry.source)
+        prepared.begin(())  # a pause may have come while one of them was copied
         while not stop.is_set():
+            if not prepared.ready:
+                prepared.idle.set()
             await run_until_first([_wait(prepared.work), _wait(stop)])
             prepared.work.clear()
             if stop.is_set() or not prepared.ready:
@@ -308,7 +152,9 @@ class Snapshot:
         spark = self._spark = Spark(f"pgsluice {self._settings.group} copy", settings, DAEMON_MODULE)
         threads = self._threads = ThreadPoolExecutor(self._copy.connections, "pgsluice-copy")
         with spark.while_it_lives():
-            self._starting = asyncio.get_running_loop().run_in_executor(threads, start_spark, spark, self._copy.connections)
+            files = files_of(self._settings.nats) + files_of(self._settings.source)
+            start = partial(start_spark, spark, self._copy.connections, files)
+            self._starting = asyncio.get_running_loop().run_in_executor(threads, start)
             await _started(spark, self._starting)
             runtime = CopyRuntime(self._client, spark, threads)
             await run_until_first([self._run_rounds(prepared, runtime), show_progress(prepared.progress)])
@@ -316,7 +162,7 @@ class Snapshot:
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
         ``stop``."""
-        backoff = Backoff(SESSION)
+        backoff = Backoff(self._settings.retry.source)
         while True:
             try:
                 return await write()
@@ -328,7 +174,7 @@ class Snapshot:
                 await asyncio.wait_for(stop.wait(), backoff.next_pause_s())
 
     async def _run_rounds(self, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
-        backoff = Backoff(SESSION)
+        backoff = Backoff(self._settings.retry.source)
         while prepared.ready:
             try:
                 rewritten = await Round(self._settings, self._copy, prepared, runtime).run()
@@ -347,6 +193,7 @@ class Snapshot:
                 error = TransientError(
                     f"the table was truncated or rewritten during {MOST_ROUNDS} attempts to copy it",
                     f"keep TRUNCATE, VACUUM FULL, CLUSTER and ALTER TABLE away from it, then {ASK_AGAIN}",
+                    Cause.SOURCE,
                 )
                 progress.note_errored(oid, error)
 
@@ -369,9 +216,9 @@ class Snapshot:
 
 
 async def _started(spark: Spark, starting: asyncio.Future[None]) -> None:
-    while not (await asyncio.wait({starting}, timeout=WAIT_LOG_INTERVAL_S))[0]:
-        if hasattr(spark, "context") and not spark.executors:
-            log.warning("waiting for Spark executors", master=spark.context.master)
+    watch = ExecutorWatch()
+    while not (await asyncio.wait({starting}, timeout=EXECUTOR_LOOK_INTERVAL_S))[0]:
+        watch.look(spark)
     starting.result()
 
 

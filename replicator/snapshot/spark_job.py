@@ -14,31 +14,35 @@ from pyspark.errors import PySparkException
 
 from pgsluice.replicator.snapshot.copy_task import copy_ranges
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.spark.executors import check_executors
 from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.shared.spark.session import Spark
-from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local, local_tasks
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local, local_tasks, with_most_cores
 
 DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"
 
 
 def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str, str]:
-    """Spark's settings with at most ``connections`` tasks at a time where Spark runs in our own process."""
+    """Spark's settings with at most ``connections`` tasks at a time; a cluster's bound on cores that is given stays."""
     tasks = local_tasks(settings.get("spark.master", DEFAULT_MASTER))
     if tasks is None:
-        return dict(settings)
+        return with_most_cores(settings, connections)
     return dict(settings) | {"spark.master": f"local[{min(tasks, connections)}]"}
 
 
-def start_spark(spark: Spark, connections: int) -> None:
+def start_spark(spark: Spark, connections: int, files: Sequence[str]) -> None:
     """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile.
-    Raises TransientError when Spark does not start, or cannot run our tasks."""
+    ``files`` are those that tasks will read. Raises TransientError when Spark does not start, or cannot run our tasks."""
     spark.start()
+    check_executors(spark, files)
     tasks = most_tasks(spark, connections)
     try:
         spark.context.parallelize(range(tasks), tasks).foreachPartition(_nothing)
     except (Py4JError, PySparkException, OSError) as failure:
-        raise TransientError(f"Spark runs no task ({failure_reason(failure)})", "see Spark's log, then start again") from None
+        raise TransientError(
+            f"Spark runs no task ({failure_reason(failure)})", "see Spark's log, then start again", Cause.SPARK
+        ) from None
 
 
 def most_tasks(spark: Spark, connections: int) -> int:
@@ -56,7 +60,7 @@ def run_job(spark: Spark, parameters: CopyParameters, ranges: Sequence[RangeRequ
         if spark.has_died:  # no table's fault
             raise
         error = TransientError(
-            f"a Spark task that copied ended without an outcome ({failure_reason(failure)})", "see Spark's log"
+            f"a Spark task that copied ended without an outcome ({failure_reason(failure)})", "see Spark's log", Cause.SPARK
         )
         return [RangeOutcome(request.pages, RangeStatus.FAILED, error=error) for request in ranges]
     return outcomes

@@ -22,7 +22,7 @@ from pgsluice.replicator.tasks import repeat
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import Ledger, Phase, Retry, TableRecord
 from pgsluice.shared.errors import PgsluiceError, SlotTimeoutError, TransientError
-from pgsluice.shared.process.retrying import COPIED_TABLE
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Pauses
 
 WRITE_INTERVAL_S = 1.0
 
@@ -37,14 +37,24 @@ class TableProgress:
     """The ledger is written by ``write`` only: what was noted since the last time, whole records. ``tries_again``: somebody takes
     up what is errored for a passing cause."""
 
-    def __init__(self, ledger: Ledger, records: Iterable[TableRecord], *, tries_again: bool = True) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        records: Iterable[TableRecord],
+        *,
+        tries_again: bool = True,
+        pauses: Pauses = DEFAULT_POLICY.copied_table,
+    ) -> None:
         self._ledger = ledger
+        self._pauses = pauses
         self._tries_again = tries_again
         self._records = {record.oid: record for record in records}
         self._unwritten: set[int] = set()
         self._revisions: dict[int, int] = {}
         self._pages_bytes = dict.fromkeys(self._records, 0)
         self._last_sequences: dict[int, int] = {}
+        self.ranges_done = 0
+        """Of all tables, in this process."""
         self._writing = asyncio.Lock()  # or a record could be overtaken by the one that it replaces
 
     @property
@@ -94,6 +104,7 @@ class TableProgress:
         if not self.is_copying(outcome.pages.table_oid):
             return
         record = self._records[outcome.pages.table_oid]
+        self.ranges_done += 1
         self._pages_bytes[record.oid] += outcome.pages.size_bytes
         self._last_sequences[record.oid] = max(self._last_sequences.get(record.oid, 0), outcome.last_sequence)
         self._advance(
@@ -119,7 +130,7 @@ class TableProgress:
         if retry is None:
             passes = self._tries_again and isinstance(error, TransientError | SlotTimeoutError)
             retry = Retry.TIMED if passes else Retry.MANUAL
-        pause = timedelta(seconds=COPIED_TABLE.after(failures))
+        pause = timedelta(seconds=self._pauses.after(failures))
         retry_at = (datetime.now(UTC) + pause).isoformat(timespec="seconds") if retry is Retry.TIMED else ""
         log.error(
             "table cannot be copied",

@@ -305,7 +305,9 @@ def _obstacle(table: Table, relations: Sequence[_RelationRow]) -> TerminalError 
             return TerminalError(
                 f"the role may not read {', '.join(unreadable)} of {name}",
                 f"{also}{relation.select_grant}, or SELECT on its columns and ctid, by which pages are told apart",
+                statements=[*([relation.schema_grant] if also else []), relation.select_grant],
             )
         if relation.schema_grant:
-            return TerminalError(f"the role may not use the schema of {name}", relation.schema_grant)
+            fact = f"the role may not use the schema of {name}"
+            return TerminalError(fact, relation.schema_grant, statements=[relation.schema_grant])
     return None

@@ -12,7 +12,8 @@ from psycopg.rows import TupleRow
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.published_tables import UNCHECKED
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
     HAS_TRANSACTION_TIMEOUT,
@@ -115,9 +116,9 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
             fact = f"{doing} failed: the catalog holds a name that is not UTF-8 (SQLSTATE {error.sqlstate})"
             return TerminalError(fact, "rename the table or column, or leave the table out of 'tables'")
         case errors.ObjectInUse():
-            return TransientError(fact, "it is tried again")
+            return TransientError(fact, "it is tried again", Cause.LOCK)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "").startswith(
         _PASSING_CLASSES
     ):
-        return TransientError(fact, "it is tried again")
+        return TransientError(fact, "it is tried again", passing_cause(error.sqlstate, Cause.SOURCE))
     return TerminalError(fact, "see the server's log")

@@ -18,7 +18,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import START_AGAIN, LockTimeoutError, TerminalError, UsageError
-from pgsluice.shared.process.retrying import SESSION, Backoff
+from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -170,6 +170,16 @@ def check_identity(publication: Publication, oid: int) -> None:
         )
 
 
+def check_extent(publication: Publication) -> None:
+    """Raises TerminalError when one that we made is of whole schemas now."""
+    if publication.covers_more:
+        raise TerminalError(
+            f"somebody added whole schemas to publication {publication.name}",
+            f"take them out (ALTER PUBLICATION {publication.name} DROP TABLES IN SCHEMA …), then start again; 'tables' says what"
+            " to replicate",
+        )
+
+
 def gone(names: GroupNames) -> TerminalError:
     return TerminalError(f"publication {names.publication} was dropped while the slot needs it", START_AGAIN)
 
@@ -198,6 +208,7 @@ def check_fit(publication: Publication, tables: Sequence[SourceTable], operation
         raise TerminalError(
             f"publication {publication.name}, which an administrator made, {' and '.join(differences)}",
             f"let its owner say: {'; '.join(statement.as_string() for statement in statements)}",
+            statements=[statement.as_string() for statement in statements],
         )
 
 
@@ -212,6 +223,17 @@ def creation(names: GroupNames, tables: Sequence[SourceTable], operations: Colle
     )
 
 
+async def check_creation(source: Source, names: GroupNames, tables: Sequence[SourceTable], operations: Collection[str]) -> None:
+    """Raises TerminalError when the role lacks what making the group's own publication takes."""
+    try:
+        await check_publisher(source, tables, creates=True)
+    except TerminalError as error:
+        statement = creation(names, tables, operations).as_string()
+        alone = f"an administrator's own publication takes none of them: {statement}"
+        fact = f"{error.fact} ({alone})" if len(tables) <= 10 else error.fact
+        raise TerminalError(fact, error.remedy, statements=error.statements) from None
+
+
 async def create_publication(
     source: Source, names: GroupNames, tables: Sequence[SourceTable], operations: Collection[str]
 ) -> Publication:
@@ -219,12 +241,8 @@ async def create_publication(
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(names.publication), sql.Literal(_COMMENT_PREFIX + names.group)
     )
+    await check_creation(source, names, tables, operations)
     statement = creation(names, tables, operations)
-    try:
-        await check_publisher(source, tables, creates=True)
-    except TerminalError as error:
-        alone = f"an administrator's own publication takes none of them: {statement.as_string()}"
-        raise TerminalError(f"{error.fact} ({alone})" if len(tables) <= 10 else error.fact, error.remedy) from None
     async with source.transaction(f"creating publication {names.publication}"):
         await source.execute(f"creating publication {names.publication}", statement)
         await source.execute(f"naming the group of publication {names.publication}", comment)
@@ -276,7 +294,7 @@ class Alteration:
 
 
 async def alter_publication(
-    source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]
+    source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]], pauses: Pauses
 ) -> None:
     """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than spring 2025,
     goes on with what such a transaction knew of the publication, and leaves out its later changes.
@@ -285,7 +303,7 @@ async def alter_publication(
     application that writes waits no longer than LOCK_TIMEOUT_MS. Raises TransientError when a table was never free.
     """
     await check_publisher(source, alteration.joining, creates=False)
-    backoff = Backoff(SESSION)
+    backoff = Backoff(pauses)
     for attempt in range(1, LOCK_ATTEMPTS + 1):
         try:
             await _alter_once(source, names, alteration, note)

@@ -14,11 +14,15 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
 
+from psycopg import sql
+
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import START_AGAIN, SlotTimeoutError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import START_AGAIN, Cause, SlotTimeoutError, TerminalError, TransientError, UsageError
+from pgsluice.shared.preflight.finding import Finding, Severity, Subject
+from pgsluice.shared.preflight.provider import setting_cure
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
@@ -34,7 +38,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
-    """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not."""
+    """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not.
+    ``safe_wal_bytes`` may be written before it does; None without a limit."""
 
     name: str
     plugin: str | None
@@ -45,6 +50,7 @@ class ReplicationSlot:
     wal_status: str | None
     lost: str
     failover: bool
+    safe_wal_bytes: int | None = None
 
     @property
     def confirmed_flush_lsn(self) -> LSN:
@@ -60,7 +66,7 @@ _SLOT: LiteralString = """
            s.wal_status,
            CASE WHEN s.wal_status = 'lost' OR j ->> 'invalidation_reason' IS NOT NULL OR j ->> 'conflicting' = 'true'
                 THEN coalesce(j ->> 'invalidation_reason', 'wal_removed') ELSE '' END AS lost,
-           coalesce((j ->> 'failover')::boolean, false) AS failover
+           coalesce((j ->> 'failover')::boolean, false) AS failover, s.safe_wal_size AS safe_wal_bytes
       FROM pg_replication_slots s, to_jsonb(s) j
      WHERE s.slot_name = %s
 """
@@ -87,6 +93,7 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
         raise TransientError(
             f"replication slot {slot.name} is in use by process {slot.active_pid} of the source",
             "stop the other replicator of this group, or wait until the server notices that it is gone (wal_sender_timeout)",
+            Cause.LOCK,
         )
 
 
@@ -107,22 +114,62 @@ async def create_slot(
     return slot
 
 
-async def check_free_slots(source: Source, names: GroupNames) -> None:
-    """For a copy beside the stream: its snapshot comes from a slot of its own, for a moment. Raises TerminalError when there is
-    no room for both, before anything is made."""
-    [(used, most, exists)] = await source.rows(
-        "counting the replication slots",
-        "SELECT count(*), current_setting('max_replication_slots')::int, coalesce(bool_or(slot_name = %s), false)"
-        " FROM pg_replication_slots",
-        [names.slot],
-    )
-    needed = 1 if exists else 2
-    if most - used < needed:
-        raise TerminalError(
-            f"the source has {most} replication slots, of which {used} are used; the group needs {needed} more, one of them"
-            " for a moment",
-            "raise max_replication_slots, or drop a slot that nobody uses",
+@dataclass(frozen=True, slots=True)
+class SlotNeeds:
+    """``streams``: the group has a slot. ``copies``: a copy beside the stream takes its snapshot from a slot of its own, for a
+    moment; one without a stream needs none."""
+
+    streams: bool
+    copies: bool
+
+    def missing(self, *, exists: bool) -> int:
+        """How many slots have to be made; ``exists``: the group's is there."""
+        return self.streams * (not exists) + self.streams * self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotRoom:
+    most: int
+    used: int
+    exists: bool
+    inactive: list[str]
+
+
+_SLOT_ROOM: LiteralString = """
+    SELECT current_setting('max_replication_slots')::int AS most, count(*)::int AS used,
+           coalesce(bool_or(slot_name = %(slot)s), false) AS exists,
+           coalesce(array_agg(slot_name::text ORDER BY restart_lsn)
+                        FILTER (WHERE NOT active AND NOT temporary AND slot_name <> %(slot)s), '{}') AS inactive
+      FROM pg_replication_slots
+"""
+
+
+async def free_slot_findings(source: Source, facts: SourceFacts, names: GroupNames, needs: SlotNeeds) -> list[Finding]:
+    """One when there is no room for the slots that have to be made. Slots that nobody reads are named, the oldest first."""
+    [room] = await source.rows_of(_SlotRoom, "counting the replication slots", _SLOT_ROOM, {"slot": names.slot})
+    needed = needs.missing(exists=room.exists)
+    if room.most - room.used >= needed:
+        return []
+    for_a_moment = ", one of them for a moment" if needs.copies else ""
+    nobody_reads = f" (nobody reads {', '.join(room.inactive[:MOST_TOLD])})" if room.inactive else ""
+    cure = setting_cure(facts.provider, "max_replication_slots", str(max(10, room.used + needed)), restart=True)
+    return [
+        Finding(
+            "source-free-slots",
+            Severity.ERROR,
+            Subject.SOURCE,
+            f"the source has {room.most} replication slots (max_replication_slots), of which {room.used} are used{nobody_reads};"
+            f" the group needs {needed} more{for_a_moment}",
+            f"{cure.remedy}; or drop a slot that nobody uses",
+            cure.statements,
+            tuple(_drop_statement(name) for name in room.inactive),
+            restart=True,
         )
+    ]
+
+
+def _drop_statement(slot: str) -> str:
+    return sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(slot)).as_string()
 
 
 def check_failover(facts: SourceFacts) -> None:
@@ -133,16 +180,27 @@ def check_failover(facts: SourceFacts) -> None:
         )
 
 
-async def warn_of_running_ahead(source: Source) -> None:
+RUNS_AHEAD = (
+    "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream may hold "
+    "transactions that the new primary never had, and the group has to start again"
+)
+RUNS_AHEAD_REMEDY = (
+    "ALTER SYSTEM SET synchronized_standby_slots = '<the standbys' physical slots>', then reload; and sync_replication_slots = on"
+    " at each standby"
+)
+
+
+async def may_run_ahead(source: Source) -> bool:
     """A failover slot protects only what its standby has: without this setting we may publish what a promoted standby lacks."""
     setting: LiteralString = "SELECT current_setting('synchronized_standby_slots', true)"
     [(standbys,)] = await source.rows("looking at the settings of the source", setting)
-    if not standbys:
-        log.warning(
-            "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream may hold "
-            "transactions that the new primary never had, and the group has to start again",
-            remedy="ALTER SYSTEM SET synchronized_standby_slots = '<the standbys' physical slots>', then reload",
-        )
+    return not standbys
+
+
+async def warn_of_running_ahead(source: Source) -> None:
+    """One line when it ``may_run_ahead``."""
+    if await may_run_ahead(source):
+        log.warning(RUNS_AHEAD, remedy=RUNS_AHEAD_REMEDY)
 
 
 def check_not_in_use(slot: ReplicationSlot) -> None:
@@ -234,12 +292,17 @@ def _timeout(slot: str, timeout_s: float, told: str) -> SlotTimeoutError:
     )
 
 
+async def open_transactions(source: Source) -> list[OpenTransaction]:
+    """Those that have written, the oldest first."""
+    return await source.rows_of(OpenTransaction, "asking for open transactions", _OPEN_TRANSACTIONS)
+
+
 async def _who_is_open(settings: PostgresSettings) -> str:
     """The oldest open transactions, in words. No query text, which holds values."""
     try:
         source = await Source.connect(settings)
         try:
-            found = await source.rows_of(OpenTransaction, "asking for open transactions", _OPEN_TRANSACTIONS)
+            found = await open_transactions(source)
         finally:
             await source.close()
     except TransientError as error:

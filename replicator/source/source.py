@@ -19,6 +19,16 @@ from psycopg.rows import class_row
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LockTimeoutError, TerminalError
+from pgsluice.shared.preflight.database import LOCALE_QUERY, DatabaseLocale
+from pgsluice.shared.preflight.finding import Finding, Severity, Subject, raise_errors
+from pgsluice.shared.preflight.provider import (
+    ADMINISTRATORS,
+    RDS_REPLICATION,
+    Provider,
+    provider_of,
+    replication_cure,
+    setting_cure,
+)
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
 # A table's system columns are written when it is made and never again; its row in pg_class changes often.
@@ -38,14 +48,21 @@ _FACTS: LiteralString = """
     SELECT current_setting('server_version_num')::int / 10000 AS major_version,
            current_setting('wal_level') AS wal_level,
            pg_is_in_recovery() AS in_recovery,
-           r.rolreplication OR r.rolsuper AS may_replicate,
+           r.rolreplication OR r.rolsuper
+               OR EXISTS (SELECT FROM pg_roles g WHERE g.rolname = %(replication)s AND pg_has_role(g.oid, 'MEMBER'))
+               AS may_replicate,
            (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout') AS wal_sender_timeout_ms,
            current_setting('block_size')::int AS page_bytes,
            current_database()::text AS database,
-           current_user::text AS user
+           current_user::text AS user,
+           version() AS version,
+           ARRAY(SELECT a.rolname::text FROM pg_roles a WHERE a.rolname = ANY(%(administrators)s)) AS administrators
       FROM pg_roles r
      WHERE r.rolname = current_user
 """
+
+
+_SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_system()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +124,35 @@ class SourceFacts:
     page_bytes: int
     database: str
     user: str
+    version: str
+    administrators: list[str]
+
+    @property
+    def provider(self) -> Provider:
+        return provider_of(self.administrators)
+
+    @property
+    def role(self) -> str:
+        """The user as SQL writes it."""
+        return sql.Identifier(self.user).as_string()
+
+
+def fitness(facts: SourceFacts) -> list[Finding]:
+    """What hinders replication from this server with this role."""
+    found = []
+    if facts.in_recovery:
+        fact = "the source is a standby"
+        found.append(Finding("source-standby", Severity.ERROR, Subject.SOURCE, fact, "connect to the primary server"))
+    if facts.wal_level != "logical":
+        cure = setting_cure(facts.provider, "wal_level", "logical", restart=True)
+        fact = f"wal_level of the source is {facts.wal_level!r}"
+        wal_level = Finding("source-wal-level", Severity.ERROR, Subject.SOURCE, fact, cure.remedy, cure.statements, restart=True)
+        found.append(wal_level)
+    if not facts.may_replicate:
+        cure = replication_cure(facts.provider, facts.role)
+        fact = f"role {facts.user!r} may not replicate"
+        found.append(Finding("source-replication-role", Severity.ERROR, Subject.SOURCE, fact, cure.remedy, cure.statements))
+    return found
 
 
 class Source:
@@ -177,8 +223,14 @@ class Source:
             raise sql_error(error, doing) from None
 
     async def facts(self) -> SourceFacts:
-        """Raises TerminalError when the server is too old."""
-        [facts] = await self.rows_of(SourceFacts, "checking the source", _FACTS)
+        """Raises TerminalError when the server is too old, or no PostgreSQL."""
+        parameters = {"replication": RDS_REPLICATION, "administrators": list(ADMINISTRATORS)}
+        [facts] = await self.rows_of(SourceFacts, "checking the source", _FACTS, parameters)
+        if not facts.version.startswith("PostgreSQL ") or "-YB-" in facts.version:
+            raise TerminalError(
+                f"the source is no PostgreSQL server, but says that it is {facts.version.partition(' on ')[0]}",
+                "it has neither PostgreSQL's WAL nor its slots; replicate from a PostgreSQL server",
+            )
         if facts.major_version < MINIMUM_SERVER_VERSION:
             raise TerminalError(
                 f"the source is PostgreSQL {facts.major_version}", f"PostgreSQL {MINIMUM_SERVER_VERSION} or later is needed"
@@ -188,16 +240,17 @@ class Source:
     async def check(self) -> SourceFacts:
         """Raises TerminalError when nothing can be replicated from this server with this role."""
         facts = await self.facts()
-        if facts.in_recovery:
-            raise TerminalError("the source is a standby", "connect to the primary server")
-        if facts.wal_level != "logical":
-            raise TerminalError(
-                f"wal_level of the source is {facts.wal_level!r}",
-                "ALTER SYSTEM SET wal_level = 'logical' and restart the server",
-            )
-        if not facts.may_replicate:
-            raise TerminalError(f"role {facts.user!r} may not replicate", f'ALTER ROLE "{facts.user}" REPLICATION')
+        raise_errors(fitness(facts), "the source")
         return facts
+
+    async def system_id(self) -> str:
+        """The server's identity, which copies of its data share."""
+        [(system_id,)] = await self.rows("asking for the system identifier", _SYSTEM_ID)
+        return str(system_id)
+
+    async def locale(self) -> DatabaseLocale:
+        [locale] = await self.rows_of(DatabaseLocale, "asking for the database's locale", LOCALE_QUERY)
+        return locale
 
     async def current_lsn(self) -> LSN:
         """An LSN after every commit that was finished before the call, which replication will reach even if nothing else

@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from psycopg import pq
 
 from pgsluice.replicator.source.connection import TOO_LARGE, is_too_large, server_said
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.postgres.passing_cause import passing_cause
 
 
 def broken(how: object) -> TransientError:
     """The connection failed below the protocol."""
-    return TransientError(f"the replication connection broke ({' '.join(str(how).split())})", "it is tried again")
+    return TransientError(f"the replication connection broke ({' '.join(str(how).split())})", "it is tried again", Cause.SOURCE)
 
 
 def ended() -> TransientError:
     """The server said that there is no more, as it does when it is stopped."""
-    return TransientError("the server ended the replication stream", "it is tried again when the server is back")
+    return TransientError("the server ended the replication stream", "it is tried again when the server is back", Cause.SOURCE)
 
 
 def result_error(result: pq.abc.PGresult) -> PgsluiceError:
@@ -56,9 +57,9 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
         case "42501":
             return TerminalError(fact, "give the role what it lacks, for example ALTER ROLE … REPLICATION")
         case "55006":
-            return TransientError(fact, "stop the other replicator, or wait until the server notices that it is gone")
+            return TransientError(fact, "stop the other replicator, or wait until the server notices that it is gone", Cause.LOCK)
     if not sqlstate or sqlstate[:2] in ("08", "40", "53", "55", "57", "58"):
-        return TransientError(fact, "it is tried again")
+        return TransientError(fact, "it is tried again", passing_cause(sqlstate, Cause.SOURCE))
     return TerminalError(fact, "see the server's log")
 
 

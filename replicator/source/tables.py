@@ -9,8 +9,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
+from psycopg import sql
+
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import NamePattern, TablePattern
 
@@ -21,7 +24,8 @@ SHOWN = 20  # statements of those that the role lacks
 class SourceTable:
     """A relation of the source. ``root_oid`` is the topmost partitioned table above it (0: it is no partition).
 
-    ``unidentified`` names the table itself or those of its partitions whose updates and deletes would fail once published.
+    ``unidentified`` names the table itself or those of its partitions whose updates and deletes would fail once published, and
+    ``identity_cures`` has for each the statement that gives it a replica identity, by an index where one can serve.
     """
 
     oid: int
@@ -31,6 +35,7 @@ class SourceTable:
     persistence: str
     root_oid: int
     unidentified: list[str]
+    identity_cures: list[str]
 
     @property
     def qualified_name(self) -> str:
@@ -55,16 +60,27 @@ _COLUMNS: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relpersistence::text AS persistence,
            CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
-           ARRAY(SELECT ln.nspname || '.' || l.relname
-                   FROM pg_class l JOIN pg_namespace ln ON ln.oid = l.relnamespace
-                  WHERE (l.oid = c.oid OR c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
-                    AND l.relkind = 'r' AND l.relreplident <> 'f'
-                    AND NOT EXISTS (SELECT FROM pg_index i
-                                     WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-                                       AND CASE l.relreplident WHEN 'd' THEN i.indisprimary
-                                                               WHEN 'i' THEN i.indisreplident ELSE false END)
-                  ORDER BY 1) AS unidentified
+           coalesce(lacking.names, '{}') AS unidentified, coalesce(lacking.cures, '{}') AS identity_cures
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN LATERAL (
+          SELECT array_agg(ln.nspname || '.' || l.relname ORDER BY ln.nspname || '.' || l.relname) AS names,
+                 array_agg(format('ALTER TABLE %%I.%%I REPLICA IDENTITY ', ln.nspname, l.relname) || coalesce(
+                               (SELECT CASE WHEN u.indisprimary THEN 'DEFAULT' ELSE format('USING INDEX %%I', ui.relname) END
+                                  FROM pg_index u JOIN pg_class ui ON ui.oid = u.indexrelid
+                                 WHERE u.indrelid = l.oid AND u.indisunique AND u.indimmediate AND u.indisvalid
+                                   AND u.indpred IS NULL AND u.indexprs IS NULL
+                                   AND NOT EXISTS (SELECT FROM unnest(u.indkey[0:u.indnkeyatts - 1]) AS k (number)
+                                                     JOIN pg_attribute a ON a.attrelid = l.oid AND a.attnum = k.number
+                                                    WHERE NOT a.attnotnull)
+                                 ORDER BY NOT u.indisprimary, u.indnkeyatts, ui.relname LIMIT 1), 'FULL')
+                           ORDER BY ln.nspname || '.' || l.relname) AS cures
+            FROM pg_class l JOIN pg_namespace ln ON ln.oid = l.relnamespace
+           WHERE (l.oid = c.oid OR c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
+             AND l.relkind = 'r' AND l.relreplident <> 'f'
+             AND NOT EXISTS (SELECT FROM pg_index i
+                              WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+                                AND CASE l.relreplident WHEN 'd' THEN i.indisprimary
+                                                        WHEN 'i' THEN i.indisreplident ELSE false END)) AS lacking ON true
 """
 
 _NAMED: LiteralString = """
@@ -92,6 +108,16 @@ async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
     """Those that are still there, by name."""
     query = _COLUMNS + " WHERE c.oid = ANY(%s::oid[]) ORDER BY n.nspname, c.relname"
     return await source.rows_of(SourceTable, _DOING, query, [list(oids)])
+
+
+async def named_unlogged(source: Source, patterns: Collection[TablePattern]) -> list[SourceTable]:
+    """Tables that are asked for by name and refused because they are unlogged: once that is cured, they belong to the group."""
+    found: list[SourceTable] = []
+    for pattern in patterns:
+        if pattern.is_name and pattern.schema is not None:
+            parameters = {"schema": pattern.schema.like, "table": pattern.name.like, "is_name": False}
+            found += await source.rows_of(SourceTable, _DOING, _COLUMNS + _NAMED, parameters)
+    return [table for table in found if table.persistence == "u"]
 
 
 def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePattern]:
@@ -132,7 +158,13 @@ async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceT
         return [table for table in found if table.obstacle is None and table.root_oid not in oids]
     [table] = found
     if table.obstacle is not None:
-        raise UsageError(f"{table.qualified_name} is {table.obstacle}", "only permanent, ordinary tables can be replicated")
+        cure = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(table.schema, table.name)).as_string()
+        is_unlogged = table.persistence == "u" and table.kind in "rp"
+        raise UsageError(
+            f"{table.qualified_name} is {table.obstacle}",
+            f"only permanent, ordinary tables can be replicated{f': {cure}' if is_unlogged else ''}",
+            statements=[cure] if is_unlogged else [],
+        )
     return found
 
 
@@ -148,16 +180,24 @@ async def _nothing_found(source: Source, pattern: TablePattern, schema: NamePatt
 
 
 def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str]) -> None:
-    """Raises TerminalError when publishing ``operations`` of ``tables`` would make the application's own statements fail: an
+    """Raises TerminalError when there are ``identity_errors``, with all of them."""
+    raise_all(identity_errors(tables, operations), "the source's tables")
+
+
+def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str]) -> list[TerminalError]:
+    """One for each table of ``tables`` of which the application's own statements would fail when ``operations`` are published: an
     UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL."""
     if not {"update", "delete"} & set(operations):
-        return
-    unidentified = [name for table in tables for name in table.unidentified]
-    if unidentified:
-        raise TerminalError(
-            f"without a primary key or replica identity: {', '.join(unidentified)}; once published, UPDATE and DELETE of it fail",
-            f"ALTER TABLE {unidentified[0]} REPLICA IDENTITY FULL, or add a primary key, or set publish to [insert, truncate]",
+        return []
+    return [
+        TerminalError(
+            f"without a primary key or replica identity: {name}; once published, UPDATE and DELETE of it fail",
+            f"{cure}, or add a primary key, or set publish to [insert, truncate]",
+            statements=[cure],
         )
+        for table in tables
+        for name, cure in zip(table.unidentified, table.identity_cures, strict=True)
+    ]
 
 
 # PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning role has.
@@ -191,4 +231,5 @@ async def check_publisher(source: Source, tables: Collection[SourceTable], *, cr
     raise TerminalError(
         f"the role may not publish the group's tables: it lacks {len(statements)} of the privileges that this takes",
         f"let an administrator run: {'; '.join(statements[:SHOWN])}{more}",
+        statements=statements,
     )

@@ -1,4 +1,4 @@
-"""The group's small durable facts, in a JetStream key-value bucket.
+"""Small durable facts in JetStream key-value buckets, above all those of a group: its state bucket.
 
     group, replicator                 what the group is bound to, its progress: replicator_records
     tables                            what it publishes: published_tables
@@ -7,7 +7,11 @@
     snapshot, table.<oid>             the copy of the tables: ledger
     selection                         tables that were added and removed by command: table_selection
     orders                            what people order about tables, and the outcome: table_orders
-    worker., position., lease.<name>  a worker's report, its position, who runs it: worker_records
+    worker., batches., position.,     a worker's report, its newest batches, its position, who runs it: worker_records
+      lease.<name>
+    alert_settings, alert_test        what people set of alerts, and a test of them: shared.alerts.alert_overrides
+    paused_tables                     whose changes people hold back: shared.units.paused_tables
+    desired., process.<unit>          what a unit is to do, what its process tells of itself: unit_records
     schema.<oid>                      what a table or type was like, by position: replicator.definitions.store
     definitions, definitions.<name>   what was published of definitions, and what a worker did: definition_log
     accepted, held.<name>             what people decided about them, what waits for that: definition_decisions
@@ -20,6 +24,7 @@ Everything is read through the leader of the stream behind the bucket, so whatev
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -36,16 +41,16 @@ from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, R
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, payload_error
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 
-_MEANINGFUL = (
-    nats.js.errors.NotFoundError,
-    nats.js.errors.KeyNotFoundError,
-    nats.js.errors.KeyWrongLastSequenceError,
-)
+_MEANINGFUL = (nats.js.errors.NotFoundError, nats.js.errors.KeyWrongLastSequenceError)
+"""Of the first kind is that a key is not there, and that the bucket is not."""
 
 _LISTING_DEADLINE_S = 2.0
+
+_OPERATION = b"KV-Operation:"
+"""A header of deletions and purges alone."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -59,27 +64,37 @@ class Entry(Generic[V]):
     revision: int
 
 
-class StateBucket:
-    """Every method raises TransientError when NATS does not answer; all but ``ensure`` and ``exists`` need the bucket."""
+class Bucket:
+    """Every method raises TransientError when NATS does not answer; all but ``make`` and ``exists`` need the bucket."""
 
-    def __init__(self, client: Client, names: GroupNames) -> None:
+    history = 1
+    """Revisions of a key that are kept."""
+    spoken = "the bucket"
+    missing_remedy = ""
+
+    def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
-        self.name = names.bucket
+        self.name = name
         self._bucket: KeyValue | None = None
+
+    @property
+    def described(self) -> str:
+        """As a sentence names it."""
+        return f"{self.spoken} {self.name}"
 
     async def exists(self) -> bool:
         try:
-            await self._answer(self._jetstream.key_value(self.name))
+            await self._asked(self._jetstream.key_value(self.name))
         except nats.js.errors.NotFoundError:
             return False
         self._bucket = self._read_through_leader()
         return True
 
-    async def ensure(self, settings: StreamSettings) -> None:
+    async def make(self, replicas: int) -> None:
         """Creates the bucket when there is none."""
         if not await self.exists():
-            config = KeyValueConfig(self.name, history=1, storage=StorageType.FILE, replicas=settings.replicas, direct=False)
+            config = KeyValueConfig(self.name, history=self.history, storage=StorageType.FILE, replicas=replicas, direct=False)
             await self._answer(self._jetstream.create_key_value(config))
             self._bucket = self._read_through_leader()
 
@@ -88,10 +103,13 @@ class StateBucket:
         entry = await self.get(key)
         if entry is None:
             return None
+        return Entry(self._decoded(key, record, entry.value), entry.revision)
+
+    def _decoded(self, key: str, record: type[R], value: bytes) -> R:
         try:
-            return Entry(decode(record, entry.value), entry.revision)
+            return decode(record, value)
         except MalformedError as error:
-            raise malformed(key, self.name, error, getattr(record, "MALFORMED_REMEDY", USE_THAT_VERSION)) from None
+            raise malformed(key, self.described, error, getattr(record, "MALFORMED_REMEDY", USE_THAT_VERSION)) from None
 
     async def get(self, key: str) -> Entry[bytes] | None:
         """The key's value, whatever it is; None when the key is not there."""
@@ -102,6 +120,20 @@ class StateBucket:
         if entry.revision is None or entry.value is None:
             return None
         return Entry(entry.value, entry.revision)
+
+    async def read_history(self, key: str, record: type[R]) -> list[Entry[R]]:
+        """What is kept of the key, the newest first, without its deletions. Raises TerminalError for what is no ``record``."""
+        found: list[Entry[R]] = []
+        sequence = 1
+        subject = f"$KV.{self.name}.{key}"
+        while True:
+            answer = await self._request(f"MSG.GET.KV_{self.name}", {"seq": sequence, "next_by_subj": subject})
+            message = answer.get("message")
+            if message is None:
+                return found[::-1]
+            sequence = int(message["seq"]) + 1
+            if _OPERATION not in base64.b64decode(message.get("hdrs", "")):
+                found.append(Entry(self._decoded(key, record, base64.b64decode(message.get("data", ""))), int(message["seq"])))
 
     async def age_s(self, key: str) -> float | None:
         """Seconds since the key was written, by the broker's clock alone; None when it is not there."""
@@ -123,7 +155,7 @@ class StateBucket:
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
         except nats.js.errors.KeyNotFoundError:  # refused, and not there to be read either
-            raise TransientError(f"key {key} of the state bucket {self.name} is being written", "it is tried again") from None
+            raise TransientError(f"key {key} of {self.described} is being written", "it is tried again", Cause.NATS) from None
 
     async def update(self, key: str, value: Record | Mapping[str, Any], revision: int) -> int | None:
         """The new revision; None when the key's revision is no longer ``revision``."""
@@ -142,8 +174,18 @@ class StateBucket:
             if written is not None:
                 return changed
 
-    async def delete(self, key: str) -> None:
-        await self._answer((await self._opened()).delete(key))
+    async def delete(self, key: str, revision: int | None = None) -> bool:
+        """False when the key's revision is no longer ``revision``; None: whatever is there."""
+        try:
+            await self._answer((await self._opened()).delete(key, last=revision))
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return False
+        return True
+
+    async def purge(self, key: str) -> None:
+        """Removes the key with all that is kept of its history; nothing happens when there is none."""
+        await self._opened()
+        await self._request(f"PURGE.KV_{self.name}", {"filter": f"$KV.{self.name}.{key}"})
 
     async def keys(self) -> list[str]:
         """Every key there is, also while keys are being written; a key that was deleted may be among them.
@@ -178,19 +220,29 @@ class StateBucket:
 
     async def _opened(self) -> KeyValue:
         if self._bucket is None and not await self.exists():
-            raise TerminalError(
-                f"the state bucket {self.name} does not exist", "start the group's replicator first; it creates the bucket"
-            )
+            raise self._missing()
         assert self._bucket is not None
         return self._bucket
 
+    def _missing(self) -> TerminalError:
+        return TerminalError(f"{self.described} does not exist", self.missing_remedy)
+
     async def _answer(self, call: Awaitable[T]) -> T:
+        """As ``_asked``, of a bucket that was there: somebody may have removed it since."""
+        try:
+            return await self._asked(call)
+        except nats.js.errors.KeyNotFoundError:
+            raise
+        except nats.js.errors.NotFoundError:
+            raise self._missing() from None
+
+    async def _asked(self, call: Awaitable[T]) -> T:
         try:
             return await call
         except _MEANINGFUL:
             raise
         except nats.errors.MaxPayloadError:
-            raise payload_error(f"a record of the state bucket {self.name}") from None
+            raise payload_error(f"a record of {self.described}") from None
         except CLIENT_ERRORS as error:
             raise self._refusal(error) from None
 
@@ -199,23 +251,62 @@ class StateBucket:
         code = getattr(error, "err_code", None)
         about = f" (error {code})" if code else f" ({type(error).__name__})"
         if is_passing(error):
-            return TransientError(f"the state bucket {self.name} does not answer{about}", "check that NATS runs and has a leader")
+            return TransientError(f"{self.described} does not answer{about}", "check that NATS runs and has a leader", Cause.NATS)
         return TerminalError(
-            f"JetStream refuses the state bucket {self.name}: {description}{about}",
+            f"JetStream refuses {self.described}: {description}{about}",
             "check the account's JetStream limits and permissions",
         )
 
 
+class StateBucket(Bucket):
+    """That of one group. Its replicator makes it."""
+
+    spoken = "the state bucket"
+    missing_remedy = "start the group's replicator first; it creates the bucket"
+
+    def __init__(self, client: Client, names: GroupNames) -> None:
+        super().__init__(client, names.bucket)
+
+    async def ensure(self, settings: StreamSettings) -> None:
+        """Creates the bucket as the group's streams are made, when there is none."""
+        await self.make(settings.replicas)
+
+
+async def find_groups(client: Client) -> list[str]:
+    """The names of all groups, by the state buckets that are there. Raises TransientError when NATS does not say, for one because
+    this user may not ask."""
+    prefix, found, total = f"KV_{GroupNames('x').bucket.removesuffix('x')}", [], 1
+    listed = 0
+    while listed < total:  # a server lists a thousand at once
+        request = orjson.dumps({"subject": "$KV.>", "offset": listed})
+        try:
+            answer = orjson.loads((await client.request("$JS.API.STREAM.NAMES", request, timeout=_LISTING_DEADLINE_S)).data)
+        except (nats.errors.Error, TimeoutError):
+            raise TransientError("NATS does not list its streams", "check that this user may ask", Cause.NATS) from None
+        names = answer.get("streams") or []
+        found += [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        listed += len(names)
+        total = int(answer.get("total") or 0) if names else 0
+    return sorted(found)
+
+
+async def opened_bucket(client: Client, names: GroupNames) -> StateBucket:
+    """For people's commands: raises UsageError for a group that was never started, with those that were."""
+    bucket = StateBucket(client, names)
+    if await bucket.exists():
+        return bucket
+    raise UsageError(
+        f"group {names.group!r} has never been started on this NATS",
+        f"check group and nats-url; {describe_groups(await list_groups(client))}",
+    )
+
+
 async def list_groups(client: Client) -> list[str]:
-    """Their names, by the state buckets that are there; [] when NATS does not say, for one because this user may not ask."""
-    prefix = GroupNames("x").bucket.removesuffix("x")
-    request = orjson.dumps({"subject": "$KV.>"})
+    """The same for a sentence; [] when NATS does not say."""
     try:
-        answer = orjson.loads((await client.request("$JS.API.STREAM.NAMES", request, timeout=_LISTING_DEADLINE_S)).data)
-    except (nats.errors.Error, TimeoutError):
+        return await find_groups(client)
+    except TransientError:
         return []
-    buckets = [name.removeprefix("KV_") for name in answer.get("streams") or [] if name.startswith("KV_")]
-    return sorted(name.removeprefix(prefix) for name in buckets if name.startswith(prefix))
 
 
 def describe_groups(groups: list[str]) -> str:

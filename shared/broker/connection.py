@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import textwrap
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from nats.aio.transport import TcpTransport
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.stream_error import is_passing
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
 
 PATIENCE_S = 2.0
 NATS_PORT = 4222
@@ -113,21 +113,33 @@ class _Client(Client):
         return headers
 
 
-async def connect(settings: NatsSettings, name: str, deadline_s: float = CONNECT_DEADLINE_S) -> Client:
-    """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S.
+def _new_client(settings: NatsSettings) -> _Client:
+    client = _Client()
+    if not settings.url.lstrip().startswith("ws"):
+        client._transport = _Transport()
+    return client
+
+
+async def connect(
+    settings: NatsSettings,
+    name: str,
+    deadline_s: float = CONNECT_DEADLINE_S,
+    told: Callable[[Exception], None] = lambda error: None,
+) -> Client:
+    """A connection that reconnects for ever by itself once it was made. What it waits for is in the log after SILENCE_S. ``told``
+    is called for what the server complains about, also later.
 
     Raises TransientError when no server answers within ``deadline_s``, TerminalError when the server refuses the
     credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
     cannot be read, or when it is another kind of server.
     """
-    client = _Client()
-    if not settings.url.lstrip().startswith("ws"):
-        client._transport = _Transport()
+    client = _new_client(settings)
     failures: list[Exception] = []
     refused = asyncio.Event()
 
     async def remember(error: Exception) -> None:
         failures.append(error)
+        told(error)
         del failures[:-MOST_FAILURES]
         if _is_refusal(error):
             refused.set()
@@ -194,6 +206,14 @@ async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception])
                 f"{_without_identity(url)} does not speak NATS, but is {kind}",
                 "correct nats-url, for example nats://localhost:4222",
             )
+
+
+async def send_framed(client: Client, frames: bytes) -> None:
+    """Publishes messages that are in the protocol's form already, a thousand for the price of one. Raises as ``publish``."""
+    if not client.is_connected:
+        raise nats.errors.ConnectionReconnectingError if client.is_reconnecting else nats.errors.ConnectionClosedError
+    await client._send_command(frames)
+    await client._flush_pending()
 
 
 async def disconnect(client: Client) -> None:
@@ -273,6 +293,7 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
     return TransientError(
         f"NATS at {where} does not answer ({_reason(error)})",
         "check nats-url and that the server runs, for example nats://127.0.0.1:4222",
+        Cause.NATS,
     )
 
 
@@ -291,8 +312,19 @@ async def _check_server(client: Client, deadline_s: float) -> None:
     end = time.monotonic() + deadline_s
     while await _lacks_leader(client):
         if time.monotonic() > end:
-            raise TransientError("JetStream does not answer", "check that the NATS cluster has a leader")
+            raise _no_answer(client)
         await asyncio.sleep(RECONNECT_PAUSE_S)
+
+
+def _no_answer(client: Client) -> TransientError:
+    """A server without JetStream passes requests on to those of its cluster, or of its hub, that have it."""
+    if client._server_info.get("jetstream"):
+        return TransientError("JetStream does not answer", "check that the NATS cluster has a leader", Cause.NATS)
+    return TransientError(
+        "JetStream does not answer, and the NATS server that we are connected to has it off",
+        "start nats-server with -js and a store directory, or check those of its cluster that have JetStream",
+        Cause.NATS,
+    )
 
 
 async def _lacks_leader(client: Client) -> bool:

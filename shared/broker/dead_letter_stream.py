@@ -6,16 +6,17 @@ bounds them), so they are read as a whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import nats.js.errors
 from nats.aio.client import Client
 
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL
 from pgsluice.shared.broker.streams import StoredMessage, Stream, StreamState
 from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.dead_letter import DeadLetter, chunk_of
 from pgsluice.shared.wire.names import GroupNames
 
@@ -69,6 +70,7 @@ class DeadLetterStream(Stream):
                 raise TransientError(
                     f"stream {self.name} does not take a dead letter ({error.description})",
                     "replay or discard dead letters, or give the stream more room",
+                    Cause.STREAM_FULL if error.err_code in STREAM_FULL else Cause.NATS,
                 ) from None
             except CLIENT_ERRORS as error:
                 raise self._unavailable(type(error).__name__) from None
@@ -103,6 +105,23 @@ class DeadLetterStream(Stream):
             messages.append(message)
             sequence = message.sequence + 1
         return messages
+
+
+class LetterCounts:
+    """How many letters each worker has, asked again and again: they are read only when the stream is another than before."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, int, int] | None = None
+        self._counts: Counter[str] = Counter()
+
+    async def of(self, stream: DeadLetterStream) -> Counter[str]:
+        """By worker."""
+        state = await stream.state()
+        seen = None if state is None else (state.created, state.messages, state.last_sequence)
+        if seen != self._seen:
+            self._counts = Counter(stored.letter.worker for stored in await stream.letters())
+            self._seen = seen
+        return self._counts
 
 
 def _joined(messages: list[StoredMessage]) -> Iterator[StoredLetter]:

@@ -73,7 +73,7 @@ async def accepted_by(bucket: StateBucket, worker: str) -> frozenset[Position]:
     try:
         return frozenset(Position.parse(each.position) for each in entry.value.acceptances if each.worker in ("", worker))
     except ValueError:
-        raise malformed(_ACCEPTED_KEY, bucket.name, MalformedError("a position in it is none")) from None
+        raise malformed(_ACCEPTED_KEY, bucket.described, MalformedError("a position in it is none")) from None
 
 
 def held_key(worker: str) -> str:

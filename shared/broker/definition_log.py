@@ -151,7 +151,7 @@ async def load_log(bucket: StateBucket) -> DefinitionLog:
             [_definition(*each) for each in unpack(record.entries)], _count(record.forged), _count(record.missed)
         )
     except (MalformedError, TypeError, ValueError) as error:
-        raise malformed(_KEY, bucket.name, type(error).__name__, _REMEDY) from None
+        raise malformed(_KEY, bucket.described, type(error).__name__, _REMEDY) from None
 
 
 async def store_log(bucket: StateBucket, log: DefinitionLog) -> None:
@@ -169,7 +169,7 @@ async def load_outcomes(bucket: StateBucket, worker: str) -> Outcomes:
     try:
         return {Position.parse(at): NotedOutcome(_outcomes(said), str(time)) for at, said, time in unpack(entry.value.entries)}
     except (MalformedError, TypeError, ValueError) as error:
-        raise malformed(key, bucket.name, type(error).__name__, _REMEDY) from None
+        raise malformed(key, bucket.described, type(error).__name__, _REMEDY) from None
 
 
 async def store_outcomes(bucket: StateBucket, worker: str, outcomes: Mapping[Position, NotedOutcome]) -> None:

@@ -21,6 +21,7 @@ below the LSN of 3 are the copy's.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -147,6 +148,14 @@ class LedgerContent:
     revisions: dict[int, int] = field(default_factory=dict, compare=False)
     revision: int = field(default=0, compare=False)
 
+    def last_copied(self, record: TableRecord) -> int | None:
+        """The last message of the rows of a table whose copy is finished; None while that is not known. An earlier version did
+        not note it for each table."""
+        if record.last_sequence:
+            return record.last_sequence
+        is_over = self.snapshot is not None and self.snapshot.state is CopyState.FINISHED
+        return self.snapshot.last_sequence if is_over and self.snapshot is not None else None
+
 
 class Ledger:
     """The ledger in a bucket. Methods raise as StateBucket's do."""
@@ -167,6 +176,12 @@ class Ledger:
                     tables[entry.value.oid] = entry.value
                     revisions[entry.value.oid] = entry.revision
         return LedgerContent(snapshot, tables, revisions, revision)
+
+    async def load_tables(self, oids: Iterable[int]) -> LedgerContent:
+        """What it says of these tables, and of the newest copy; a group may have thousands of others."""
+        snapshot = await self.load_snapshot()
+        entries = [await self._bucket.read(f"{_TABLE_PREFIX}{oid}", TableRecord) for oid in sorted(set(oids))]
+        return LedgerContent(snapshot, {entry.value.oid: entry.value for entry in entries if entry is not None})
 
     async def load_snapshot(self) -> SnapshotRecord | None:
         entry = await self.snapshot_entry()

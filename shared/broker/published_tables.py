@@ -51,4 +51,4 @@ async def load_tables(bucket: StateBucket) -> list[Table] | None:
     try:
         return [Table.decode(descriptor) for descriptor in unpack(entry.value.descriptors)]
     except (KeyError, TypeError, ValueError) as error:
-        raise malformed(TABLES_KEY, bucket.name, type(error).__name__, PublishedTables.MALFORMED_REMEDY) from None
+        raise malformed(TABLES_KEY, bucket.described, type(error).__name__, PublishedTables.MALFORMED_REMEDY) from None

@@ -83,8 +83,8 @@ def unpack(packed: str) -> Any:
 
 
 def malformed(key: str, bucket: str, reason: object, remedy: str = USE_THAT_VERSION) -> TerminalError:
-    """The sentence about a record that cannot be read."""
-    return TerminalError(f"record {key} of the state bucket {bucket} is malformed: {reason}", remedy)
+    """The sentence about a record that cannot be read; ``bucket`` as a sentence names it."""
+    return TerminalError(f"record {key} of {bucket} is malformed: {reason}", remedy)
 
 
 @functools.cache
@@ -109,6 +109,10 @@ def _of_type(kind: Any, value: object, path: str) -> Any:
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(kinds) == len(value):
             return tuple(_of_type(each, item, f"{path}[{i}]") for i, (each, item) in enumerate(zip(kinds, value, strict=True)))
+    if kind is object:
+        return value
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _of_type(arguments[1], item, f"{path}.{name}") for name, item in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         return of_fields(kind, value, path)
     if isinstance(kind, enum.EnumMeta):

@@ -12,7 +12,7 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 
 # JetStream's error codes (nats-server, server/errors.json)
 STREAM_NOT_FOUND = 10059
@@ -93,7 +93,9 @@ def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
     if code == _SUBJECTS_OVERLAP:
         return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")
     if is_passing_answer(error):
-        return TransientError(f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again")
+        return TransientError(
+            f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again", Cause.NATS
+        )
     return TerminalError(
         f"JetStream refuses stream {stream}: {text} (error {code})",
         "check stream-max-bytes, stream-replicas and the account's JetStream limits",

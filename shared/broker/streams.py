@@ -45,7 +45,7 @@ from pgsluice.shared.broker.stream_error import (
     stream_error,
 )
 from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.names import GroupNames
 
 MOST_BYTES = 10 * 1024**3
@@ -68,19 +68,16 @@ def share_of(accepted: int) -> int:
 
 
 DUPLICATE_WINDOW_S = 120.0
-
 _END_OF_BATCH = "204"
 _NOT_FOUND = "404"
 _DIRECT_GET = "$JS.API.DIRECT.GET."
 STREAM_MANAGEMENT = "$JS.API.STREAM."
-_CREATED_METADATA = "pgsluice.created"
+CREATED_METADATA = "pgsluice.created"
 _TRIAL_METADATA = "pgsluice.trial"
 _MAKER = uuid.uuid4().hex[:8]
 """This process, in the identity of each stream that it makes."""
 
-
 log = telemetry.logger(__name__)
-
 T = TypeVar("T")
 
 
@@ -139,7 +136,7 @@ class Stream:
         is_trial = bool(metadata.pop(_TRIAL_METADATA, ""))
         own_size = found.max_bytes or 0
         size = settings.max_bytes or (share_of(own_size) if is_trial else own_size)
-        chosen = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+        chosen = self.configuration(replace(settings, max_bytes=size))
         if is_trial or any(getattr(found, name) != value for name, value in chosen.items()):
             update = self._jetstream.update_stream(StreamConfig(**chosen, metadata=metadata))
             await self._manage(update, f"{self.name} of {size / 1024**2:.0f} MiB")
@@ -150,17 +147,21 @@ class Stream:
             log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
         state = await self.state()
         if state is None:
-            raise TransientError(f"stream {self.name} was removed while it was made", "it is tried again")
+            raise TransientError(f"stream {self.name} was removed while it was made", "it is tried again", Cause.NATS)
         return state
+
+    def configuration(self, settings: StreamSettings) -> dict[str, Any]:
+        """What is chosen of JetStream's configuration."""
+        return stream_configuration(self.name, [self._subjects], settings)
 
     async def _create(self, settings: StreamSettings) -> StreamConfig:
         """As it was made. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
-        metadata = {_CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
+        metadata = {CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
         if not settings.max_bytes:
             metadata[_TRIAL_METADATA] = "true"
         sizes = [settings.max_bytes] if settings.max_bytes else list(trial_sizes())
         for size in sizes:
-            chosen = stream_configuration(self.name, [self._subjects], replace(settings, max_bytes=size))
+            chosen = self.configuration(replace(settings, max_bytes=size))
             try:
                 return (await self._manage(self._jetstream.add_stream(StreamConfig(**chosen, metadata=metadata)))).config
             except nats.js.errors.APIError as error:
@@ -215,9 +216,10 @@ class Stream:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
 
-    async def purge_up_to(self, sequence: int) -> None:
-        """Removes every message up to and including ``sequence``."""
-        await self._manage(self._jetstream.purge_stream(self.name, seq=sequence + 1), self.name)
+    async def purge_up_to(self, sequence: int, subject: str | None = None) -> None:
+        """Removes every message up to and including ``sequence``, or those of one subject; none for 0."""
+        if sequence > 0:  # the server takes "all before message 1" for "all"
+            await self._manage(self._jetstream.purge_stream(self.name, seq=sequence + 1, subject=subject), self.name)
 
     async def delete_message(self, sequence: int) -> None:
         """Removes one message; nothing happens when it is gone."""
@@ -282,7 +284,9 @@ class Stream:
         return content
 
     def _unavailable(self, reason: str) -> TransientError:
-        return TransientError(f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader")
+        return TransientError(
+            f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader", Cause.NATS
+        )
 
 
 class ChangeStream(Stream):
@@ -364,7 +368,7 @@ def stream_configuration(name: str, subjects: list[str], settings: StreamSetting
 def _stream_state(answer: Mapping[str, Any]) -> StreamState:
     state = answer["state"]
     return StreamState(
-        created=_own_metadata(answer["config"].get("metadata")).get(_CREATED_METADATA, answer["created"]),
+        created=_own_metadata(answer["config"].get("metadata")).get(CREATED_METADATA, answer["created"]),
         first_sequence=state["first_seq"] if state["messages"] else state["last_seq"] + 1,
         last_sequence=state["last_seq"],
         messages=state["messages"],

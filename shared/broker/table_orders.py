@@ -42,14 +42,16 @@ class TableOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TableOrder:
-    """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``taken_at`` is when
-    the replicator began, ``done_at`` when ``outcomes`` were known."""
+    """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``request`` names
+    what gave the order, where that may be repeated. ``taken_at`` is when the replicator began, ``done_at`` when ``outcomes`` were
+    known."""
 
     number: int
     verb: OrderVerb
     tables: tuple[str, ...]
     ordered_at: TimeText
     without_copy: bool = False
+    request: str = ""
     taken_at: TimeText = ""
     done_at: TimeText = ""
     outcomes: tuple[TableOutcome, ...] = ()
@@ -69,6 +71,9 @@ class TableOrders:
     def order(self, number: int) -> TableOrder | None:
         return next((order for order in self.orders if order.number == number), None)
 
+    def of_request(self, request: str) -> TableOrder | None:
+        return next((order for order in self.orders if request and order.request == request), None)
+
     def with_order(self, order: TableOrder) -> TableOrders:
         """With ``order`` in the place of the one with its number, or as the newest."""
         orders = [each for each in self.orders if each.number != order.number] + [order]
@@ -82,14 +87,20 @@ async def load_orders(bucket: StateBucket) -> TableOrders:
     return TableOrders() if entry is None else entry.value
 
 
-async def give_order(bucket: StateBucket, verb: OrderVerb, tables: tuple[str, ...], *, without_copy: bool = False) -> int:
-    """The order's number."""
+async def give_order(
+    bucket: StateBucket, verb: OrderVerb, tables: tuple[str, ...], *, without_copy: bool = False, request: str = ""
+) -> int:
+    """The order's number; that of the order which ``request`` has made already, where there is one."""
 
     def with_new(found: TableOrders | None) -> TableOrders:
         orders = found or TableOrders()
-        return orders.with_order(TableOrder(orders.newest + 1, verb, tables, now(), without_copy))
+        if orders.of_request(request) is not None:
+            return orders
+        return orders.with_order(TableOrder(orders.newest + 1, verb, tables, now(), without_copy, request))
 
-    return (await bucket.change(_KEY, TableOrders, with_new)).newest
+    changed = await bucket.change(_KEY, TableOrders, with_new)
+    made = changed.of_request(request)
+    return changed.newest if made is None else made.number
 
 
 async def note_taken(bucket: StateBucket, order: TableOrder) -> None:

@@ -1,4 +1,4 @@
-"""What a worker writes into the state bucket: its report, its lease and, for a sink that keeps none itself, its position."""
+"""What a worker writes into the state bucket: report, newest batches, lease and, for a sink that keeps none itself, position."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import ClassVar
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.record import LsnText, TimeText
+from pgsluice.shared.errors import Cause
 
 LEASE_DURATION_S = 10.0
 """A worker's lease that was not renewed for so long is free."""
+
+MOST_BATCHES = 50
+"""That a worker tells of."""
 
 _WORKER_PREFIX = "worker."
 _ANY_LSN = "FFFFFFFF/FFFFFFFF"
@@ -27,6 +31,10 @@ def worker_of(key: str) -> str | None:
 
 def position_key(worker: str) -> str:
     return f"position.{worker}"
+
+
+def batches_key(worker: str) -> str:
+    return f"batches.{worker}"
 
 
 def lease_key(worker: str) -> str:
@@ -51,9 +59,11 @@ class WorkerReport:
     and people read the rest. It may lag behind the sink's own position, never run ahead of it.
 
     ``sequence`` and ``snapshot_sequence`` are those of the last messages applied, the first in the stream that was made at
-    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. ``catching_up`` are the oids of tables
-    whose changes are applied up to ``catch_up_sequence`` and ``catch_up_lsn`` only. ``waiting`` is why the batch in hand
-    cannot be applied for now, "" when it can. ``missed`` are the tables that matter most of ``missed_tables``."""
+    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. Latencies are from a commit at the
+    source until it was applied, within a minute. ``catching_up`` are the oids of tables whose changes are applied up to
+    ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of ``missed_tables``.
+    ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of those that it holds back because they are
+    paused."""
 
     sequence: int
     snapshot_sequence: int = 0
@@ -63,12 +73,15 @@ class WorkerReport:
     rules: str = ""
     batches: int = 0
     changes: int = 0
-    waiting: str = ""
+    latency_p50_s: float | None = None
+    latency_p99_s: float | None = None
     missed: tuple[MissedReport, ...] = ()
     missed_tables: int = 0
     catching_up: tuple[int, ...] = ()
     catch_up_sequence: int = 0
     catch_up_lsn: LsnText = ""
+    two_lanes: bool = False
+    paused_tables: tuple[int, ...] = ()
     started_at: TimeText = ""
     updated_at: TimeText = ""
     host: str = ""
@@ -90,6 +103,39 @@ class WorkerReport:
     def applied_lsn_of(self, oid: int) -> str:
         """The same for one table."""
         return self.catch_up_lsn if oid in self.catching_up else self.commit_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch that was applied at ``at``. ``lane`` says of what it was: ``copied`` rows, ``changes``, or those of tables that
+    catch up (``catch-up``). ``seconds`` are those of the attempt that was applied, from its tasks' begin to its commit's end; it
+    may have begun while the batch before was committed.
+
+    ``attempts`` counts those that failed too, ``waited_s`` how long they held the batch up. ``waited_for`` and ``reason`` are the
+    cause and the sentence of the last failure; None and "" where none failed, or where changes were only set aside."""
+
+    at: TimeText
+    lane: str
+    changes: int
+    seconds: float
+    plan_s: float
+    write_s: float
+    commit_s: float
+    attempts: int = 1
+    waited_s: float = 0.0
+    waited_for: Cause | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesRecord:
+    """Under ``batches.<name>``, written with the report: the newest of the process that began at ``started_at``, MOST_BATCHES at
+    most, the oldest of them first."""
+
+    started_at: TimeText
+    batches: tuple[BatchRecord, ...] = ()
+
+    MALFORMED_REMEDY: ClassVar[str] = "the worker writes it anew with its next batch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pgsluice.shared.config.declaration import read, settings
 from pgsluice.shared.config.kinds import Kind
@@ -13,6 +14,7 @@ from pgsluice.shared.spark.spark_settings import full_names
 from pgsluice.shared.wire.names import GroupNames
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+CHANNEL_BINDINGS = ("disable", "prefer", "require")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -33,23 +35,36 @@ CONNECT_TIMEOUT = Option(
 SPARK = Option(
     "spark",
     Kind.PAIRS,
-    "A Spark setting: master (default local[*]), memory (default 1g) or any spark.* key; repeatable. "
+    "A Spark setting: master (default local[*]), memory (default 1g), python (what a cluster's executors run tasks in, default "
+    "python3), insecure or any spark.* key; repeatable. "
     "The variable takes a JSON object, the file a mapping",
     "master=local[4]",
     convert=full_names,
 )
 
 
+_URL = "{database}-url"
+
+
 @settings
 class PostgresSettings:
-    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq."""
+    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq. Each can be a part of the URL too."""
 
-    host: str = read(Option("host", Kind.TEXT, "Host of the {database} database", "db.example.com", required=True))
-    port: int = read(
-        Option("port", Kind.NUMBER, "Port of the {database} database", "5432", "5432", minimum=1, maximum=65535),
+    URL: ClassVar[Option] = Option(
+        _URL,
+        Kind.DATABASE,
+        "Where the {database} database is, who we are and which TLS to use, in place of the single options: "
+        "postgres://user:password@host:port/dbname?sslmode=require. Better not as a flag when it holds a password",
+        "postgres://pgsluice@db.example.com:5432/shop",
+        secret=True,
+        in_file="the URL of the {database} database",
     )
-    dbname: str = read(Option("dbname", Kind.TEXT, "Name of the {database} database", "shop", required=True))
-    user: str = read(Option("user", Kind.TEXT, "User at the {database} database", "pgsluice", required=True))
+    host: str = read(Option("host", Kind.TEXT, "Host of the {database} database", "db.example.com", required=True, url=_URL))
+    port: int = read(
+        Option("port", Kind.NUMBER, "Port of the {database} database", "5432", "5432", minimum=1, maximum=65535, url=_URL),
+    )
+    dbname: str = read(Option("dbname", Kind.TEXT, "Name of the {database} database", "shop", required=True, url=_URL))
+    user: str = read(Option("user", Kind.TEXT, "User at the {database} database", "pgsluice", required=True, url=_URL))
     password: str = read(
         Option(
             "password",
@@ -58,6 +73,7 @@ class PostgresSettings:
             "${PGSLUICE_PASSWORD:-}",
             secret=True,
             in_file="the password at the {database} database",
+            url=_URL,
         )
     )
     sslmode: str = read(
@@ -67,6 +83,7 @@ class PostgresSettings:
             "TLS to the {database} database, as libpq's sslmode (libpq's default: prefer)",
             "verify-full",
             choices=SSL_MODES,
+            url=_URL,
         )
     )
     sslrootcert: str = read(
@@ -76,24 +93,38 @@ class PostgresSettings:
             "Certificates that vouch for the {database} database, or 'system' for the machine's",
             "/etc/pgsluice/root.crt",
             words=("system",),
+            url=_URL,
         )
     )
     sslcert: str = read(
-        Option("sslcert", Kind.FILE, "Our certificate at the {database} database", "/etc/pgsluice/client.crt"),
+        Option("sslcert", Kind.FILE, "Our certificate at the {database} database", "/etc/pgsluice/client.crt", url=_URL),
     )
-    sslkey: str = read(Option("sslkey", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/client.key"))
+    sslkey: str = read(
+        Option("sslkey", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/client.key", url=_URL),
+    )
+    channel_binding: str = read(
+        Option(
+            "channel-binding",
+            Kind.TEXT,
+            "Whether the password is bound to the TLS connection to the {database} database (libpq's default: prefer)",
+            "require",
+            choices=CHANNEL_BINDINGS,
+            url=_URL,
+        )
+    )
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
         """A URL or DSN where one part of it belongs: libpq looks such a host up, and takes such a name apart. It may hold a
         password, so it is not shown."""
         yield from _key_without_certificate(values, "sslkey", "sslcert")
-        prefix = values.prefix
+        prefix, url = values.prefix, values.options[values.prefix + "host"].url
+        parts = f"{prefix}host: db.example.com, {prefix}port: 5432, {prefix}dbname: shop, {prefix}user: app"
         for name, thing in (("host", "a host"), ("dbname", "a database's name")):
             if "://" in values.text(name) or "=" in values.text(name):
                 yield UsageError(
                     f"{values.named(name)} takes {thing}, not a URL or a connection string",
-                    f"give its parts: {prefix}host: db.example.com, {prefix}port: 5432, {prefix}dbname: shop, {prefix}user: app",
+                    f"give it as {url}, or its parts: {parts}",
                 )
 
 

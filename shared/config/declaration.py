@@ -135,6 +135,30 @@ def make(declared: type[T], values: Values) -> T:
     return declared(**{name: source.value(values) for name, source in _sources(declared).items()})
 
 
+def files_of(made: Any) -> list[str]:
+    """The files that settings name: those that were given."""
+    found: list[str] = []
+    for name, source in _sources(type(made)).items():
+        value = getattr(made, name)
+        match source:
+            case _Part():
+                found += files_of(value) if value is not None else []
+            case _FromOption(option=option):
+                found += [value] if option.kind is Kind.FILE and value and value not in option.words else []
+    return found
+
+
+def variables_of(made: Any) -> dict[str, str]:
+    """The variables by which another process reads the texts of the same settings; those that are empty are not given. Secrets
+    are among them."""
+    found = {}
+    for name, source in _sources(type(made)).items():
+        value = getattr(made, name)
+        if isinstance(source, _FromOption) and isinstance(value, str) and value:
+            found[source.option.variable] = value
+    return found
+
+
 def _sources(declared: type[Any]) -> dict[str, _FromOption | _Part]:
     return {each.name: each.metadata[_SOURCE] for each in fields(declared)}
 

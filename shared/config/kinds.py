@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+from pgsluice.shared.config.postgres_url import url_parts
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 
 Raw = str | tuple[str, ...] | Mapping[str, str]
@@ -36,6 +37,8 @@ class Kind(enum.Enum):
     LSN = "LSN"
     SERVERS = "URL,URL"
     URL = "URL"
+    ADDRESS = "HOST:PORT"
+    DATABASE = "postgres://…"
     PAIRS = "KEY=VALUE"
 
 
@@ -50,6 +53,8 @@ EMPTY: Mapping[Kind, Value] = {
     Kind.LSN: "",
     Kind.SERVERS: "",
     Kind.URL: "",
+    Kind.ADDRESS: "",
+    Kind.DATABASE: "",
     Kind.PAIRS: {},
 }
 """What stands for a value that nobody gave."""
@@ -162,6 +167,25 @@ def parse_url(text: str) -> str:
     return text
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of what ``parse_address`` takes."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_address(text: str) -> str:
+    """Where a server of ours listens. An IPv6 address stands in brackets; port 0 is any that is free."""
+    if re.fullmatch(r"(\[[0-9a-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", text, re.IGNORECASE) is None or split_address(text)[1] > 65535:
+        raise ValueError("is not HOST:PORT, as in 127.0.0.1:9464 or [::1]:9464 (port 0: any that is free)")
+    return text
+
+
+def parse_database_url(text: str) -> str:
+    """The URL itself, which can be taken apart (``postgres_url``). Its text is never part of an error: it can hold a password."""
+    url_parts(text)
+    return text
+
+
 def parse_pairs(text: str) -> dict[str, str]:
     """A JSON object whose values are scalars."""
     try:
@@ -195,6 +219,8 @@ _SCALARS: Mapping[Kind, Callable[[str], Value]] = {
     Kind.LSN: parse_lsn_text,
     Kind.SERVERS: parse_servers,
     Kind.URL: parse_url,
+    Kind.ADDRESS: parse_address,
+    Kind.DATABASE: parse_database_url,
     Kind.PAIRS: parse_pairs,
 }
 

@@ -11,13 +11,14 @@ import difflib
 import enum
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
 from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, read_config_file
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
+from pgsluice.shared.config.postgres_url import url_parts
 from pgsluice.shared.config.values import Notice, Values, missing_option
 from pgsluice.shared.errors import UsageError
 
@@ -135,7 +136,7 @@ def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], kno
     """
     file = _config_file(flags, environment)
     layers = (FlagLayer(flags), EnvironmentLayer(environment), FileLayer(file, environment), DefaultLayer())
-    return _merged(layers, [*file.problems, *_unknown_keys(file, known)], file.path, settings)
+    return _merged(layers, [*file.problems, *unknown_keys(file, known)], file.path, settings)
 
 
 def load_given(given: Mapping[str, str], *settings: type[Any]) -> Values:
@@ -149,14 +150,18 @@ def _merged(layers: Sequence[Layer], problems: list[UsageError], file: str | Non
     options = {option.name: option for option in options_of(*settings)}
     values: dict[str, Value] = {}
     places: dict[str, str] = {}
+    urls = _Urls(layers)
     for option in options.values():
         if option is CONFIG or option.content_of:
             continue
         try:
-            resolved = _resolve(option, layers)
+            if option.kind is Kind.DATABASE:
+                urls.read(option)
+                continue
+            resolved = _resolve(option, layers, urls)
             if resolved is not None:
                 values[option.name], places[option.name] = resolved
-            elif option.required:
+            elif option.required and not urls.is_unreadable(option.url):
                 raise missing_option(option, file)
         except UsageError as problem:
             problems.append(problem)
@@ -164,7 +169,7 @@ def _merged(layers: Sequence[Layer], problems: list[UsageError], file: str | Non
     for declared in settings:
         problems += problems_of(declared, merged)
     if problems:
-        raise _all_in_one(problems)
+        raise all_in_one(problems)
     return merged
 
 
@@ -181,22 +186,77 @@ def _config_file(flags: Flags, environment: Mapping[str, str]) -> ConfigFile:
     return read_config_file(home_file) if os.path.exists(home_file) else NO_FILE
 
 
-def _resolve(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] | None:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """By which option a value was given, what was found there, and in which layer."""
+
+    option: Option
+    found: Found
+    layer: Layer = field(repr=False)
+
+
+class _Urls:
+    """The databases' URLs, each taken from the layer that wins it. What a URL says counts as said in that layer: a nearer one may
+    say otherwise, and one that is farther away fills in what the URL leaves out. The URL itself is nobody's value."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self._read: dict[str, tuple[_Way, Mapping[str, str]] | None] = {}
+
+    def read(self, option: Option) -> None:
+        """To be called before the URL's parts are asked for. Raises UsageError when it cannot be used."""
+        self._read[option.name] = None
+        way = _nearest_way(option, self._layers)
+        if way is None:
+            del self._read[option.name]
+            return
+        url = _parse(option, _read_file(option, way))
+        assert isinstance(url, str)
+        self._read[option.name] = way, url_parts(url)
+
+    def is_unreadable(self, url: str) -> bool:
+        """Whether ``read`` raised: then nobody knows which parts are missing."""
+        return self._read.get(url, ()) is None
+
+    def part(self, option: Option) -> _Way | None:
+        """What the URL says of ``option``."""
+        read = self._read.get(option.url)
+        if read is None or option.parameter not in read[1]:
+            return None
+        way, parts = read
+        return replace(way, found=replace(way.found, raw=parts[option.parameter]))
+
+
+def _resolve(option: Option, layers: Sequence[Layer], urls: _Urls) -> tuple[Value, str] | None:
     """The winning value and its place; None when no layer has one. Raises UsageError when the winner cannot be used."""
     if option.kind is Kind.PAIRS:
         return _merged_pairs(option, layers)
-    found = _first(option, layers)
-    file_option = option.file_option
-    found_file = _first(file_option, layers) if file_option else None
-    if file_option and found_file and (found is None or found_file.source <= found.source):
-        if found is not None and found.source == found_file.source:
-            raise UsageError(f"{option.name} and {file_option.name} are both given ({found_file.place})", "give one of them")
-        return _content(option, _text(file_option, found_file), found_file.place), found_file.place
-    return None if found is None else (_parse(option, found), found.place)
+    way = _nearest_way(option, layers, urls.part(option))
+    return None if way is None else (_parse(option, _read_file(option, way)), way.found.place)
 
 
-def _first(option: Option, layers: Sequence[Layer]) -> Found | None:
-    return next((found for layer in layers if (found := layer.look(option)) is not None), None)
+def _nearest_way(option: Option, layers: Sequence[Layer], part: _Way | None = None) -> _Way | None:
+    """In the nearest layer by the option itself, by its file's, or as the ``part`` of a URL. Layers beyond it are not looked at.
+    Raises UsageError when one layer has it in two ways."""
+    for layer in layers:
+        named = filter(None, (option, option.file_option))
+        ways = [_Way(each, found, layer) for each in named if (found := layer.look(each)) is not None]
+        if part is not None and part.layer is layer:
+            ways.append(part)
+        if len(ways) > 1:
+            first, second = ways[0].option.name, ways[1].option.name
+            raise UsageError(f"{first} and {second} are both given ({ways[1].found.place})", "give one of them")
+        if ways:
+            return ways[0]
+    return None
+
+
+def _read_file(option: Option, way: _Way) -> Found:
+    """What was found, with the file's content in place of its path where it was given by a file."""
+    found = way.found
+    if way.option.content_of != option.name:
+        return found
+    return replace(found, raw=_content(option, _text(way.option, found), found.place))
 
 
 def _merged_pairs(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] | None:
@@ -262,7 +322,7 @@ def _content(option: Option, path: str, place: str) -> str:
     return content
 
 
-def _unknown_keys(file: ConfigFile, known: Collection[Option]) -> Iterator[UsageError]:
+def unknown_keys(file: ConfigFile, known: Collection[Option]) -> Iterator[UsageError]:
     keys = [option.name for option in known if option is not CONFIG]
     for key, entry in file.entries.items():
         if key not in keys:
@@ -271,7 +331,7 @@ def _unknown_keys(file: ConfigFile, known: Collection[Option]) -> Iterator[Usage
             yield UsageError(f"unknown key '{key}' ({file.path}, line {entry.line})", remedy)
 
 
-def _all_in_one(problems: Sequence[UsageError]) -> UsageError:
+def all_in_one(problems: Sequence[UsageError]) -> UsageError:
     if len(problems) == 1:
         return problems[0]
     lines = "".join(f"\n  - {problem}" for problem in problems)

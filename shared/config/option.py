@@ -25,7 +25,8 @@ class Option:
     a size in bytes or a duration in seconds. ``choices`` are the only texts (or list items) allowed; ``words`` are texts allowed
     beside what the kind takes, which make any value a text. ``convert`` makes of the kind's value the option's; it raises
     ValueError with the end of a sentence that begins with the value, or UsageError. ``content_of`` names the option whose
-    value is the content of this file. ``no_effect`` says why the option is accepted although nothing reads it.
+    value is the content of this file. ``url`` names the option, a database's URL, that may say this one's value as libpq's
+    ``parameter``. ``no_effect`` says why the option is accepted although nothing reads it.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Option:
     words: tuple[str, ...] = ()
     convert: Callable[[Any], Value] | None = None
     content_of: str = ""
+    url: str = ""
+    parameter: str = ""
     no_effect: str = ""
 
     @property
@@ -87,8 +90,15 @@ class Option:
         return Option(name, Kind.FILE, help_text, f"/run/secrets/{self.name}", content_of=self.name)
 
     def of_database(self, prefix: str, database: str) -> Option:
-        """The same option of one of several databases: ``database`` takes the place of "{database}" in its texts."""
-        renamed = replace(self, name=prefix + self.name)
+        """The same option of one of several databases: ``database`` takes the place of "{database}" in its texts. ``prefix`` goes
+        before a name that has no such place."""
+        name = self.name.format(database=database)
+        renamed = replace(
+            self,
+            name=prefix + name if name == self.name else name,
+            url=self.url.format(database=database),
+            parameter=self.name.replace("-", "_") if self.url else "",
+        )
         return replace(
             renamed,
             help=self.help.format(database=database),

@@ -15,7 +15,7 @@ def _ignored(name: str, example: str, reason: str) -> Option:
 
 
 _NO_SCHEMA_DUMP = "tables are created from what the stream says of them, without a connection to the source"
-_NO_RETRY_LIMIT = "connections are tried again for ever, with growing pauses"
+_NO_RETRY_LIMIT = "connections are tried again for ever, with growing pauses; 'retry' says which"
 
 SCHEMA_DUMP_OPTIONS = (
     _ignored("source-host", "db.example.com", _NO_SCHEMA_DUMP),

@@ -7,22 +7,29 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pgsluice.shared.config import pg_flo
+from pgsluice.shared.config.alert_settings import AlertSettings
+from pgsluice.shared.config.cluster_problems import cluster_problems
 from pgsluice.shared.config.connections import CONNECT_TIMEOUT, GROUP, SPARK
 from pgsluice.shared.config.connections import LogSettings as LogSettings
 from pgsluice.shared.config.connections import NatsSettings as NatsSettings
 from pgsluice.shared.config.connections import PostgresSettings as PostgresSettings
+from pgsluice.shared.config.copy_settings import CopySettings, is_copying
 from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.inspect_settings import ROUTING_FILE, RULES_FILE, TraceSettings
 from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.metrics_settings import MetricsSettings
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.placement_settings import PlacementSettings
+from pgsluice.shared.config.retry_settings import RETRY, retry_policy
+from pgsluice.shared.config.server_settings import DocumentSettings, RunSettings, ServerSettings, TokenSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.spark.spark_settings import check_cluster
+from pgsluice.shared.process.retrying import RetryPolicy
 from pgsluice.shared.wire.names import check_worker_name
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 ORIGINS = ("any", "none")
-MODES = ("stream", "copy", "copy-and-stream")
 
 
 SCHEMA = Option("schema", Kind.TEXT, "Schema of the tables that are named without one", "public", "public")
@@ -53,80 +60,6 @@ BATCH_BYTES = Option(
 
 
 @settings
-class CopySettings:
-    """How the rows that are there are copied, and whether changes follow (``then_stream``).
-
-    ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``recopy``
-    holds patterns of tables that are copied again from their first row.
-    """
-
-    STREAM: ClassVar[Option] = Option(
-        "stream", Kind.SWITCH, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
-    )
-    COPY: ClassVar[Option] = Option("copy", Kind.SWITCH, "Mode: copy the tables as they are, then stop", "false", "false")
-    then_stream: bool = read(
-        Option(
-            "copy-and-stream", Kind.SWITCH, "Mode: copy the tables as they are and replicate every change since", "false", "false"
-        )
-    )
-    workers_per_table: int = read(
-        Option(
-            "max-copy-workers-per-table",
-            Kind.NUMBER,
-            "Tasks that copy one table at the same time",
-            "4",
-            "4",
-            minimum=1,
-            maximum=1024,
-        )
-    )
-    connections: int = read(
-        Option(
-            "max-copy-connections",
-            Kind.NUMBER,
-            "Tasks, each with a connection to the source, that copy at the same time, all tables together",
-            "8",
-            "8",
-            minimum=1,
-            maximum=1024,
-        )
-    )
-    range_bytes: int = read(
-        Option(
-            "copy-range-bytes",
-            Kind.SIZE,
-            "Bytes of a table's pages that one task copies at once",
-            "64MiB",
-            "64MiB",
-            minimum=8 * 1024,
-        )
-    )
-    retry_errored: bool = read(Option("retry-errored", Kind.SWITCH, "Copy tables again whose copy was given up", "true", "false"))
-    recopy: tuple[str, ...] = read(
-        Option(
-            "recopy",
-            Kind.LIST,
-            "Tables to be copied again at this start, into emptied tables (spelled as in tables); give it as a flag, once",
-            "orders",
-        )
-    )
-
-    @staticmethod
-    def problems(values: Values) -> Iterator[UsageError]:
-        chosen = [values.named(mode) for mode in MODES if values.switch(mode)]
-        if len(chosen) > 1:
-            yield UsageError(
-                f"several modes are given: {', '.join(chosen)}", "give one of them; a switch is taken back with =false"
-            )
-        if values.given("recopy") and not is_copying(values):
-            yield UsageError(f"{values.named('recopy')} has no meaning without a copy", "give copy-and-stream too, or remove it")
-
-
-def is_copying(values: Values) -> bool:
-    return values.switch("copy") or values.switch("copy-and-stream")
-
-
-@settings
 class ReplicatorSettings:
     """One replicator. ``copy`` is None when it only streams.
 
@@ -142,6 +75,7 @@ class ReplicatorSettings:
     log: LogSettings = part(LogSettings)
     nats: NatsSettings = part(NatsSettings)
     connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    placement: PlacementSettings = part(PlacementSettings)
     source: PostgresSettings = part(PostgresSettings, database="source")
     schema: str = read(SCHEMA)
     tables: tuple[str, ...] = read(TABLES)
@@ -220,13 +154,16 @@ class ReplicatorSettings:
         Option(
             "until-lsn",
             Kind.LSN,
-            "Publish up to this place in the write-ahead log and exit; 'current' is where it is now",
+            "Publish up to this place in the write-ahead log, copy what waits for it, and exit; 'current' is where it is then",
             "current",
             words=("current",),
         )
     )
     stream: StreamSettings = part(StreamSettings)
+    metrics: MetricsSettings = part(MetricsSettings)
     spark: dict[str, str] = read(SPARK)
+    retry: RetryPolicy = read(RETRY, then=retry_policy)
+    alerts: AlertSettings = part(AlertSettings)
     IGNORED: ClassVar[tuple[Option, ...]] = pg_flo.RETRY_OPTIONS
 
     @staticmethod
@@ -237,7 +174,7 @@ class ReplicatorSettings:
                 "remove it, or give copy-and-stream",
             )
         if is_copying(values):
-            yield from _cluster_problems(values)
+            yield from cluster_problems(values, "nats-url", "host")
 
 
 def _has_host(values: Values) -> bool:
@@ -308,6 +245,8 @@ class WorkerSettings:
     log: LogSettings = part(LogSettings)
     nats: NatsSettings = part(NatsSettings)
     connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    placement: PlacementSettings = part(PlacementSettings)
+    metrics: MetricsSettings = part(MetricsSettings)
     name: str = read(
         Option(
             "name",
@@ -319,12 +258,8 @@ class WorkerSettings:
     )
     batch_messages: int = read(BATCH_SIZE)
     batch_bytes: int = read(BATCH_BYTES)
-    rules_file: str = read(
-        Option("rules-config", Kind.FILE, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml")
-    )
-    routing_file: str = read(
-        Option("routing-config", Kind.FILE, "Routing file: to which tables, columns and operations", "routing.yaml")
-    )
+    rules_file: str = read(RULES_FILE)
+    routing_file: str = read(ROUTING_FILE)
     ddl: str = read(
         Option(
             "ddl",
@@ -375,6 +310,8 @@ class WorkerSettings:
         )
     )
     spark: dict[str, str] = read(SPARK)
+    retry: RetryPolicy = read(RETRY, then=retry_policy)
+    alerts: AlertSettings = part(AlertSettings)
 
     def named(self, default: str) -> WorkerSettings:
         """The same with a name: ``default`` where none was given."""
@@ -382,19 +319,17 @@ class WorkerSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        return _cluster_problems(values)
-
-
-def _cluster_problems(values: Values) -> Iterator[UsageError]:
-    try:
-        check_cluster(values.pairs("spark"))
-    except UsageError as error:
-        yield error
+        return cluster_problems(values, "nats-url")
 
 
 COMMANDS: dict[str, type[Any]] = {
     "replicator": ReplicatorSettings,
     "status": StatusSettings,
+    "pause": StatusSettings,
+    "resume": StatusSettings,
+    "stop": StatusSettings,
+    "start": StatusSettings,
+    "lag": GroupSettings,
     "drop": DropSettings,
     "rules": SourceTablesSettings,
     "ddl": SourceTablesSettings,
@@ -403,6 +338,14 @@ COMMANDS: dict[str, type[Any]] = {
     "dead": GroupSettings,
     "tables": GroupSettings,
     "forget": GroupSettings,
+    "messages": GroupSettings,
+    "trace": TraceSettings,
+    "server": ServerSettings,
+    "server --run": RunSettings,
+    "plan": DocumentSettings,
+    "apply": DocumentSettings,
+    "export": DocumentSettings,
+    "token": TokenSettings,
     "drop --nats-only": GroupSettings,
     "drop --source-only": SourceGroupSettings,
     "worker": WorkerSettings,

@@ -17,13 +17,14 @@ class StreamCompression(enum.StrEnum):
     ZSTD = "zstd"
 
 
+REPLICAS = Option("stream-replicas", Kind.NUMBER, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
+
+
 @settings
 class StreamSettings:
     """``max_bytes`` is 0 when nobody chose it. ``compression`` is a StreamCompression."""
 
-    replicas: int = read(
-        Option("stream-replicas", Kind.NUMBER, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
-    )
+    replicas: int = read(REPLICAS)
     placement_tags: tuple[str, ...] = read(
         Option("stream-placement-tags", Kind.LIST, "Tags of the NATS servers that hold the streams", "ssd,eu-west")
     )

@@ -84,8 +84,9 @@ class Values:
 
 
 def missing_option(option: Option, file: str | None) -> UsageError:
+    url = f", or a {option.url} that says it" if option.url else ""
     if file is None:
-        return UsageError(f"{option.name} is not set", f"give the option '{option.name}', for example {option.example}")
+        return UsageError(f"{option.name} is not set", f"give the option '{option.name}'{url}, for example {option.example}")
     where = f"'{option.name}:' in {file}" if file else f"'{option.name}:' in a file given with --config (none was given)"
     example = f"for example {option.flag} {option.example}"
-    return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}; {example}")
+    return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}{url}; {example}")

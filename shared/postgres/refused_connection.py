@@ -22,7 +22,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, PgsluiceError, TransientError, UsageError
 from pgsluice.shared.postgres.session_settings import CONNECT_TIMEOUT_S
 
 _SERVER_MESSAGE = re.compile(r"failed: \S+:  ")
@@ -79,11 +79,11 @@ def connection_error(
     whole = " ".join(str(error).split())
     text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
     options, variables = ("target-", "PGSLUICE_TARGET_") if is_target else ("", "PGSLUICE_")
-    side = "the target, PostgreSQL" if is_target else "PostgreSQL"
+    side, cause = ("the target, PostgreSQL", Cause.TARGET) if is_target else ("PostgreSQL", Cause.SOURCE)
     where = f"{side} at {settings.host or 'the default host'}:{settings.port or 5432}"
     for fragment, remedy in _PASSING:
         if fragment in whole:
-            return TransientError(f"{where} has no place for us now ({text})", remedy)
+            return TransientError(f"{where} has no place for us now ({text})", remedy, cause)
     remedy, code = _lasting(whole), ""
     if not remedy and comes_from_server(error):
         code = refused_sqlstate(parameters, CONNECT_TIMEOUT_S)
@@ -92,7 +92,8 @@ def connection_error(
         said = f"{text}, SQLSTATE {code}" if code else text
         fact = f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({said})"
         return UsageError(fact, remedy.format(options, variables))
-    return TransientError(f"{where} does not answer ({text})", f"check {options}host and {options}port, and that the server runs")
+    remedy = f"check {options}host and {options}port, and that the server runs"
+    return TransientError(f"{where} does not answer ({text})", remedy, cause)
 
 
 def _lasting(text: str) -> str:

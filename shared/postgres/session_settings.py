@@ -52,6 +52,7 @@ def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
         "sslrootcert": settings.sslrootcert,
         "sslcert": settings.sslcert,
         "sslkey": settings.sslkey,
+        "channel_binding": settings.channel_binding,
     }
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value}
     return parameters | _TCP_SETTINGS | {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "UTF8"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import PgsluiceError, TaskEndedError, TerminalError, TransientError
 
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -27,3 +27,12 @@ def unexpected(error: Exception, ended: str) -> PgsluiceError:
     if isinstance(error, MemoryError):
         return TransientError(fact, "nothing was lost; start again, with more memory or smaller batches")
     return TerminalError(fact, "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it")
+
+
+def ended_task(name: str, error: BaseException | None) -> PgsluiceError:
+    """What the end of a task in the background means to its process: what the task raised, when that is ours, else a
+    TaskEndedError. ``error`` is None when it returned, and CancelledError when nobody meant to cancel it."""
+    if isinstance(error, PgsluiceError):
+        return error
+    how = "" if error is None else f" ({place_of(error)})"
+    return TaskEndedError(f"{name} ended by itself{how}", "nothing was lost; start again, and report it")

@@ -25,20 +25,26 @@ class Pauses(NamedTuple):
         return pause_s * random.uniform(self.least, 1.25)  # noqa: S311  spreads retries, protects nothing
 
 
-SESSION = Pauses(0.25, 15.0)
-"""Whatever begins with a new connection to the source."""
-CHANGES = Pauses(0.1, 5.0)
-"""Publishing changes: the source keeps its WAL meanwhile."""
-COPIED_ROWS = Pauses(0.1, 2.0)
-"""Publishing copied rows: a snapshot at the source is held open meanwhile."""
-COPIED_RANGE = Pauses(0.25, 10.0)
-"""One page range, while others go on."""
-COPIED_TABLE = Pauses(15.0, 3600.0)
-"""A table whose copy was given up for a passing cause; a person may ask for it earlier."""
-BATCH = Pauses(0.2, 30.0)
-"""Opening a sink and applying a batch."""
-REQUEST = Pauses(1.0, 60.0, least=1.0)
-"""A receiver of requests, who may have said how long to wait at least."""
+class RetryPolicy(NamedTuple):
+    """The pauses of each kind of thing that is tried again; people give others by the option ``retry``."""
+
+    source: Pauses = Pauses(0.25, 15.0)
+    """Whatever begins with a new connection to the source, and locks there."""
+    nats: Pauses = Pauses(0.1, 5.0)
+    """Publishing changes: the source keeps its WAL meanwhile. In a worker, looking at the streams."""
+    copied_rows: Pauses = Pauses(0.1, 2.0)
+    """Publishing copied rows: a snapshot at the source is held open meanwhile."""
+    copied_range: Pauses = Pauses(0.25, 10.0)
+    """One page range, while others go on."""
+    copied_table: Pauses = Pauses(15.0, 3600.0)
+    """A table whose copy was given up for a passing cause; a person may ask for it earlier."""
+    target: Pauses = Pauses(0.2, 30.0)
+    """Opening a sink and applying a batch."""
+    webhook: Pauses = Pauses(1.0, 60.0, least=1.0)
+    """A receiver of requests, who may have said how long to wait at least."""
+
+
+DEFAULT_POLICY = RetryPolicy()
 
 
 class Backoff:

@@ -11,7 +11,6 @@ import io
 import os
 import pickle
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,13 +33,13 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.failure import failure_reason, jvm_ended, start_error
+from pgsluice.shared.spark.python_program import choose_python
+from pgsluice.shared.spark.shipped_code import ship_code
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  what Spark writes is scratch: in memory, where the system has such a place
 _DIRECTORY_PREFIX = "pgsluice-spark-"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-
-_PYTHON = Path(__file__).with_name("spark_python.sh")
 
 _INEVITABLE = ("WARNING: Using incubator modules",)
 """Lines the JVM prints at every start whatever its settings."""
@@ -142,6 +141,8 @@ class Spark:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
         self.context: SparkContext
+        self.code = ""
+        """The name under which executors on other machines got our code; "" with a local master."""
         self._parallelism: int | None = None
         self._partitions: dict[int, RDD[int]] = {}
         """Nothing in so many partitions, made once: what each job's tasks are derived from."""
@@ -149,8 +150,10 @@ class Spark:
     def start(self) -> None:
         """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
         temporary = Path(tempfile.gettempdir())
-        scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
-        self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
+        is_here = is_local(self._configuration["spark.master"])
+        if is_here:
+            scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
+            self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
         self._temporary = make_private_directory(temporary, _DIRECTORY_PREFIX)
         launch = SparkConf(loadDefaults=False)
         for key in _AT_LAUNCH:
@@ -158,7 +161,7 @@ class Spark:
                 launch.set(key, self._configuration[key])
         # Not the scratch: the JVM unpacks libraries there, which the system may forbid to run from shared memory.
         launch.set(JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[JAVA_OPTIONS_KEY]}')
-        self._choose_python()
+        choose_python(self._configuration)
         try:
             gateway = launch_gateway(launch, dict(_OWN_PROCESS))
         except (PySparkException, Py4JError, OSError) as error:
@@ -170,6 +173,8 @@ class Spark:
             _forgo_numpy(gateway._gateway_client)
             _ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
+            if not is_here:
+                self.code = ship_code(self.context, self._temporary.path)
             _spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
             raise start_error(error) from None
@@ -177,11 +182,10 @@ class Spark:
         self.context._accumulatorServer.handle_error = _log_broken_connection
 
     def _session_configuration(self, jvm: Any) -> SparkConf:
-        assert self._scratch is not None
         assert self._temporary is not None
         conf = SparkConf(loadDefaults=False, _jvm=jvm).setAppName(self._application)
-        conf.set("spark.local.dir", str(self._scratch.path))
-        if is_local(self._configuration["spark.master"]):
+        if self._scratch is not None:  # no executor on another machine is told of our directories
+            conf.set("spark.local.dir", str(self._scratch.path))
             conf.set(_SOCKET_DIRECTORY_KEY, str(self._scratch.path))
         for key, value in self._configuration.items():
             conf.set(key, value)
@@ -248,14 +252,9 @@ class Spark:
             if text and not text.startswith(_INEVITABLE):
                 (log.debug if self._is_ending else log.info)("spark says", line=text)
 
-    def _choose_python(self) -> None:
-        """SparkContext takes it from the environment only. What the user chose stays."""
-        if os.environ.get("PYSPARK_PYTHON", str(_PYTHON)) != str(_PYTHON):
-            return
-        is_ours = is_local(self._configuration["spark.master"]) and os.access(_PYTHON, os.X_OK)
-        os.environ["PGSLUICE_PYTHON"] = sys.executable
-        os.environ["PGSLUICE_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if is_ours else sys.executable
+    @property
+    def has_started(self) -> bool:
+        return hasattr(self, "context")
 
     @property
     def executors(self) -> int:
@@ -269,7 +268,7 @@ class Spark:
 
     def cancel_jobs(self) -> None:
         """Ends the jobs that run, or wait for executors; their callers get errors. Nothing happens before Spark started."""
-        if not hasattr(self, "context"):
+        if not self.has_started:
             return
         try:
             self.context.cancelAllJobs()
@@ -320,7 +319,7 @@ class Spark:
         self.expect_end()  # PySpark's daemon and the JVM may both remove the daemon's socket, and one of them complains
         exit_code = None
         try:
-            if hasattr(self, "context"):
+            if self.has_started:
                 self.context.stop()
         except (Py4JError, OSError) as error:
             log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)

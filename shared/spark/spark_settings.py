@@ -1,14 +1,16 @@
 """Spark settings in our configuration: their names, and what a master's name says.
 
-There are two short names, and every name of Spark's own. What a cluster must be told is checked, so that its tasks can be trusted
-with what they are given.
+There are some short names, and every name of Spark's own. What a cluster must be told is checked, so that its tasks can be
+trusted with what they are given, and reach what they are to reach.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from pgsluice.shared.errors import UsageError
 
@@ -16,10 +18,17 @@ _LOCAL_MASTER = re.compile(r"local(?:\[\s*(?P<tasks>\*|[0-9]+)\s*(?:,\s*[0-9]+\s
 DEFAULT_MASTER = "local[*]"
 _AUTHENTICATION = "spark.authenticate"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+_INSECURE = "spark.pgsluice.insecure"
+"""Not Spark's: nothing but ``check_cluster`` looks at it."""
+
+PYTHON = "spark.pyspark.python"
+MOST_CORES = "spark.cores.max"
 
 _SHORT_NAMES = {
     "master": ("spark.master",),
     "memory": ("spark.driver.memory", "spark.executor.memory"),
+    "python": (PYTHON,),
+    "insecure": (_INSECURE,),
 }
 
 
@@ -27,12 +36,12 @@ def full_names(pairs: Mapping[str, str]) -> dict[str, str]:
     """``pairs`` under Spark's own names; raises ValueError for a name that is neither short nor Spark's, or given twice.
 
     ``memory`` is the driver's and each executor's heap; where the tasks run in the driver (``local[n]``) only the former
-    exists.
+    exists. ``python`` is what tasks run in, on the executors' machines. ``insecure`` is for ``check_cluster``.
     """
     full: dict[str, str] = {}
     for name, value in pairs.items():
         if name not in _SHORT_NAMES and not name.startswith("spark."):
-            raise ValueError(f"holds the unknown setting '{name}' (known: master, memory and every spark.* name)")
+            raise ValueError(f"holds the unknown setting '{name}' (known: {', '.join(_SHORT_NAMES)} and every spark.* name)")
         for full_name in _SHORT_NAMES.get(name, (name,)):
             if full_name in full:
                 raise ValueError(f"holds {full_name} twice, once under a short name")
@@ -53,17 +62,49 @@ def local_tasks(master: str) -> int | None:
     return (os.cpu_count() or 1) if match["tasks"] == "*" else int(match["tasks"] or 1)
 
 
+def with_most_cores(settings: Mapping[str, str], cores: int) -> dict[str, str]:
+    """The same with a bound on the cores of a cluster, unless there is one. Without it a standalone master gives all that are
+    free to the first application that asks, and a worker and a copy of its group wait for each other."""
+    bound = {} if is_local(settings.get("spark.master", DEFAULT_MASTER)) else {MOST_CORES: str(cores)}
+    return bound | dict(settings)
+
+
+def has_other_machines(master: str) -> bool:
+    """Whether executors may be on other machines than the driver. A standalone master that listens on a loopback address has
+    none."""
+    master = master.strip()
+    if is_local(master) or master.startswith("local-cluster"):
+        return False
+    if not master.startswith("spark://"):
+        return True
+    hosts = [urlsplit(f"//{address}").hostname or "" for address in master.removeprefix("spark://").split(",")]
+    return not all(is_of_one_machine(host) for host in hosts)
+
+
+def is_of_one_machine(host: str) -> bool:
+    """Whether ``host`` means another machine on each machine: a loopback address, or the directory of a socket."""
+    if host.startswith(("/", "@")) or host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
 def check_cluster(settings: Mapping[str, str]) -> None:
     """Raises UsageError when tasks run elsewhere and Spark's connections are not both authenticated and encrypted: they carry
-    rows and passwords, and give both to whoever asks. For a local master our own defaults provide."""
+    rows and passwords, and give both to whoever asks. For a local master our own defaults provide; whoever says ``insecure``
+    has a network of which nobody else is."""
     master = settings.get("spark.master", DEFAULT_MASTER)
     is_trusted = _is_on(settings, _AUTHENTICATION) and any(_is_on(settings, name) for name in _ENCRYPTION)
-    if is_local(master) or is_trusted:
+    if is_local(master) or is_trusted or _is_on(settings, _INSECURE):
         return
     secret = "" if master.startswith(("yarn", "k8s")) else " and spark.authenticate.secret, the cluster's own"
     raise UsageError(
         f"spark.master {master} runs tasks over the network without {_AUTHENTICATION} and {' or '.join(_ENCRYPTION)}",
-        f"passwords and rows would be open to the network: set {_AUTHENTICATION}: true{secret}, and {_ENCRYPTION[0]}: true",
+        f"passwords and rows would be open to the network: set {_AUTHENTICATION}: true{secret}, and {_ENCRYPTION[0]}: true"
+        " (insecure: true does without, where nobody else is in that network)",
     )
 
 

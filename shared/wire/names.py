@@ -83,6 +83,10 @@ class GroupNames:
         """Where the replicator rings for workers that wait for changes. In no stream."""
         return f"pgsluice.{self.group}.bell"
 
+    def steps_subject(self, worker: str) -> str:
+        """Where tasks tell the driver of that worker that they move. In no stream."""
+        return f"pgsluice.{self.group}.steps.{worker}"
+
     @property
     def snapshot_stream(self) -> str:
         return f"pgsluice_{self.group}_snapshot"

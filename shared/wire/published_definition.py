@@ -3,6 +3,8 @@
     logical message in a change message (``shared.wire.message``), whose prefix is DDL_PREFIX
       content one JSON object in UTF-8: the fields of ``shared.wire.definition`` without the token, and
         previous  what the table (or the type) was like before, in the same form; null where that is not known
+        empty     of a table: oids of partitions that are new in it and had no rows when they were attached; without the
+                  key nobody looked
       or nothing at all, where somebody forged a message: it has the ordinal of a change, and is none
 
 So whoever applies it needs no memory of its own, and cannot compare with a later definition when it goes back.
@@ -18,6 +20,7 @@ import orjson
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.definition import (
+    _NUMBER,
     NOTE_TAG,
     VERSION,
     DefinedColumn,
@@ -32,6 +35,8 @@ from pgsluice.shared.wire.definition import (
     TypeDefined,
     _event,
     _event_fields,
+    _list,
+    _of_types,
 )
 
 Defined = TableDefinition | TypeDefined
@@ -39,14 +44,17 @@ Defined = TableDefinition | TypeDefined
 
 @dataclass(frozen=True, slots=True)
 class PublishedDefinition:
-    """``previous`` is a TableDefinition for what concerns a table, a TypeDefined for a type."""
+    """``previous`` is a TableDefinition for what concerns a table, a TypeDefined for a type. ``empty`` are oids of partitions
+    that were attached without rows."""
 
     event: DefinitionEvent
     previous: Defined | None
+    empty: frozenset[int] = frozenset()
 
     def encode(self) -> bytes:
         previous = None if self.previous is None else encode_defined(self.previous)
-        return orjson.dumps({"v": VERSION} | _event_fields(self.event) | {"previous": previous})
+        empty = {"empty": sorted(self.empty)} if self.empty else {}
+        return orjson.dumps({"v": VERSION} | _event_fields(self.event) | {"previous": previous} | empty)
 
     @classmethod
     def decode(cls, content: bytes) -> PublishedDefinition | None:
@@ -58,7 +66,8 @@ class PublishedDefinition:
             if fields["v"] != VERSION:
                 raise ValueError(f"version {VERSION} is known")
             previous = fields["previous"]
-            return cls(_event(fields), None if previous is None else decode_defined(previous))
+            empty = frozenset(_of_types(oid, _NUMBER) for oid in _list({"empty": []} | fields, "empty"))
+            return cls(_event(fields), None if previous is None else decode_defined(previous), empty)
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"a definition in the stream is malformed ({type(error).__name__})") from None
 
@@ -104,7 +113,7 @@ def without_columns(definition: PublishedDefinition, numbers: Collection[int]) -
     if not isinstance(event, TableDefined | TablePublished):
         return definition
     was = left(previous) if isinstance(previous, TableDefinition) else previous
-    return PublishedDefinition(replace(event, table=left(event.table)), was)
+    return replace(definition, event=replace(event, table=left(event.table)), previous=was)
 
 
 Concerned = TableDefinition | TableUnpublished | TableGone | TableRewritten | TypeDefined

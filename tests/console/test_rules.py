@@ -76,6 +76,12 @@ def test_a_routing_file_can_be_checked_alone(write: Any, capsys: pytest.CaptureF
     assert run(["rules", "check"]) == 2
 
 
+def test_a_search_mapping_can_be_checked_alone(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rules", "check", "--search-mapping", write("search.yaml", "tables: {users: {columns: {age: long}}}")]) == 2
+    assert "search.yaml:1: column 'age' of 'users' has no type" in capsys.readouterr().err
+    assert run(["rules", "check", "--search-mapping", write("search.yaml", "tables: {users: {settings: {x: 1}}}")]) == 0
+
+
 def test_each_rule_tells_what_it_does_to_each_change(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     lines = encode_lines(
         message(

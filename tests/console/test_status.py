@@ -12,9 +12,20 @@ from pgsluice.console.status import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.unit_records import (
+    REPLICATOR_UNIT,
+    Desired,
+    DesiredRecord,
+    ProcessRecord,
+    WaitRecord,
+    desired_key,
+    process_key,
+    worker_unit,
+)
 from pgsluice.shared.broker.worker_records import LeaseRecord, MissedReport, WorkerReport, lease_key, worker_key
 from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.process.pulse import Activity
 from pgsluice.shared.wire.message import MessageHeaders
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
@@ -94,7 +105,7 @@ def test_a_lease_that_is_not_renewed_is_no_sign_of_a_worker(
         await bucket.put(lease_key("w"), LeaseRecord("here", 1))
 
     replication.with_broker(leave)
-    monkeypatch.setattr("pgsluice.console.status.LEASE_DURATION_S", seconds)
+    monkeypatch.setattr("pgsluice.console.worker_status.LEASE_DURATION_S", seconds)
     [worker] = status(replication, capsys)["workers"]
     assert worker["holds_lease"] == bool(seconds)
 
@@ -199,3 +210,34 @@ def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, nats_ser
     replication.with_broker(note)
     code, printed = status_process(replication.name, nats_server)
     assert (code, "copied, and never streamed" in printed, "public.t" in printed) == (0, True, True)
+
+
+def test_the_state_of_each_process_is_shown_with_what_it_waits_for(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    told = ProcessRecord("here", 1, now(), now(), Activity.WORKING)
+    wait = WaitRecord(Cause.TARGET, "the target is away", told.started_at, "2026-01-31T12:00:00+00:00")
+
+    async def tell(_: ChangeStream, bucket: StateBucket) -> None:
+        for name, record in (("well", told), ("ill", replace(told, wait=wait)), ("resting", told)):
+            await bucket.put(worker_key(name), WorkerReport(0, commit_lsn="0/1"))
+            await bucket.put(process_key(worker_unit(name)), record)
+            await bucket.put(lease_key(name), LeaseRecord("here", 1))
+        await bucket.put(desired_key(worker_unit("resting")), DesiredRecord(Desired.PAUSED, "a release", "ann", now()))
+
+    replication.with_broker(tell)
+    found = {unit["unit"]: unit for unit in status(replication, capsys)["units"]}
+    assert {unit: each["state"] for unit, each in found.items()} == {
+        REPLICATOR_UNIT: "finished",
+        worker_unit("well"): "running",
+        worker_unit("ill"): "failing",
+        worker_unit("resting"): "pausing",
+    }
+    assert (found[worker_unit("ill")]["cause"], found[worker_unit("ill")]["fact"]) == ("target", "the target is away")
+    assert {worker["name"]: worker["waiting"] for worker in status(replication, capsys)["workers"]}["ill"] == "the target is away"
+    run(settings(replication, None), as_json=False)
+    shown = capsys.readouterr().out
+    assert ": the target is away; tries again at 12:00:00 UTC" in shown
+    assert "FAILING since " in shown
+    assert "PAUSING since " in shown

@@ -61,4 +61,4 @@ def configuration(source: Database, target: Database, nats: NatsServer) -> dict[
         variable = f"PGSLUICE_{prefix.upper().replace('-', '_')}"
         keys |= {prefix + key: told[variable + key.upper()] for key in ("user", "dbname")}
         keys |= {f"{prefix}host": database.server.host, f"{prefix}port": database.server.port, f"{prefix}password": PASSWORD}
-    return keys | {"nats-url": nats.url, "log-format": "text"}
+    return keys | {"nats-url": nats.url, "log-format": "text", "metrics-listen": "127.0.0.1:0"}

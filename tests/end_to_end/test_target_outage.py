@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 
+TRYING_AGAIN = "a batch could not be applied, trying again"
+
 
 @pytest.fixture
 def target() -> Iterator[Database]:
@@ -17,10 +20,12 @@ def target() -> Iterator[Database]:
         yield server.create_database("target")
 
 
-def status(under_test: GroupUnderTest) -> str:
+def failing_since(under_test: GroupUnderTest) -> str | None:
+    """As `status` tells it; None while nothing fails."""
     with PgsluiceProcess("status", config=under_test.keys) as process:
         assert process.wait() == 0
-        return process.stdout()
+        found = re.search(r"FAILING since ([^ ]+): the target", process.stdout())
+    return found and found[1]
 
 
 def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_and_refuses_one_without_its_position(
@@ -40,11 +45,14 @@ def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_a
         wait_until(lambda: count() == 1000, deadline_s=60, what="the first rows at the target", interval_s=0.2)
         target.server.kill()
         source_database.execute("INSERT INTO t SELECT generate_series(1001, 1500)")
-        under_test.worker.wait_for_log("a batch could not be applied, trying again")
-        wait_until(lambda: "WAITING: " in status(under_test), what="the reason in the status")
+        under_test.worker.wait_for_log(TRYING_AGAIN)
+        since = wait_until(lambda: failing_since(under_test), what="the reason in the status")
+        attempts = under_test.worker.log().count(TRYING_AGAIN)
+        wait_until(lambda: under_test.worker.log().count(TRYING_AGAIN) > attempts, what="another attempt")
+        assert failing_since(under_test) == since
         target.server.start()
         wait_until(lambda: count() == 1500, deadline_s=60, what="all rows at the target", interval_s=0.2)
-        wait_until(lambda: "WAITING: " not in status(under_test), what="a status without trouble")
+        wait_until(lambda: failing_since(under_test) is None, what="a status without trouble")
         target.server.restart()
         source_database.execute("DELETE FROM t WHERE id > 100")
         wait_until(lambda: count() == 100, deadline_s=60, what="the deletions at the target", interval_s=0.2)

@@ -11,16 +11,19 @@ from pgsluice.replicator.snapshot.copy_task import CopyProcess
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
 from pgsluice.replicator.snapshot.plan import PageRange, plan_ranges
+from pgsluice.replicator.snapshot.stream_share import MOST_RANGES, StreamShare
 from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from tests.servers import Database
 
 PAGE_BYTES = 8192
+UNBOUNDED = 1 << 62
 
 
 @dataclass
@@ -71,8 +74,8 @@ class Copier:
                 system_id="7",
                 snapshot_name=keeper.snapshot.name,
                 snapshot_id=keeper.snapshot.id,
-                cut_bytes=self.cut_bytes,
-                chunk_bytes=self.chunk_bytes,
+                share=StreamShare(1, MOST_RANGES, self.cut_bytes, self.chunk_bytes, UNBOUNDED, UNBOUNDED),
+                pauses=DEFAULT_POLICY.copied_rows,
             )
             head = encode_table(copied.table)
             begin = SnapshotHeaders(keeper.snapshot.id, copied.table.oid, 1, None, 1, 0, 0, 0, False)

@@ -12,7 +12,8 @@ from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
-from pgsluice.shared.config.settings import CopySettings, PostgresSettings
+from pgsluice.shared.config.copy_settings import CopySettings
+from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 from tests.replicated_group import Group
@@ -82,7 +83,7 @@ def test_a_source_without_a_free_slot_leaves_nothing(nats_server: NatsServer, gr
         source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
         replication = Group(group, source, nats_server.settings())
         source.execute("SELECT pg_create_logical_replication_slot('others', 'pgoutput')")
-        with pytest.raises(TerminalError, match="raise max_replication_slots"):
+        with pytest.raises(TerminalError, match="SET max_replication_slots"):
             replication.replicate(copy=copy)
         assert objects(replication) == []
         source.execute("SELECT pg_drop_replication_slot('others')")

@@ -15,7 +15,7 @@ from tests.replicated_group import Group
 from tests.servers import NatsServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HEAVY = {"numpy", "pyarrow", "pandas", "pyspark", "py4j"}
+HEAVY = {"numpy", "pyarrow", "pandas", "pyspark", "py4j", "prometheus_client", "opentelemetry"}
 COMPRESSION = "pgsluice.shared.wire.compressed_body"
 
 STREAM_AND_TELL = """
@@ -53,4 +53,5 @@ def test_a_replicator_that_has_streamed_a_transaction_has_loaded_nothing_heavy(
     loaded = {name.partition(".")[0] for name in modules}
     assert {"pgsluice", "psycopg", "nats"} <= loaded
     assert not loaded & HEAVY
+    assert "http.server" not in modules
     assert (COMPRESSION in modules) == (compression == "zstd")

@@ -17,13 +17,16 @@ from nats.js.api import StreamConfig
 
 from pgsluice.replicator import publisher as publisher_module
 from pgsluice.replicator.assembler import Message
-from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher, StreamEnd
-from pgsluice.replicator.resume import find_resume_point
+from pgsluice.replicator.progress import PublishedCounts
+from pgsluice.replicator.publisher import WINDOW_MESSAGES, Publisher
+from pgsluice.replicator.resume import StreamEnd, find_resume_point
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.connection import connect
 from pgsluice.shared.broker.streams import ChangeStream, stream_configuration
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.metrics.metric import SECONDS
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.compressed_body import BodyCompressor
 from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
@@ -48,11 +51,12 @@ class Broker:
         self.client = client
         self.stream = stream
         self.acknowledged: list[int] = []
+        self.counts = PublishedCounts()
         self._tasks: list[asyncio.Task[None]] = []
 
     def publisher(self, end: StreamEnd = EMPTY, *, compresses: bool = False) -> tuple[Publisher, asyncio.Task[None]]:
         compress = BodyCompressor().compress if compresses else None
-        publisher = Publisher(self.client, self.stream, PREFIX, end, self.acknowledged.append, compress)
+        publisher = Publisher(self.client, self.stream, PREFIX, end, self.acknowledged.append, Pulse(), self.counts, compress)
         self._tasks.append(asyncio.ensure_future(publisher.run()))
         return publisher, self._tasks[-1]
 
@@ -60,9 +64,9 @@ class Broker:
         configuration = stream_configuration(self.stream.name, [self.stream.subject], SETTINGS) | changed
         await self.client.jetstream().update_stream(StreamConfig(**configuration))
 
-    async def write_as(self, message_id: str, **headers: str) -> dict[str, Any]:
+    async def write_as(self, message_id: str, data: bytes = b"x", **headers: str) -> dict[str, Any]:
         """JetStream's answer to somebody's message."""
-        answer = await self.client.request(self.stream.subject, b"x", headers={ID_HEADER: message_id} | headers)
+        answer = await self.client.request(self.stream.subject, data, headers={ID_HEADER: message_id} | headers)
         content: dict[str, Any] = orjson.loads(answer.data)
         return content
 
@@ -227,13 +231,41 @@ async def test_what_was_stored_without_our_knowing_is_acknowledged_and_not_store
     async with open_broker() as broker:
         await broker.configure(duplicate_window=0.1)
         first = message(1)
-        await broker.write_as(f"{PREFIX}{first.first}-{first.last}")
+        await broker.write_as(f"{PREFIX}{first.first}-{first.last}", first.body)
         await asyncio.sleep(0.3)
         publisher, _ = broker.publisher()
         await publisher.publish(first)
         await publisher.publish(message(2))
         await publisher.flush()
         assert len(await broker.ids()) == 2
+
+
+async def test_a_message_that_is_there_already_is_acknowledged_at_its_place(open_broker: OpenBroker) -> None:
+    """JetStream still knows its id."""
+    async with open_broker() as broker:
+        first = message(1)
+        await broker.write_as(f"{PREFIX}{first.first}-{first.last}", first.body)
+        publisher, _ = broker.publisher()
+        await publisher.publish(first)
+        await publisher.publish(message(2))
+        await publisher.flush()
+        assert len(await broker.ids()) == 2
+
+
+@pytest.mark.parametrize("window", [0.1, 120.0])
+async def test_another_content_under_one_of_our_ids_stops_publishing(open_broker: OpenBroker, window: float) -> None:
+    """Whether JetStream still knows the id or not."""
+    async with open_broker() as broker:
+        await broker.configure(duplicate_window=window)
+        first = message(1)
+        await broker.write_as(f"{PREFIX}{first.first}-{first.last}", b"hostile")
+        if window < 1:
+            await asyncio.sleep(2 * window)
+        publisher, task = broker.publisher()
+        await publisher.publish(first)
+        with pytest.raises(TerminalError, match="of one of our messages, and another content"):
+            await asyncio.wait_for(task, 10)
+        assert not broker.acknowledged
 
 
 async def test_a_stream_that_lost_acknowledged_messages_ends_the_session(open_broker: OpenBroker) -> None:
@@ -271,13 +303,19 @@ async def test_a_message_that_the_stream_never_takes_stops_publishing(open_broke
 
 async def test_a_full_window_holds_publish_back_until_acknowledgements_come(open_broker: OpenBroker) -> None:
     async with open_broker() as broker:
-        publisher = Publisher(broker.client, broker.stream, PREFIX, EMPTY, broker.acknowledged.append)  # nothing sends yet
+        publisher = Publisher(
+            broker.client, broker.stream, PREFIX, EMPTY, broker.acknowledged.append, Pulse(), broker.counts
+        )  # nothing sends yet
         for number in range(1, WINDOW_MESSAGES + 1):
             await publisher.publish(message(number))
         waiting = asyncio.ensure_future(publisher.publish(message(WINDOW_MESSAGES + 1)))
         await asyncio.sleep(0.05)
         assert not waiting.done()
+        assert broker.counts.acknowledged_s.read().counts == (0,) * (len(SECONDS) + 1)
         sending = asyncio.ensure_future(publisher.run())
         assert await asyncio.wait_for(waiting, 10) == WINDOW_MESSAGES + 1
         await publisher.flush()
         await cancel([sending])
+        assert sum(broker.counts.acknowledged_s.read().counts) == WINDOW_MESSAGES + 1
+        assert broker.counts.window_blocked_s >= 0.05
+        assert broker.counts.full_blocked_s == 0.0

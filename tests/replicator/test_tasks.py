@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from pgsluice.replicator.tasks import cancel, run_until_first
-from pgsluice.shared.errors import TerminalError
+from pgsluice.replicator.tasks import cancel, lasting, run_until_all, run_until_first
+from pgsluice.shared.errors import TaskEndedError, TerminalError, TransientError
 
 
 async def forever() -> None:
@@ -45,3 +47,46 @@ async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
     await asyncio.sleep(0)
     await asyncio.wait_for(cancel([task]), 5)
     assert (task.cancelled(), swallowed) == (True, 2)
+
+
+async def nothing() -> None:
+    return
+
+
+async def fail_as_nobody_expected() -> None:
+    raise ValueError("hunter2")
+
+
+async def fail_by_cancellation() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("end", [nothing, fail_as_nobody_expected, fail_by_cancellation])
+async def test_a_lasting_task_that_ends_in_any_way_ends_the_process(end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with pytest.raises(TaskEndedError, match="retention ended by itself") as raised:
+        await asyncio.wait_for(run_until_first([forever(), lasting("retention", end())]), 5)
+    assert raised.value.exit_code == 75
+    assert "hunter2" not in str(raised.value)
+
+
+async def test_a_lasting_task_passes_errors_of_ours_and_its_own_cancellation() -> None:
+    with pytest.raises(TransientError, match="ours"):
+        await lasting("retention", fail(TransientError("ours")))
+    task = asyncio.ensure_future(lasting("retention", forever()))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(cancel([task]), 5)
+    assert task.cancelled()
+
+
+async def test_a_task_that_somebody_else_cancelled_is_an_error_and_no_end_without_one() -> None:
+    with pytest.raises(TaskEndedError):
+        await asyncio.wait_for(run_until_first([forever(), fail_by_cancellation()]), 5)
+
+
+@pytest.mark.parametrize("end", [fail_as_nobody_expected, fail_by_cancellation])
+async def test_of_tasks_that_all_have_to_return_one_that_fails_ends_the_others(
+    end: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    await asyncio.wait_for(run_until_all([nothing(), nothing()]), 5)
+    with pytest.raises((TaskEndedError, ValueError)):
+        await asyncio.wait_for(run_until_all([nothing(), forever(), end()]), 5)

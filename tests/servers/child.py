@@ -81,6 +81,15 @@ def pause_tree(pid: int) -> None:
             pause(child.pid)
 
 
+def register_namespace(name: str) -> None:
+    """A network namespace that is deleted when this Python process ends without having done so."""
+    _reaper.tell(f"namespace {name}")
+
+
+def forget_namespace(name: str) -> None:
+    _reaper.tell(f"deleted {name}")
+
+
 class PrivateDirectory:
     """A new directory that only its owner can read; ``remove`` may be called twice, and is called at exit."""
 

@@ -33,9 +33,10 @@ class NatsServer:
     group has some. Leaving the context stops the server and removes its store.
     """
 
-    host = HOST
-
-    def __init__(self, *, jetstream: bool = True, config: str = "", port: int = 0, file_store: str = "64TB") -> None:
+    def __init__(
+        self, *, jetstream: bool = True, config: str = "", port: int = 0, file_store: str = "64TB", host: str = HOST
+    ) -> None:
+        self.host = host
         self.jetstream = jetstream
         self.file_store = file_store
         self.config = config

@@ -91,12 +91,11 @@ def _copy_tree(source: Path, destination: Path, owner: pwd.struct_passwd | None)
 class PostgresServer:
     """One server with its own data directory; ``start`` after ``stop`` or ``kill`` continues on the same data and port.
 
-    Connections come over TCP as superuser ``postgres``; without ``password`` everybody is trusted. ``settings`` are server
-    parameters, over the defaults above. ``durable`` keeps fsync on; ``version`` is the major one. Leaving the context stops the
-    server and removes its data.
+    Connections come over TCP as superuser ``postgres``; without ``password`` everybody is trusted who reaches ``host``, an
+    address of this machine. ``settings`` are server parameters, over the defaults above. ``durable`` keeps fsync on; ``version``
+    is the major one. Leaving the context stops the server and removes its data.
     """
 
-    host = HOST
     user = SUPERUSER
 
     def __init__(
@@ -107,9 +106,11 @@ class PostgresServer:
         password: str | None = None,
         version: int = NEWEST,
         port: int = 0,
+        host: str = HOST,
     ) -> None:
         self.version = version
-        self.settings = DEFAULT_SETTINGS | ({} if durable else FAST_SETTINGS) | dict(settings or {})
+        self.host = host
+        self.settings = DEFAULT_SETTINGS | {"listen_addresses": host} | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
         self.port = port or free_port()
         self._may_move = port == 0
@@ -144,7 +145,11 @@ class PostgresServer:
         if self._directory is None:
             user = unprivileged_user()
             self._directory = PrivateDirectory("postgres", user)
-            _copy_tree(_template(self.version, self.password or None), self._directory.path / "data", user)
+            data = self._directory.path / "data"
+            _copy_tree(_template(self.version, self.password or None), data, user)
+            if self.host != HOST and not self.password:
+                with (data / "pg_hba.conf").open("a") as rules:  # initdb's are for loopback addresses only
+                    rules.write("host all,replication all all trust\n")
         return self._directory
 
     def start(self) -> None:
@@ -237,6 +242,7 @@ class PostgresServer:
             sslrootcert="",
             sslcert="",
             sslkey="",
+            channel_binding="",
         )
 
     def connect(self, dbname: str = "postgres", autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:

@@ -1,15 +1,13 @@
 """The programs of each PostgreSQL major version that pgsluice supports.
 
-The newest is a Python package, which comes with the extra ``servers``. The older ones are jars in the Maven repository: the Ivy
-client that PySpark brings along fetches them, so a machine needs no more than for everything else here, Python and Java. They are
-unpacked once into the virtual environment. Programs of one's own may stand in: ``POSTGRES_14_BIN=/usr/lib/postgresql/14/bin``.
+The newest is a Python package, which comes with the extra ``servers``. The older ones are jars in the Maven repository
+(``maven``), unpacked once into the virtual environment. Programs of one's own may stand in:
+``POSTGRES_14_BIN=/usr/lib/postgresql/14/bin``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import io
 import os
 import platform
@@ -20,17 +18,15 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from tests.servers.child import PrivateDirectory, unprivileged_user
+from tests.servers.maven import Artifact, ivy, locked, sha256
 
 NEWEST = 18
-FETCH_DEADLINE_S = 180.0
-FETCH_ATTEMPTS = 3
 
 _ORGANISATION = "io.zonky.test.postgres"
 _MACHINES = {"x86_64": "amd64"}
@@ -113,7 +109,7 @@ def _unpacked(jar: Jar) -> Path:
     home = Path(sys.prefix) / "postgres"
     tree = home / jar.revision
     home.mkdir(exist_ok=True)
-    with _locked(home / "lock"):
+    with locked(home / "lock"):
         if not tree.exists():
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=home) as working:
                 _unpack(fetch(jar, Path(working)), Path(working) / "tree")
@@ -121,31 +117,16 @@ def _unpacked(jar: Jar) -> Path:
     return tree
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def fetch(jar: Jar, directory: Path) -> Path:
     """Puts the jar into ``directory``."""
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         raise BinariesUnavailableError(f"no PostgreSQL {jar.revision} is pinned for {platform.machine()}: set {_own(jar)}")
-    [ivy] = (_package("pyspark") / "jars").glob("ivy-*.jar")
-    java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-    artifact = f"embedded-postgres-binaries-linux-{machine}"
-    where = ["-cache", str(directory / "cache"), "-retrieve", str(directory / "[artifact].[ext]")]
-    command = [java, "-jar", str(ivy), "-types", "jar", "-dependency", _ORGANISATION, artifact, jar.revision, *where]
-    fetched = directory / f"{artifact}.jar"
-    for _ in range(FETCH_ATTEMPTS):
-        try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_DEADLINE_S).stdout
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said = str(error)
-        if fetched.exists():
-            return verified(fetched, jar)
+    artifact = Artifact(_ORGANISATION, f"embedded-postgres-binaries-linux-{machine}", jar.revision)
+    said = ivy(artifact, directory, directory / "[artifact].[ext]")
+    fetched = directory / f"{artifact.name}.jar"
+    if fetched.exists():
+        return verified(fetched, jar)
     raise BinariesUnavailableError(f"PostgreSQL {jar.revision} could not be fetched: set {_own(jar)}, or see why: {said[-2000:]}")
 
 
@@ -155,7 +136,7 @@ def _own(jar: Jar) -> str:
 
 def verified(fetched: Path, jar: Jar) -> Path:
     """``fetched``, when it is the jar that is pinned."""
-    digest = hashlib.sha256(fetched.read_bytes()).hexdigest()
+    digest = sha256(fetched)
     if digest != jar.sha256:
         raise RuntimeError(f"the jar of PostgreSQL {jar.revision} has the checksum {digest}, not {jar.sha256}")
     return fetched

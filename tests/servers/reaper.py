@@ -6,6 +6,8 @@ Run as a program, it reads lines from standard input, which only the registering
     forget <pid>              it ended already
     directory <path>          remove it at the end
     removed <path>            it was removed already
+    namespace <name>          delete the network namespace at the end
+    deleted <name>            it was deleted already
 
 At end of file (a regular exit or SIGKILL alike) it does what is still registered and exits.
 """
@@ -59,6 +61,7 @@ def reap(lines: Iterable[str]) -> None:
     """Follows the lines above until they end, then ends and removes what is left."""
     signals: dict[int, int] = {}
     directories: dict[str, None] = {}
+    namespaces: dict[str, None] = {}
     for line in lines:
         verb, _, rest = line.rstrip("\n").partition(" ")
         match verb:
@@ -71,6 +74,10 @@ def reap(lines: Iterable[str]) -> None:
                 directories[rest] = None
             case "removed":
                 directories.pop(rest, None)
+            case "namespace":
+                namespaces[rest] = None
+            case "deleted":
+                namespaces.pop(rest, None)
             case _:
                 raise ValueError(f"unknown line: {line!r}")
     for pid, signal_number in signals.items():
@@ -79,6 +86,8 @@ def reap(lines: Iterable[str]) -> None:
     end = time.monotonic() + GRACE_S
     while any(map(_is_alive, signals)) and time.monotonic() < end:
         time.sleep(0.05)
+    for namespace in namespaces:
+        subprocess.run(["ip", "netns", "delete", namespace], check=False)
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 

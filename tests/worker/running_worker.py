@@ -7,6 +7,7 @@ from nats.aio.client import Client
 from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches.broker_connection import BrokerConnection
@@ -17,6 +18,7 @@ from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.metrics.worker_metrics import WorkerMetrics
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd
@@ -51,4 +53,6 @@ def running_worker(settings: WorkerSettings, loop: EventLoopThread, client: Clie
         missed_log=MissedChangesLog(sink, UNTRANSFORMED),
         definitions=WorkerDefinitions(loop, bucket, settings, sink),
         batch_log=BatchLog(),
+        pulse=Pulse(),
+        metrics=WorkerMetrics(settings.metrics.tables),
     )

@@ -15,6 +15,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.definition_decisions import HeldColumn, accept, store_held
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
@@ -105,10 +106,10 @@ class Harness:
         worker = replace(self.worker, target=DrainTarget(7, 0) if drains else None)
         between = BetweenBatches(worker, query)  # type: ignore[arg-type]
         if drains:
-            between.follow(Stopping())
+            between.follow(Stopping(Pulse()))
             return
         with pytest.raises(TransientError, match="the batches ended by themselves"):
-            between.follow(Stopping())
+            between.follow(Stopping(Pulse()))
 
     def close(self) -> None:
         self.sink.close()
@@ -202,7 +203,7 @@ def test_a_stream_that_lost_what_is_applied_ends_the_worker(harness: Harness, mo
     monkeypatch.setattr(group_streams, "CHECK_INTERVAL_S", 0.0)
     ahead = replace(COPIED, sequence=9, commit_lsn=900, stream_created=harness.worker.streams.created())
     with pytest.raises(StreamBehindError):
-        BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(Stopping())  # type: ignore[arg-type]
+        BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(Stopping(Pulse()))  # type: ignore[arg-type]
 
 
 def test_duties_have_fewer_turns_while_nothing_is_applied(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,13 +230,13 @@ def test_a_batch_has_duties_done_more_often_again(harness: Harness, monkeypatch:
     monkeypatch.setattr(harness.sink, "tick", tick_and_apply)
     wait_until(lambda: time.monotonic() - began_at > 0.5, what="the worker's rest")
     with pytest.raises(TransientError):
-        between.follow(Stopping())
+        between.follow(Stopping(Pulse()))
     assert query.pauses_s == [between_batches.RESTING_INTERVAL_S, POLL_INTERVAL_S, POLL_INTERVAL_S]
 
 
 @pytest.mark.parametrize("turns", [[], [True]])
 def test_a_stop_is_obeyed_before_the_first_turn_and_after_each(harness: Harness, turns: list[bool]) -> None:
-    stopping = Stopping()
+    stopping = Stopping(Pulse())
     tick = harness.sink.tick
 
     def tick_and_stop() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import TaskEndedError, TransientError
 from pgsluice.worker.event_loop import WatchedTask
 
 
@@ -41,8 +41,23 @@ async def test_a_task_that_ends_by_itself_is_told_like_one_that_fails() -> None:
     async def fail() -> None:
         raise ValueError("broken")
 
-    WatchedTask("the task", end(), told.put_nowait)
-    error = await asyncio.wait_for(told.get(), 10)
-    assert (type(error), str(error)) == (TransientError, "the task ended by itself: start the worker again")
+    async def be_cancelled() -> None:
+        raise asyncio.CancelledError
+
+    for call, how in ((end(), ""), (fail(), " (ValueError at "), (be_cancelled(), " (CancelledError)")):
+        WatchedTask("the task", call, told.put_nowait)
+        error = await asyncio.wait_for(told.get(), 10)
+        assert isinstance(error, TaskEndedError)
+        assert (error.exit_code, error.fact.startswith(f"the task ended by itself{how}")) == (75, True)
+        assert "broken" not in str(error)
+
+
+async def test_an_error_of_ours_that_ends_a_task_keeps_its_meaning() -> None:
+    told: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def fail() -> None:
+        raise TransientError("ours")
+
     WatchedTask("the task", fail(), told.put_nowait)
-    assert str(await asyncio.wait_for(told.get(), 10)) == "broken"
+    error = await asyncio.wait_for(told.get(), 10)
+    assert (type(error), str(error)) == (TransientError, "ours")

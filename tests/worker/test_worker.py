@@ -2,123 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from pgsluice.rules.transformation import UNTRANSFORMED
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.worker_records import lease_key
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import TransientError
-from pgsluice.shared.wire.names import GroupNames
-from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.shared.errors import Cause, TaskEndedError
+from pgsluice.shared.process.pulse import Activity
 from pgsluice.worker.positions.lease import Lease
-from pgsluice.worker.sinks.sink import Applied, Receipt, Sink
-from pgsluice.worker.worker import Worker
-from tests.servers import NatsServer
-from tests.servers.program import REPOSITORY
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
+from tests.servers.http_server import Answer, HttpServer
 from tests.waiting import wait_until
-from tests.worker.published_stream import ids_in, publish_inserts, settings_for
-from tests.worker.sinks.sqlite_sink import SqliteSink
-
-LONGEST_S = 120.0
-
-
-class Sqlite(SqliteSink):
-    """Knows in which file its lines are."""
-
-    def __init__(self, settings: WorkerSettings, path: Path) -> None:
-        super().__init__(settings, {"path": str(path)})
-
-
-class AwaySink(Sqlite):
-    """Whose destination is away."""
-
-    def open(self) -> Applied:
-        raise TransientError("the target is away", "wait")
-
-
-class SlowSink(Sqlite):
-    """Whose commits take as long as the test wants."""
-
-    def __init__(self, settings: WorkerSettings, path: Path) -> None:
-        super().__init__(settings, path)
-        self.is_committing, self.may_commit = threading.Event(), threading.Event()
-
-    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        self.is_committing.set()
-        assert self.may_commit.wait(LONGEST_S)
-        return super().commit(receipts, stream_created)
-
-
-class Stage:
-    """A group in a broker, and one worker of it that runs in a thread."""
-
-    def __init__(self, nats: NatsServer, group: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        self.path, self.group = path, group
-        self.settings = replace(settings_for(nats.settings(), group), spark={"master": "local[1]", "memory": "512m"})
-        self.loop = EventLoopThread("test-stage")
-        self.client = self.loop.run(connect(nats.settings(), "test"))
-        self.bucket = StateBucket(self.client, GroupNames(group))
-        self.worker: Worker
-        self._caplog = caplog
-        self._pool = ThreadPoolExecutor(1)
-
-    def publish(self, count: int) -> None:
-        self.loop.run(publish_inserts(self.client, self.group, count))
-
-    def start(self, new_sink: Callable[[WorkerSettings], Sink]) -> None:
-        self.worker = Worker(self.settings, new_sink, UNTRANSFORMED)
-        self._run = self._pool.submit(self.worker.run)
-
-    def wait_for_log(self, message: str) -> None:
-        def is_said() -> bool:
-            return self._run.done() or any(record.getMessage() == message for record in self._caplog.records)
-
-        wait_until(is_said, deadline_s=LONGEST_S, what=message)
-        assert message in [record.getMessage() for record in self._caplog.records], "the worker ended before"
-
-    def stop(self) -> None:
-        """Returns when ``run`` has, and everything is closed. Raises what it raised."""
-        self.worker.request_stop()
-        self.finish()
-
-    def finish(self) -> None:
-        """As ``stop``, of a worker that ends by itself."""
-        try:
-            self._run.result(LONGEST_S)
-        finally:
-            self.worker.close()
-
-    @property
-    def is_leased(self) -> bool:
-        return self.loop.run(self.bucket.get(lease_key("w"))) is not None
-
-    def close(self) -> None:
-        """A worker that a failed test left behind is stopped."""
-        self.worker.request_stop()
-        self._pool.shutdown()
-        self.loop.run(disconnect(self.client))
-        self.loop.close()
-
-
-@pytest.fixture
-def stage(
-    nats_server: NatsServer, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, spark_environment: None
-) -> Iterator[Stage]:
-    os.environ["PYTHONPATH"] = str(REPOSITORY)
-    caplog.set_level(logging.INFO)
-    made = Stage(nats_server, group, tmp_path / "changes.db", caplog)
-    yield made
-    made.close()
+from tests.worker.published_stream import ids_in
+from tests.worker.sinks.webhook.sinks import webhook_settings
+from tests.worker.stage import LONGEST_S, AwaySink, SlowSink, Sqlite, Stage
 
 
 def test_a_worker_stops_while_it_waits_for_its_streams(stage: Stage) -> None:
@@ -133,11 +31,24 @@ def test_a_worker_stops_while_it_waits_for_the_lease_and_leaves_it_to_its_holder
     holder = Lease(stage.bucket, "w")
     stage.loop.run(holder.acquire(lambda error: None))
     stage.start(lambda settings: Sqlite(settings, stage.path))
-    stage.wait_for_log("waiting for the lease of a worker of the same name")
+    stage.wait_for_log("waiting for the lease, which another process holds")
     stage.stop()
     assert stage.is_leased
     assert not stage.path.exists()
     stage.loop.run(holder.release())
+
+
+def test_a_worker_whose_sink_tries_again_by_itself_says_what_it_waits_for(stage: Stage) -> None:
+    stage.publish(1)
+    with HttpServer() as receiver:
+        receiver.answer = lambda request: Answer(429, {"Retry-After": "3"})
+        stage.start(lambda settings: WebhookSink(settings, webhook_settings(receiver)))
+        told = stage.wait_for_process(lambda told: told.wait is not None and told.wait.cause is Cause.THROTTLED, "the wait")
+        assert told.activity is Activity.WORKING
+        assert told.wait is not None
+        assert told.wait.next_attempt_at
+        receiver.answer = lambda request: Answer()
+        stage.stop()
 
 
 def test_a_worker_stops_while_its_sink_is_away_and_gives_the_lease_back(stage: Stage) -> None:
@@ -194,4 +105,27 @@ def test_a_worker_with_a_target_ends_by_itself(stage: Stage) -> None:
     stage.start(lambda settings: Sqlite(settings, stage.path))
     stage.finish()
     assert ids_in(stage.path) == [1, 2, 3]
+    assert not stage.is_leased
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "the renewal of the lease",
+        "the report of the worker's progress",
+        pytest.param("the record of the process", marks=pytest.mark.long),
+        pytest.param("the look at what is desired", marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_of_which_a_task_died_without_a_word_ends_by_itself(stage: Stage, task: str) -> None:
+    """As a call of the NATS client does that is cancelled with its connection."""
+    stage.publish(1)
+    stage.start(lambda settings: Sqlite(settings, stage.path))
+    stage.wait_for_log("reading")
+    loop = stage.worker._loop.loop
+    [victim] = [each for each in asyncio.all_tasks(loop) if each.get_name() == task]
+    loop.call_soon_threadsafe(victim.cancel)
+    with pytest.raises(TaskEndedError, match=f"{task} ended by itself") as ended:
+        stage.finish()
+    assert ended.value.exit_code == 75
     assert not stage.is_leased

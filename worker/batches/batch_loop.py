@@ -20,17 +20,19 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
-from pgsluice.shared.process.retrying import BATCH, Backoff, RetryNews
+from pgsluice.shared.process.retrying import Backoff, RetryNews
 from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.metrics.batch_figures import BatchFigures, BatchWaits, timed
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.sink import Delivery, Lane, PartitionWriter, PatientSink, Receipt
+from pgsluice.worker.sinks.abilities import PatientSink
+from pgsluice.worker.sinks.sink import Delivery, Lane, PartitionWriter, Receipt
 
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
 DRAIN_DEADLINE_S = 25.0
@@ -38,7 +40,6 @@ EXECUTOR_CHECK_INTERVAL_S = 0.5
 LOOK_INTERVAL_S = 5.0
 END_DEADLINE_S = 5.0
 KEEP_WARM_INTERVAL_S = 45.0
-RETRY_INTERVAL_S = 0.5
 
 log = telemetry.logger(__name__)
 
@@ -51,6 +52,7 @@ class WrittenBatch:
     plan: PlannedBatch
     began_at: float
     answers: Iterable[TaskAnswer]
+    figures: BatchFigures
 
 
 class BatchLoop:
@@ -71,6 +73,7 @@ class BatchLoop:
         self._turn = threading.Lock()
         """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
         self._news = RetryNews()
+        self._looking = Backoff(worker.settings.retry.nats)
         self._busy_at = time.monotonic()
         self._asking = 0
         """How many wait for their turn between batches."""
@@ -79,6 +82,8 @@ class BatchLoop:
         self._error: PgsluiceError | None = None
         self._writing_ahead = ThreadPoolExecutor(1, "pgsluice-ahead")
         self._ahead: Future[WrittenBatch | None] | None = None
+        self._waits = BatchWaits(time.monotonic())
+        """Of the batch in hand."""
         self._thread = threading.Thread(target=self._run, name="pgsluice-batches", daemon=True)
 
     def start(self) -> None:
@@ -109,10 +114,14 @@ class BatchLoop:
         """There may be a batch that was not possible before."""
         self._planner.wake()
 
-    def stop(self) -> None:
-        """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
+    def finish(self) -> None:
+        """No further batch is begun; ``ended`` tells when the one in hand is done with."""
         self._stopping.set()
         self._planner.wake()
+
+    def stop(self) -> None:
+        """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
+        self.finish()
         if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
             self._turn.release()
         else:
@@ -160,13 +169,18 @@ class BatchLoop:
 
     def _next_plan(self) -> PlannedBatch | None:
         try:
+            self._worker.note_paused_tables()
             start, parallelism = Place.of(self.applied), self._worker.spark.parallelism
-            return self._planner.next(start, parallelism, LOOK_INTERVAL_S, self._lane)
+            plan = self._planner.next(start, parallelism, LOOK_INTERVAL_S, self._lane)
+            self._looking.note_success()
+            self._worker.pulse.progressed(idle=plan is None)
+            return plan
         except TransientError as error:
-            self._worker.report.note_waiting(str(error))
+            pause_s = self._looking.next_pause_s()
+            self._worker.pulse.waits(error, pause_s)
             if self._news.is_due(error):
                 log.warning("the streams cannot be looked at, trying again", reason=str(error))
-            self._stopping.wait(RETRY_INTERVAL_S)
+            self._stopping.wait(pause_s)
             return None
 
     def _keep_warm(self) -> None:
@@ -189,7 +203,8 @@ class BatchLoop:
             plan = written.plan
 
     def _apply_until_done(self, plan: PlannedBatch, written: WrittenBatch | None) -> None:
-        backoff = Backoff(BATCH)
+        backoff = Backoff(self._worker.settings.retry.target)
+        self._waits = BatchWaits(time.monotonic() if written is None else written.began_at)
         spark_failures = 0
         rejections: Sequence[Rejection] = ()
         while not self._stopping.is_set():
@@ -205,35 +220,45 @@ class BatchLoop:
             except WriteAgain:
                 pause_s = 0.0
             except TransientError as error:
-                self._worker.report.note_waiting(str(error))
                 pause_s = backoff.next_pause_s()
+                self._note_failure(error, pause_s)
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=round(pause_s, 3))
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1
                 if spark_failures == SPARK_FAILURES_BEFORE_GIVING_UP:
                     raise _spark_failure(error) from None
                 pause_s = backoff.next_pause_s()
+                self._note_failure(TransientError(f"a Spark job failed ({failure_reason(error)})", cause=Cause.SPARK), pause_s)
                 log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=round(pause_s, 3))
             written = None
+            self._waits.attempts += 1
             self._take_ahead()  # and thrown away; its tasks are done by then, so what they leave behind is known
             self._stopping.wait(pause_s)
+
+    def _note_failure(self, error: TransientError, pause_s: float) -> None:
+        self._worker.pulse.waits(error, pause_s)
+        self._worker.metrics.note_retry(error.cause)
+        self._waits.note(error)
 
     def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
         """Has tasks write a batch; whoever takes STREAMED answers does."""
         self._worker.meet_definitions(plan)
         began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, plan)
+        figures = BatchFigures(plan.planned_s)
         match self._sink.delivery:
             case Delivery.STREAMED:
-                return WrittenBatch(plan, began_at, spark.stream_tasks(task, plan.ranges))
+                return WrittenBatch(plan, began_at, timed(spark.stream_tasks(task, plan.ranges), figures), figures)
             case Delivery.COLLECTED | Delivery.AHEAD:
-                return WrittenBatch(plan, began_at, spark.run_tasks(task, plan.ranges))
+                answers = spark.run_tasks(task, plan.ranges)
+                figures.write_s = time.monotonic() - began_at
+                return WrittenBatch(plan, began_at, answers, figures)
             case unreachable:
                 assert_never(unreachable)
 
     def _apply_once(self, written: WrittenBatch) -> None:
-        plan, rules = written.plan, self._worker.transformation.hash
+        plan, figures, rules = written.plan, written.figures, self._worker.transformation.hash
         before = self._befores.get(plan.lane)
-        receipts = read_receipts(self._reported(written), self.applied, rules, before, plan.cohort)
+        receipts = read_receipts(figures.taken_from(self._reported(written)), self.applied, rules, before, plan.cohort)
         first = next(receipts, None)
         if first is None:
             raise TerminalError(
@@ -241,14 +266,22 @@ class BatchLoop:
                 "returned no receipt",
                 "this is a defect of the sink: 'write' must yield one; nothing was applied",
             )
-        counter = _Counter(self._worker.definitions.in_place(chain([first], receipts)))
-        applied = self._sink.commit(counter, self._worker.streams.created())
+        with figures.committing():
+            counted = self._counted(self._worker.definitions.in_place(chain([first], receipts)), figures)
+            applied = self._sink.commit(counted, self._worker.streams.created())
         if applied.sequence_in(plan.lane) != self.applied.sequence_in(plan.lane):
             self._befores.pop(plan.lane, None)
         self.applied, self._lane = applied, plan.lane
         self._registry.settle()
         self._worker.definitions.settle()
-        self._worker.note_batch(applied, counter.changes, time.monotonic() - written.began_at)
+        self._worker.note_batch(applied, figures, self._waits.record(plan.lane, figures, written.began_at))
+
+    def _counted(self, receipts: Iterable[Receipt], figures: BatchFigures) -> Iterator[Receipt]:
+        """``receipts``, as they pass: each that the sink asks for is progress."""
+        for receipt in receipts:
+            figures.changes += receipt.changes
+            self._worker.pulse.moved()
+            yield receipt
 
     def _reported(self, written: WrittenBatch) -> Iterator[TaskAnswer]:
         """The answers of the tasks, whose dead letters are published by then. Raises RejectedChanges or WriteAgain."""
@@ -301,21 +334,9 @@ def start_batches(worker: RunningWorker) -> BatchLoop:
     return loop
 
 
-class _Counter:
-    """Counts the changes of the receipts that pass through it."""
-
-    def __init__(self, receipts: Iterable[Receipt]) -> None:
-        self._receipts = receipts
-        self.changes = 0
-
-    def __iter__(self) -> Iterator[Receipt]:
-        for receipt in self._receipts:
-            self.changes += receipt.changes
-            yield receipt
-
-
 def _spark_failure(error: Exception) -> TransientError:
     return TransientError(
         f"Spark gave up on a job ({failure_reason(error)})",
         "nothing was lost; see the log lines of Spark above, then start again",
+        Cause.SPARK,
     )

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, Stream, StreamState
-from pgsluice.shared.errors import MissingMessagesError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingMessagesError, TerminalError, TransientError
 from pgsluice.shared.wire.message import ID_HEADER, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Anchor
@@ -147,7 +147,9 @@ def consecutive_messages(
         if expected > asked:
             deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
         elif time.monotonic() > deadline:
-            raise TransientError(f"message {expected} of {_about(connection)} does not arrive", "check the stream's replicas")
+            raise TransientError(
+                f"message {expected} of {_about(connection)} does not arrive", "check the stream's replicas", Cause.NATS
+            )
         else:
             time.sleep(SHORT_ANSWER_PAUSE_S)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Part, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.position import parse_lsn
 from pgsluice.shared.wire.published_definition import Concerned, PublishedDefinition, concerned
@@ -35,13 +35,15 @@ class Copy:
 class Ownership:
     """``copies`` is by oid; a table that is not in it was never copied, and all its changes are the stream's. ``revision`` is the
     ledger's as a whole. Changes of any table that commit before ``applied_before`` were applied in an earlier life of the stream.
-    The tables of ``cohort`` are left out of the lane of all others, and alone in the one that catches up. Picklable."""
+    The tables of ``cohort`` are left out of the lane of all others, and alone in the one that catches up; there changes that
+    commit before a table's LSN in ``borders`` are applied already. Picklable."""
 
     copies: Mapping[int, Copy]
     revision: int = 0
     applied_before: int = 0
     lane: Lane = Lane.CHANGES
     cohort: frozenset[int] = frozenset()
+    borders: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ledger: LedgerContent) -> Ownership:
@@ -124,7 +126,8 @@ class Ownership:
         if (oid in self.cohort) is not (self.lane is Lane.CATCH_UP):
             return EVERYTHING
         copy = self.copies.get(oid)
-        return self.applied_before if copy is None else max(self.applied_before, copy.lsn)
+        applied_before = max(self.applied_before, self.borders.get(oid, 0) if self.lane is Lane.CATCH_UP else 0)
+        return applied_before if copy is None else max(applied_before, copy.lsn)
 
 
 NEVER_COPIED = Ownership({})
@@ -153,10 +156,10 @@ class OwnershipLedger:
         """Oids of tables whose copy is not whole, or has rows behind that message of the snapshot stream. Raises as
         ``current``."""
         await self._refresh()
-        snapshot = self._content.snapshot
-        if snapshot is None:
+        content = self._content
+        if content.snapshot is None:
             return frozenset()
-        return frozenset(oid for oid, table in self._content.tables.items() if _last_copied(table, snapshot) > snapshot_sequence)
+        return frozenset(oid for oid, table in content.tables.items() if _last_copied(table, content) > snapshot_sequence)
 
     async def _refresh(self) -> None:
         entry = await self._ledger.snapshot_entry()
@@ -169,16 +172,14 @@ class OwnershipLedger:
             self._revision = entry.revision
 
 
-def _last_copied(table: TableRecord, snapshot: SnapshotRecord) -> int:
-    """The last message of the table's copied rows; EVERYTHING while that is not known. An earlier version did not note it for
-    each table."""
+def _last_copied(table: TableRecord, content: LedgerContent) -> int:
+    """The last message of the table's copied rows; EVERYTHING while that is not known."""
     if table.phase.is_waiting_for_copy:
         return EVERYTHING
     if table.phase is not Phase.FINISHED_COPY:
         return 0
-    if table.last_sequence:
-        return table.last_sequence
-    return snapshot.last_sequence if snapshot.state is CopyState.FINISHED else EVERYTHING
+    last = content.last_copied(table)
+    return EVERYTHING if last is None else last
 
 
 def _commit_lsn(transactions: list[Transaction], change_index: int) -> int:

@@ -3,10 +3,10 @@
 A batch moves one of three positions on (``Lane``). Batches of changes end only where no source transaction is open; a transaction
 larger than the batch limit is a batch of its own.
 
-A table whose copy is not applied yet is left out of the changes of all others, which go on; it is one of a cohort then, whose
-changes are read again from where they were first left out, once the copies of the whole cohort are applied. Where the cohort has
-read what all others have, it joins them. A worker that has applied no changes yet, and a sink that keeps no such place, waits for
-every copy instead.
+A table whose copy is not applied yet, or which a person has paused, is left out of the changes of all others, which go on; it is
+one of a cohort then, whose changes are read again from where they were first left out, once the copies of the whole cohort are
+applied and none of it is paused. Where the cohort has read what all others have, it joins them. A worker that has applied no
+changes yet, and a sink that keeps no such place, waits for every copy instead.
 
 Which tables are copied is looked up after the end of the change stream was: then every message up to that end is older than any
 snapshot that is taken later, and its changes belong to that copy.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from nats.aio.client import Client
@@ -35,6 +35,7 @@ from pgsluice.worker.batches.planning import (
     plan_end,
     tile,
     tile_around,
+    tile_whole,
 )
 from pgsluice.worker.batches.snapshot_reader import CopyProgress, SnapshotReader
 from pgsluice.worker.sinks.sink import Applied, Lane
@@ -62,24 +63,26 @@ _LANES_AFTER = {
 @dataclass(frozen=True, slots=True)
 class Place:
     """Between two messages of each stream: everything up to these sequences comes before it; of the tables in ``cohort`` only the
-    changes up to ``caught_up``."""
+    changes up to ``caught_up``. ``borders`` are those of ``CatchUp``, as they were applied."""
 
     snapshot: int
     changes: int
     caught_up: int = 0
     cohort: frozenset[int] = frozenset()
+    borders: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, applied: Applied) -> Place:
-        place = cls(applied.snapshot_sequence, applied.sequence)
-        catch_up = applied.catch_up
-        return place if catch_up is None else replace(place, caught_up=catch_up.sequence, cohort=catch_up.tables)
+        place, catch_up = cls(applied.snapshot_sequence, applied.sequence), applied.catch_up
+        if catch_up is None:
+            return place
+        return replace(place, caught_up=catch_up.sequence, cohort=catch_up.tables, borders=catch_up.borders)
 
     def after_changes(self, end: int, left_out: frozenset[int]) -> Place:
         """When all others have moved to ``end``."""
         if not left_out:
             return Place(self.snapshot, end)
-        return Place(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out)
+        return Place(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out, self.borders)
 
     def after_catch_up(self, end: int) -> Place:
         """When the cohort has moved to ``end``."""
@@ -98,6 +101,8 @@ class PlannedBatch:
     is_fence: bool = False
     cohort: frozenset[int] = frozenset()
     definitions: tuple[tuple[int, int], ...] = ()
+    planned_s: float = field(default=0.0, compare=False)
+    """How long the look took that found it."""
 
     @property
     def lane(self) -> Lane:
@@ -165,16 +170,18 @@ class Bell:
 class Copies:
     """What the planner asks of the tables' copies: ``unready`` which are not whole, or have rows behind that message of the
     snapshot stream (raises TransientError); ``is_finished`` whether the sink has finished all up to there. Without ``two_lanes``
-    all tables wait for a copy."""
+    all tables wait for a copy. ``paused`` are the tables that people have paused."""
 
     unready: Callable[[int], frozenset[int]]
     is_finished: Callable[[int], bool]
     two_lanes: bool = True
+    paused: Callable[[], frozenset[int]] = frozenset
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was found behind ``start``: the newest message of changes, the copy, and the tables whose copies are not applied."""
+    """What was found behind ``start``: the newest message of changes, the copy, and the tables whose copies are not applied or
+    which are paused."""
 
     start: Place
     last: Mark | None
@@ -184,9 +191,19 @@ class _Look:
 
 class BatchPlanner:
     """Blocking calls, each of which raises TransientError when NATS does not answer. ``drain_to`` is the last change sequence of
-    a worker that ends by itself; None for one that goes on for ever."""
+    a worker that ends by itself; None for one that goes on for ever. ``whole_transactions``: no partition ends inside one."""
 
-    def __init__(self, connection: BrokerConnection, bell: Bell, limit: BatchLimit, drain_to: int | None, copies: Copies) -> None:
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        bell: Bell,
+        limit: BatchLimit,
+        drain_to: int | None,
+        copies: Copies,
+        *,
+        whole_transactions: bool = False,
+    ) -> None:
+        self._whole_transactions = whole_transactions
         self._changes = ChangeReader(connection)
         self._snapshot = SnapshotReader(connection)
         self._bell = bell
@@ -206,10 +223,11 @@ class BatchPlanner:
             self._bell.note_look()
             needed = min(start.changes, start.caught_up) if start.cohort else start.changes
             self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= needed}
+            began_at = time.monotonic()
             batch = self._batch(start, parallelism, after)
             if batch is not None:
                 self._bell.note_news()
-                return batch
+                return replace(batch, planned_s=time.monotonic() - began_at)
             if not self._bell.wait(deadline):
                 return None
 
@@ -219,15 +237,18 @@ class BatchPlanner:
 
     def _batch(self, start: Place, parallelism: int, after: Lane) -> PlannedBatch | None:
         last = self._last_mark(start.changes)
+        paused = self._copies.paused() if self._copies.two_lanes else frozenset()
         copy = self._snapshot.progress()
         if copy is None:
             self._has_begun = True
-            return self._alone(start, last, parallelism)
+            if not paused | start.cohort:
+                return self._alone(start, last, parallelism)
+            copy = CopyProgress(start.snapshot, is_finished=True)
         is_applied = copy.is_finished and copy.last_sequence <= start.snapshot
         self._has_begun = self._has_begun or is_applied or start.changes > 0
         if not start.cohort and not (self._has_begun and self._copies.two_lanes):
             return self._one_lane(start, last, copy, parallelism)
-        unready = frozenset() if is_applied else self._copies.unready(start.snapshot)
+        unready = paused if is_applied else paused | self._copies.unready(start.snapshot)
         if not unready | start.cohort:
             return self._one_lane(start, last, copy, parallelism)
         return self._in_turn(_Look(start, last, copy, unready), parallelism, after)
@@ -258,10 +279,10 @@ class BatchPlanner:
         return next((batch for batch in batches if batch is not None), None)
 
     def _batch_of(self, lane: Lane, look: _Look, parallelism: int) -> PlannedBatch | None:
-        start, limit = look.start, self._shared_limit
+        start, is_news = look.start, look.copy.last_sequence > look.start.snapshot
+        limit = self._shared_limit if is_news or self._may_catch_up(look) else self._limit
         match lane:
             case Lane.COPIED:
-                is_news = look.copy.last_sequence > start.snapshot
                 return self._copied_batch(start, look.copy.last_sequence, limit, parallelism) if is_news else None
             case Lane.CHANGES:
                 left_out = start.cohort | look.unready
@@ -317,7 +338,11 @@ class BatchPlanner:
         if end == first:
             return None
         definitions = definitions_within(first, end, self._mark)
-        tiles = tile_around(definitions, first, end, lambda sequence: self._bytes_before(sequence + 1), parallelism)
+        if self._whole_transactions:
+            size = self._bytes_before(end + 1) - bytes_before
+            tiles = tile_whole(first, end, size, parallelism, lambda sequence: self._mark(sequence).settled)
+        else:
+            tiles = tile_around(definitions, first, end, lambda sequence: self._bytes_before(sequence + 1), parallelism)
         return end, _ranges(tiles, lane, defines=bool(definitions)), tuple(definitions)
 
     def _gathered(self, bytes_before: int, last: Mark) -> Mark:

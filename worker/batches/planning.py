@@ -135,6 +135,19 @@ def tile_around(
     return tiles
 
 
+def tile_whole(start: int, end: int, total_bytes: int, parallelism: int, settled: Callable[[int], int]) -> list[tuple[int, int]]:
+    """``tile`` for changes, in partitions that hold whole transactions, however large. ``settled(sequence)`` is the last one up
+    to there at which no transaction is open; ``end`` is such a one."""
+    tiles: list[tuple[int, int]] = []
+    first = start + 1
+    for _, high in tile(start, end, total_bytes, parallelism, copied=False):
+        last = end if high == end else settled(high)
+        if last >= first:
+            tiles.append((first, last))
+            first = last + 1
+    return tiles
+
+
 def tile(start: int, end: int, total_bytes: int, parallelism: int, *, copied: bool) -> list[tuple[int, int]]:
     """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
 

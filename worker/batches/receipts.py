@@ -19,9 +19,10 @@ from typing import NamedTuple
 import orjson
 
 from pgsluice.shared import errors
-from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
+from pgsluice.shared.errors import Cause, HistoryError, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
+from pgsluice.worker.metrics.batch_figures import TaskFigures
 from pgsluice.worker.sinks.sink import Applied, Lane, Receipt
 
 _CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PgsluiceError)}
@@ -49,10 +50,12 @@ class TaskAnswer(NamedTuple):
     body: bytes | None = None
     report: bytes | None = None
     error: bytes | None = None
+    figures: TaskFigures | None = None
+    """Of the whole task, with its last answer, when they are wanted."""
 
 
-def receipt_answer(covered: Covered, body: bytes | None, report: TaskReport) -> TaskAnswer:
-    return TaskAnswer(covered, body, report.encode())
+def receipt_answer(covered: Covered, body: bytes | None, report: TaskReport, figures: TaskFigures | None = None) -> TaskAnswer:
+    return TaskAnswer(covered, body, report.encode(), figures=figures)
 
 
 def error_answer(covered: Covered, error: PgsluiceError) -> TaskAnswer:
@@ -60,14 +63,18 @@ def error_answer(covered: Covered, error: PgsluiceError) -> TaskAnswer:
 
 
 def encode_error(error: PgsluiceError) -> bytes:
-    return orjson.dumps({"class": _known_class(type(error)).__name__, "fact": error.fact, "remedy": error.remedy})
+    content = {"class": _known_class(type(error)).__name__, "fact": error.fact, "remedy": error.remedy}
+    return orjson.dumps(content | ({"cause": error.cause} if isinstance(error, TransientError) else {}))
 
 
 def decode_error(carried: bytes) -> PgsluiceError:
     """The error that ``encode_error`` was given, of the same class; a sink's own class becomes the one that it derives
     from."""
     content = orjson.loads(carried)
-    return _CLASSES[content["class"]](content["fact"], content["remedy"])
+    error = _CLASSES[content["class"]](content["fact"], content["remedy"])
+    if isinstance(error, TransientError):
+        error.cause = Cause(content["cause"])
+    return error
 
 
 def _known_class(error_class: type[PgsluiceError]) -> type[PgsluiceError]:

@@ -28,11 +28,13 @@ from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.receipts import Covered, TaskAnswer, check_follows, error_answer, receipt_answer
 from pgsluice.worker.batches.snapshot_reader import SnapshotReader
+from pgsluice.worker.batches.task_steps import TaskSteps
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes, unreadable_copied
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, refusal_of
 from pgsluice.worker.dead_letters.task_report import TaskReport
+from pgsluice.worker.metrics.batch_figures import FigureCount, TaskFigures
 from pgsluice.worker.sinks.sink import Lane, Partition, PartitionWriter
 
 PRELOAD = "PGSLUICE_PRELOAD"
@@ -61,6 +63,8 @@ class PartitionTask:
     id_prefix: str = ""
     checks_encoding: bool = False
     """Whether the source may send bytes that are not UTF-8."""
+    counts: bool = False
+    """Whether somebody wants to know what a task counts for metrics."""
 
     def __call__(self, messages: SequenceRange) -> Iterator[TaskAnswer]:
         """Writes these messages."""
@@ -68,7 +72,7 @@ class PartitionTask:
         try:
             for body in self._written(messages, share):
                 yield receipt_answer(share.advance(), body, share.report())
-            yield receipt_answer(share.finish(), None, share.report())
+            yield receipt_answer(share.finish(), None, share.report(), share.figures)
         except RejectedChanges as rejected:
             yield receipt_answer(Covered(messages.lane), None, share.report(rejected.rejections))
         except PgsluiceError as error:
@@ -81,9 +85,12 @@ class PartitionTask:
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
         connection = process_connection(self.nats, self.group)
+        steps = TaskSteps(connection, self.worker)
         if messages.lane is Lane.COPIED:
-            return self.writer.write_copied(share.partition, share.copied_rows(SnapshotReader(connection)))
-        return self.writer.write(share.partition, share.changes(ChangeReader(connection, self.id_prefix)))
+            copied = share.copied_rows(SnapshotReader(connection))
+            return steps.each_of(self.writer.write_copied(share.partition, steps.each_of(copied)))
+        changes = share.changes(ChangeReader(connection, self.id_prefix))
+        return steps.each_of(self.writer.write(share.partition, steps.each_of(changes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,7 @@ class _PartitionShare:
         self._filter = DeadLetterFilter(task.exclusions, task.worker)
         self._transformation = task.transformation
         self._checks_encoding = task.checks_encoding
+        self._count = FigureCount() if task.counts else None
         self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
         self._commit_lsn = 0
@@ -140,6 +148,11 @@ class _PartitionShare:
         """What was taken out since the call before."""
         return TaskReport(tuple(self._filter.take_letters()), tuple(rejections), tuple(self._filter.take_truncated()))
 
+    @property
+    def figures(self) -> TaskFigures | None:
+        """Of the whole partition, when it is written; None when nobody wants them."""
+        return None if self._count is None else self._count.figures
+
     def changes(self, reader: ChangeReader) -> Iterator[MessageChanges]:
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
             message = decode_changes(
@@ -151,6 +164,8 @@ class _PartitionShare:
             for transaction in message.transactions:
                 if transaction.commits:
                     self._commit_lsn, self._committed_at = transaction.commit_lsn, transaction.committed_at
+            if self._count is not None:
+                self._count.note_message(len(body.data), message.transactions)
             yield self._transformed(self._ownership.remainder(message), body.data)
 
     def _follow(self, body: Body) -> None:
@@ -169,6 +184,8 @@ class _PartitionShare:
             if not rejected:
                 transformed, rejected = self._transformation.apply(message)
                 if not rejected:
+                    if self._count is not None:
+                        self._count.note_changes(message, transformed)
                     return transformed
             self._filter.reject(Rejection.of(message, row.change_index, refusal_of(row)) for row in rejected)
 
@@ -190,6 +207,8 @@ class _PartitionShare:
                 if not rejected:
                     transformed, rejected = self._transformation.apply_copied(left)
                 rejections += [Rejection(copied_position(copied.sequence, row.change_index), refusal_of(row)) for row in rejected]
+                if self._count is not None:
+                    self._count.note_copied(len(body.data), left, transformed)
                 yield from transformed if not rejections else ()
             elif not self._ownership.knows(table, headers.ledger_revision):
                 raise TransientError(

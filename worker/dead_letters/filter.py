@@ -21,7 +21,7 @@ from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key
 from pgsluice.worker.dead_letters.letter import ChangeFrames, copied_row_body
-from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.dead_letters.rejection import BEHIND, Rejection
 from pgsluice.worker.sinks.sink import Partition
 
 Truncated = tuple[int, Position]
@@ -102,7 +102,7 @@ class DeadLetterFilter:
             position = search.position(index)
             reason = search.reasons.get(index) or _behind(blocked, touched, position)
             if not reason and otherwise is not None and otherwise <= position:
-                reason = f"behind the dead letter {otherwise}, of when the table had another key"
+                reason = f"{BEHIND} the dead letter {otherwise}, of when the table had another key"
             if not reason:
                 left.append(row)
                 continue
@@ -143,7 +143,7 @@ class DeadLetterFilter:
 def _behind(blocked: dict[RowKey, Position], touched: tuple[RowKey, RowKey], position: Position) -> str:
     """Why a change goes behind an earlier one of the same row; "" when it does not."""
     first = min((blocked[key] for key in touched if key in blocked), default=None)
-    return f"behind the dead letter {first} of the same row" if first is not None and first <= position else ""
+    return f"{BEHIND} the dead letter {first} of the same row" if first is not None and first <= position else ""
 
 
 class _MessageSearch:

@@ -6,8 +6,10 @@ it looks again (``refresh``) only while there are some: people may discard lette
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 
 from nats.aio.client import Client
 
@@ -22,11 +24,19 @@ from pgsluice.shared.wire.position import Position
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.dead_letters.rejection import BEHIND, RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 
 log = telemetry.logger(__name__)
+
+
+class LetterState(StrEnum):
+    """Why a letter is one: its change was refused; an earlier change of its row was; a person asked to have it applied."""
+
+    DEAD = "dead"
+    BEHIND = "behind"
+    REPLAYING = "replaying"
 
 
 class DeadLetterRegistry:
@@ -38,7 +48,9 @@ class DeadLetterRegistry:
         self._model_streams = (names.changes_stream, names.snapshot_stream)
         self._changes = ChangeStream(client, names)
         self._worker = worker
-        self._limit = limit
+        self.limit = limit
+        self.published = 0
+        """How many letters this process made."""
         self._letters: dict[Position, StoredLetter] = {}
         self._blocked: dict[TableKey, dict[RowKey, Position]] = {}
         self._rejected: dict[Position, str] = {}
@@ -54,6 +66,10 @@ class DeadLetterRegistry:
     def letters(self) -> Sequence[StoredLetter]:
         """In the order of their positions."""
         return [self._letters[position] for position in sorted(self._letters)]
+
+    def states(self) -> Counter[LetterState]:
+        """How many letters are in which state. Any thread may call."""
+        return Counter(map(_state, list(self._letters.values())))
 
     def load(self) -> None:
         """Reads the stream; nothing is kept of what was known before, but the rejections of the batch in hand."""
@@ -75,14 +91,14 @@ class DeadLetterRegistry:
         if self._letters:
             self._remove(lambda stored: _is_in_copy(stored.letter, ownership), "their tables were copied since")
         copied = {position: stored.letter.reason for position, stored in self._letters.items() if stored.letter.is_copied}
-        room = max(0, self._limit - len(self._letters))
+        room = max(0, self.limit - len(self._letters))
         return Exclusions(copied | self._rejected, {table: dict(rows) for table, rows in self._blocked.items()}, room)
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
         """For the batch in hand, which is to be looked through for these. Raises TerminalError when there is no room for them."""
         self._rejected |= {rejection.position: rejection.reason for rejection in rejections}
         new = [reason for position, reason in self._rejected.items() if position not in self._letters]
-        if len(self._letters) + len(new) > self._limit:
+        if len(self._letters) + len(new) > self.limit:
             raise self._full(len(new), new[0])
 
     def take(self, reports: Sequence[TaskReport]) -> None:
@@ -141,13 +157,14 @@ class DeadLetterRegistry:
     def _publish(self, letters: Sequence[DeadLetter]) -> None:
         if not letters:
             return
-        if len(self._letters) + len(letters) > self._limit:
+        if len(self._letters) + len(letters) > self.limit:
             raise self._full(len(letters), letters[0].reason)
         self._loop.run(self._ensure_stream())
         for letter in letters:
             stored = self._loop.run(self.stream.publish(letter))
             self._expect(stored.sequences)
             self._enter(stored)
+        self.published += len(letters)
         first = letters[0]
         log.warning(
             "changes became dead letters",
@@ -187,7 +204,7 @@ class DeadLetterRegistry:
         changes = "1 change" if new == 1 else f"{new} changes"
         return TerminalError(
             f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead"
-            f" letters that are there, that is more than max-dead-letters ({self._limit})",
+            f" letters that are there, that is more than max-dead-letters ({self.limit})",
             "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",
         )
@@ -196,6 +213,12 @@ class DeadLetterRegistry:
 def _identity(state: StreamState | None) -> tuple[str, int, int] | None:
     """Changes with whatever is added or removed."""
     return None if state is None else (state.created, state.last_sequence, state.messages)
+
+
+def _state(stored: StoredLetter) -> LetterState:
+    if stored.is_queued:
+        return LetterState.REPLAYING
+    return LetterState.BEHIND if stored.letter.reason.startswith(BEHIND) else LetterState.DEAD
 
 
 def _copy(blocked: dict[TableKey, dict[RowKey, Position]]) -> dict[TableKey, dict[RowKey, Position]]:

@@ -37,6 +37,9 @@ from pgsluice.rules.rule import RejectedRow
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.position import Position
 
+BEHIND = "behind"
+"""What the reason begins with of a letter that only follows another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

@@ -21,7 +21,7 @@ from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain, refusal_of
+from pgsluice.worker.dead_letters.rejection import BEHIND, RejectedChanges, Rejection, WriteAgain, refusal_of
 from pgsluice.worker.sinks.sink import Applied, Lane, Partition, Receipt, Sink
 
 ATTEMPTS = 3  # then the next look at the queue tries again
@@ -104,7 +104,7 @@ class Replay:
                 continue
             blocked |= rows
             refused += 1
-            reason = reason or "behind a dead letter of the same row that was refused again"
+            reason = reason or f"{BEHIND} a dead letter of the same row that was refused again"
             self._registry.send_back(stored, stored.letter.refused_again(reason))
         if refused:
             log.warning("dead letters were refused again", letters=refused, reason=next(iter(reasons.values())))

@@ -55,6 +55,7 @@ class Kind(enum.StrEnum):
     NOT_NULL = "not-null"
     KEY = "key"
     ENUM = "enum"
+    """Labels were added or renamed; or a type of any kind was renamed, or put into another schema."""
     VOLATILE_DEFAULT = "volatile-default"
     """A column was added, and each row that was there has a value of its own in it."""
     REWRITE = "rewrite"
@@ -171,12 +172,11 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
     """Of a definition, each once; none when nothing that rows carry is altered. For all of them the table is ``table_of``'s."""
     event, was = definition.event, definition.previous
     match event:
-        case TableDefined(tag=tag) | TablePublished(tag=tag):
-            found = [kind_of(each) for each in differences_of(definition)]
-            is_made = tag == _MADE_AS_PARTITION
-            return list(dict.fromkeys(kind for kind in found if not (is_made and kind is Kind.ATTACH_PARTITION)))
-        case TypeDefined(labels=labels):
-            return [Kind.ENUM] if isinstance(was, TypeDefined) and was.labels != labels else []
+        case TableDefined() | TablePublished():
+            altered = [each for each in differences_of(definition) if not _came_empty(each, definition)]
+            return list(dict.fromkeys(map(kind_of, altered)))
+        case TypeDefined():
+            return [Kind.ENUM] if isinstance(was, TypeDefined) and _is_altered(was, event) else []
         case TableRewritten(reason=reason):
             return rewrite_kinds(reason)
         case TableGone():
@@ -187,6 +187,17 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
             return []
         case unreachable:
             assert_never(unreachable)
+
+
+def _came_empty(difference: Difference, definition: PublishedDefinition) -> bool:
+    """Whether it is a partition without rows."""
+    if not isinstance(difference, PartitionAttached):
+        return False
+    return definition.event.tag == _MADE_AS_PARTITION or difference.partition.oid in definition.empty
+
+
+def _is_altered(was: TypeDefined, now: TypeDefined) -> bool:
+    return (was.schema, was.name, was.labels) != (now.schema, now.name, now.labels)
 
 
 def rewrite_kinds(reason: int) -> list[Kind]:

@@ -27,7 +27,8 @@ from pgsluice.worker.definitions.arrivals import Arrival, given_in_place
 from pgsluice.worker.definitions.judgement import held_key_error, judge, new_columns_error
 from pgsluice.worker.definitions.policy import Policies, kinds_of
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.sinks.sink import AlteredSink, DefinedSink, DefinitionUse, Receipt, Sink
+from pgsluice.worker.sinks.abilities import AlteredSink, DefinedSink
+from pgsluice.worker.sinks.sink import DefinitionUse, Receipt, Sink
 
 PASS, HOLD = "pass", "hold"
 """Of ``new-columns``, beside "stop"."""

@@ -10,12 +10,14 @@ at the end of a batch announces it first, so that a successor, which may find mo
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nats.aio.client import Client
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.ledger import Ledger, LedgerContent
 from pgsluice.shared.broker.worker_records import PositionRecord, position_key
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TerminalError
@@ -88,6 +90,12 @@ class BucketPositions:
         assert self._loop is not None, "load comes first"
         self._loop.run(self._store(applied, ()))
         self._stored, self._ends = applied, ()
+
+    def ledger(self, oids: Iterable[int]) -> LedgerContent:
+        """What the bucket says of the copies of these tables. May be asked from another thread than the one that stores."""
+        assert self._loop is not None, "load comes first"
+        assert self._bucket is not None
+        return self._loop.run(Ledger(self._bucket).load_tables(oids))
 
     def close(self) -> None:
         """Ends the connection; nothing happens when there is none."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage, StreamState
-from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
+from pgsluice.shared.errors import Cause, HistoryError, StreamBehindError, TransientError
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
@@ -214,7 +214,9 @@ class _Search:
     async def _message(self, sequence: int) -> StoredMessage:
         message = await self._stream.message(sequence)
         if message is None:
-            raise TransientError(f"stream {self._stream.name} does not show its message {sequence}", "it is tried again")
+            raise TransientError(
+                f"stream {self._stream.name} does not show its message {sequence}", "it is tried again", Cause.NATS
+            )
         return message
 
     def _not_there(self, found: str) -> HistoryError:

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.bucket import Bucket
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, LeaseRecord, lease_key
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.worker.event_loop import Ended, WatchedTask
 
 RENEWAL_INTERVAL_S = 3.0
@@ -30,14 +30,21 @@ log = telemetry.logger(__name__)
 
 
 class Lease:
-    """The lease of one worker name. Used on one event loop."""
+    """The lease of one worker name, or of what else ``key`` stands for: ``holder`` calls it so in sentences. Used on one event
+    loop."""
 
-    def __init__(self, bucket: StateBucket, worker: str) -> None:
+    def __init__(self, bucket: Bucket, worker: str, key: str = "", holder: str = "") -> None:
         self._bucket = bucket
-        self._worker = worker
-        self._key = lease_key(worker)
+        self._holder = holder or f"worker '{worker}'"
+        self._key = key or lease_key(worker)
         self._revision = 0
         self._renewal: WatchedTask | None = None
+        self._renewed_at = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other process may have it now. Any thread may ask."""
+        return self._renewal is not None and time.monotonic() - self._renewed_at < LEASE_DURATION_S
 
     async def acquire(self, on_ended: Ended) -> None:
         """Waits until this process holds the lease, also while the broker does not answer, then renews it in the background.
@@ -45,10 +52,11 @@ class Lease:
         while True:
             try:
                 self._revision = await self._win()
+                self._renewed_at = time.monotonic()
                 self._renewal = WatchedTask("the renewal of the lease", self._renew(), on_ended)
                 return
             except TransientError as error:
-                log.warning("waiting for the broker to give the lease", worker=self._worker, reason=str(error))
+                log.warning("waiting for the broker to give the lease", holder=self._holder, reason=str(error))
             await asyncio.sleep(RENEWAL_INTERVAL_S)
 
     async def _win(self) -> int:
@@ -69,8 +77,8 @@ class Lease:
                 if now - logged_at > WAIT_LOG_INTERVAL_S:
                     logged_at = now
                     log.warning(
-                        "waiting for the lease of a worker of the same name",
-                        worker=self._worker,
+                        "waiting for the lease, which another process holds",
+                        holder=self._holder,
                         holder_host=entry.value.host,
                         holder_pid=entry.value.pid,
                         waited_s=now - waited_since,
@@ -97,9 +105,12 @@ class Lease:
             except TransientError as error:
                 log.warning("the lease could not be renewed, trying again", reason=str(error))
                 continue
+            self._renewed_at = time.monotonic()
             if not is_ours:
                 raise TransientError(
-                    f"another process took over worker '{self._worker}'", "give each worker of a group its own --name"
+                    f"another process took over {self._holder}",
+                    "give each worker of a group its own --name",
+                    Cause.LOCK,
                 )
 
     async def _is_renewed(self) -> bool:

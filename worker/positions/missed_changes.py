@@ -17,7 +17,8 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.worker.batches.ownership import Ownership
-from pgsluice.worker.sinks.sink import CountingSink, MissedChanges, Sink
+from pgsluice.worker.sinks.abilities import CountingSink
+from pgsluice.worker.sinks.sink import MissedChanges, Sink
 
 LOG_INTERVAL_S = 600.0
 """For one table."""

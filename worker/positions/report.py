@@ -1,5 +1,6 @@
-"""What a worker tells others about itself, under ``worker.<name>`` in the state bucket and in its log, at most once a second.
+"""What a worker tells others about itself, in the state bucket and in its log, at most once a second.
 
+It is under ``worker.<name>``, and its newest batches under ``batches.<name>``.
 ``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
 own position, never run ahead of it.
 """
@@ -10,15 +11,15 @@ import asyncio
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.broker.worker_records import MOST_BATCHES, BatchesRecord, BatchRecord, WorkerReport, batches_key, worker_key
 from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
@@ -26,6 +27,8 @@ from pgsluice.worker.sinks.sink import Applied, CatchUp, MissedChanges
 
 REPORT_INTERVAL_S = 1.0
 BATCH_LOG_INTERVAL_S = 10.0
+LATENCY_WINDOW_S = 60.0
+MOST_LATENCIES = 1000
 
 log = telemetry.logger(__name__)
 
@@ -39,34 +42,45 @@ class ProgressReport:
         """``transformation`` tells which changes may rightly meet no row."""
         self._bucket = bucket
         self._key = worker_key(worker)
+        self._batches_key = batches_key(worker)
         self._applied = applied
         self._batches = 0
         self._changes = 0
-        self._waiting = ""
+        self._newest: deque[BatchRecord] = deque(maxlen=MOST_BATCHES)
+        self._latencies = RecentLatencies()
         self._missed: Sequence[MissedChanges] = ()
+        self._paused_tables: frozenset[int] | None = None
         self._transformation = transformation
         self._started_at = _now()
-        self._reported: tuple[Applied, int, str, Sequence[MissedChanges]] | None = None
+        self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None] | None = None
         self._task: WatchedTask | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._has_news = False
 
-    def note(self, applied: Applied, changes: int) -> None:
+    def go_on(self, applied: Applied, transformation: Transformation) -> None:
+        """After a pause, from where the sink is then."""
+        self._applied, self._transformation = applied, transformation
+        self._tell()
+
+    def note(self, applied: Applied, batch: BatchRecord) -> None:
+        if applied.committed_at != self._applied.committed_at:
+            self._latencies.note(applied.committed_at)
         self._applied = applied
         self._batches += 1
-        self._changes += changes
-        self._waiting = ""
+        self._changes += batch.changes
+        self._newest.append(batch)
         self._tell()
+
+    def note_paused_tables(self, oids: frozenset[int]) -> None:
+        """From now on their changes are held back; to be called, with none, by a sink that can do so."""
+        if oids != self._paused_tables:
+            self._paused_tables = oids
+            self._tell()
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
         """All changes that met no row, so far."""
         self._missed = missed
-        self._tell()
-
-    def note_waiting(self, reason: str) -> None:
-        """A batch could not be applied for now; it is tried again until it is."""
-        self._waiting = reason
         self._tell()
 
     def _tell(self) -> None:
@@ -103,13 +117,15 @@ class ProgressReport:
         state = self._state
         try:
             await self._bucket.put(self._key, self._content())
+            if self._newest and (self._reported is None or self._reported[1] != state[1]):
+                await self._bucket.put(self._batches_key, BatchesRecord(self._started_at, tuple(self._newest)))
         except TransientError:
             return  # nothing depends on one report; the next carries the same facts
         self._reported = state
 
     @property
-    def _state(self) -> tuple[Applied, int, str, Sequence[MissedChanges]]:
-        return self._applied, self._batches, self._waiting, self._missed
+    def _state(self) -> tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None]:
+        return self._applied, self._batches, self._missed, self._paused_tables
 
     def _content(self) -> WorkerReport:
         applied = self._applied
@@ -123,11 +139,14 @@ class ProgressReport:
             rules=applied.rules,
             batches=self._batches,
             changes=self._changes,
-            waiting=self._waiting,
+            latency_p50_s=self._latencies.quantile(0.5),
+            latency_p99_s=self._latencies.quantile(0.99),
             missed=report_missed(self._missed, self._transformation),
             missed_tables=len(self._missed),
             catching_up=tuple(sorted(catch_up.tables)),
             catch_up_sequence=catch_up.sequence,
+            two_lanes=self._paused_tables is not None,
+            paused_tables=tuple(sorted(self._paused_tables or ())),
             catch_up_lsn=format_lsn(catch_up.commit_lsn),
             started_at=self._started_at,
             updated_at=_now(),
@@ -136,21 +155,32 @@ class ProgressReport:
         )
 
 
-class BatchLog:
-    """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval; and one when there is nobody to run them."""
+class RecentLatencies:
+    """How long each batch's last transaction took from its commit at the source until it was applied, over LATENCY_WINDOW_S; by
+    the clocks of both machines. The driver knows no other transactions of a batch without counting them."""
 
     def __init__(self) -> None:
-        self._had_executors_at = time.monotonic()
+        self._noted: deque[tuple[float, float]] = deque(maxlen=MOST_LATENCIES)
+
+    def note(self, committed_at: int) -> None:
+        """``committed_at`` counts microseconds since 2000-01-01 UTC."""
+        latency_s = (datetime.now(UTC) - POSTGRES_EPOCH).total_seconds() - committed_at / 1e6
+        self._noted.append((time.monotonic(), max(0.0, latency_s)))
+
+    def quantile(self, share: float) -> float | None:
+        """None where nothing was applied lately."""
+        oldest = time.monotonic() - LATENCY_WINDOW_S
+        recent = sorted(latency_s for at, latency_s in tuple(self._noted) if at >= oldest)
+        return recent[min(len(recent) - 1, int(share * len(recent)))] if recent else None
+
+
+class BatchLog:
+    """One log line per BATCH_LOG_INTERVAL_S, for all batches of the interval."""
+
+    def __init__(self) -> None:
         self._since = time.monotonic()
         self._batches = self._changes = 0
         self._seconds = 0.0
-
-    def note_executors(self, spark: Spark) -> None:
-        if spark.executors:
-            self._had_executors_at = time.monotonic()
-        elif time.monotonic() - self._had_executors_at >= BATCH_LOG_INTERVAL_S:
-            self._had_executors_at = time.monotonic()
-            log.warning("waiting for Spark executors", master=spark.context.master)
 
     def note(self, applied: Applied, changes: int, seconds: float) -> None:
         self._batches += 1

@@ -38,23 +38,19 @@ Definitions, of tables that the source altered, stand among the changes, each in
 becomes of them is the sink's choice: it is told in the driver (``AlteredSink``), or says that its writer sees to it
 (``DefinedSink``). Any other sink passes over them.
 
-Abilities that a sink may have beside ``Sink``; it has one when it has the method: ``tick`` (``TickingSink``), ``renumber``
-(``RenumberedSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``), ``apply_ddl`` (``AlteredSink``); or the
-attribute: ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``).
+What a sink may be able to beside is in ``abilities``.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, assert_never, runtime_checkable
+from typing import Protocol, TypeVar, assert_never
 
 import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
-from pgsluice.shared.wire.position import Position
-from pgsluice.shared.wire.published_definition import PublishedDefinition
 
 
 class Lane(enum.Enum):
@@ -121,16 +117,25 @@ class Receipt:
 @dataclass(frozen=True, slots=True)
 class CatchUp:
     """Of the ``tables`` (oids) the changes up to ``sequence`` are applied, and the later ones were left out; ``commit_lsn`` and
-    ``committed_at`` are those of the last transaction up to there."""
+    ``committed_at`` are those of the last transaction up to there. ``borders``, by oid, are of tables that were left out later
+    than others: of them those changes are applied, too, that commit before that LSN."""
 
     sequence: int
     commit_lsn: int
     committed_at: int
     tables: frozenset[int]
+    borders: tuple[tuple[int, int], ...] = ()
+
+    def joined_by(self, tables: frozenset[int], border: int) -> CatchUp:
+        """With these tables, of which the new ones were left out at ``border``."""
+        borders = dict(self.borders) | dict.fromkeys(tables - self.tables, border)
+        return replace(self, tables=tables, borders=tuple(sorted((oid, lsn) for oid, lsn in borders.items() if oid in tables)))
 
     def encode(self) -> str:
         """For where a position is kept as text."""
-        return f"{self.sequence} {self.commit_lsn} {self.committed_at} {','.join(map(str, sorted(self.tables)))}"
+        borders = dict(self.borders)
+        tables = (f"{oid}@{borders[oid]}" if oid in borders else f"{oid}" for oid in sorted(self.tables))
+        return f"{self.sequence} {self.commit_lsn} {self.committed_at} {','.join(tables)}"
 
     @classmethod
     def decode(cls, text: str) -> CatchUp | None:
@@ -138,7 +143,9 @@ class CatchUp:
         if not text:
             return None
         sequence, commit_lsn, committed_at, tables = text.split(" ")
-        return cls(int(sequence), int(commit_lsn), int(committed_at), frozenset(map(int, tables.split(","))))
+        parts = [table.split("@") for table in tables.split(",")]
+        borders = tuple((int(part[0]), int(part[1])) for part in parts if len(part) > 1)
+        return cls(int(sequence), int(commit_lsn), int(committed_at), frozenset(int(part[0]) for part in parts), borders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +219,9 @@ class Applied:
         """The tables that stay here, or where they were left before, when the others move on."""
         if not cohort:
             return None
-        here = self.catch_up or CatchUp(self.sequence, self.commit_lsn, self.committed_at, cohort)
-        return replace(here, tables=cohort)
+        if self.catch_up is None:
+            return CatchUp(self.sequence, self.commit_lsn, self.committed_at, cohort)
+        return self.catch_up.joined_by(cohort, self.commit_lsn + 1)
 
     def _caught_up(self, receipt: Receipt) -> CatchUp | None:
         """None when the tables are where all others are: from there on they go together."""
@@ -260,6 +268,16 @@ class MissedChanges:
     since: str
 
 
+class DefinitionUse(enum.Enum):
+    """What a sink makes of the definitions that its writer is given among the changes."""
+
+    ALTERS = "alters"
+    """The destination is altered."""
+    PASSES_ON = "passes on"
+    """They are part of the output."""
+    PASSES_OVER = "passes over"
+
+
 class PartitionWriter(Protocol):
     """Runs in a Spark task; picklable."""
 
@@ -304,85 +322,3 @@ class Sink(Protocol):
     def close(self) -> None:
         """Frees what ``open`` took. May be called without ``open``, and after an error."""
         ...
-
-
-@runtime_checkable
-class TickingSink(Sink, Protocol):
-    """A sink that has something to do while no batch comes."""
-
-    def tick(self) -> None:
-        """Called once or twice a second from another thread than ``commit``, also while that is under way: it must not wait.
-        After a TransientError it is called again; a TerminalError stops the worker."""
-        ...
-
-
-@runtime_checkable
-class RenumberedSink(Sink, Protocol):
-    """A sink that can go on when the stream holds what it applied at another sequence than before, as after a power cut of the
-    broker. One that cannot stops the worker then."""
-
-    def renumber(self, applied: Applied) -> None:
-        """Makes ``applied`` durable as the position: the one that ``open`` returned, at another sequence. Called after ``open``,
-        before any batch. Raises as ``commit``."""
-        ...
-
-
-@runtime_checkable
-class CountingSink(Sink, Protocol):
-    """A sink that knows which changes met no row."""
-
-    def missed(self) -> Sequence[MissedChanges]:
-        """All that were committed since the position began, or the table was filled again; as durable as the position. The same
-        object until it changes."""
-        ...
-
-
-@runtime_checkable
-class TwoLaneSink(Sink, Protocol):
-    """A sink that keeps ``Applied.catch_up`` with the rest of the position, as ``Applied.encode`` does, and whose ``finish_copy``
-    may be called while ``commit`` is under way on another thread. With any other all tables wait while one is copied."""
-
-    keeps_catch_up: bool
-    """True."""
-
-
-@runtime_checkable
-class PatientSink(Sink, Protocol):
-    """A sink whose ``commit`` waits for its destination as long as it takes."""
-
-    def break_off(self) -> None:
-        """Called from another thread than ``commit``, when the worker must end and ``commit`` is still under way: that raises
-        TransientError soon. Nothing but ``close`` follows."""
-        ...
-
-
-@runtime_checkable
-class AlteredSink(Sink, Protocol):
-    """A sink that alters its destination as the source was altered, between the rows before and behind that."""
-
-    def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
-        """Called within ``commit``, in its thread, while that takes ``receipts``: after the receipt before the definition was
-        handed over, before that of its own message. So whoever takes one receipt after the other has it in its place.
-
-        What it does belongs to the batch, as rows do; the same definition may come twice, and holds all that the table is like
-        from there on and was before. Raises as ``commit`` may, but for RejectedChanges and WriteAgain. Definitions that the
-        user's policy leaves out do not come, nor those that a copy of the table holds."""
-        ...
-
-
-class DefinitionUse(enum.Enum):
-    """What a sink makes of the definitions that its writer is given among the changes."""
-
-    ALTERS = "alters"
-    """The destination is altered."""
-    PASSES_ON = "passes on"
-    """They are part of the output."""
-    PASSES_OVER = "passes over"
-
-
-@runtime_checkable
-class DefinedSink(Sink, Protocol):
-    """A sink whose writer sees to definitions."""
-
-    @property
-    def definitions(self) -> DefinitionUse: ...

@@ -23,6 +23,8 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.preflight.finding import Finding, Findings, Subject
+from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.sink import Delivery, Sink
 
 SinkClass = Callable[[WorkerSettings, Mapping[str, str]], Sink]
@@ -35,6 +37,8 @@ SINKS = {
     "postgres": "pgsluice.worker.sinks.postgres",
     "file": "pgsluice.worker.sinks.file",
     "webhook": "pgsluice.worker.sinks.webhook",
+    "nats": "pgsluice.worker.sinks.nats",
+    "search": "pgsluice.worker.sinks.search",
 }
 """Kind → package."""
 
@@ -112,7 +116,9 @@ class SinkKind:
 
     ``settings`` is what it declares (``shared.config.declaration``). ``sink`` is the class, as ``module:Class``; it is called
     with WorkerSettings and ``settings``. ``summary`` is one sentence for the list of sinks, ``help`` the beginning of the
-    command's page. ``check`` looks at settings before anything is started; it raises UsageError or TerminalError.
+    command's page. ``check`` looks at settings before anything is started; it raises UsageError or TerminalError. ``findings``
+    is a function of ``pgsluice check``, as ``module:function``: it is called with WorkerSettings, ``settings`` and what is going
+    to come (``worker.sinks.incoming``), and says what is wrong with the destination, without touching it.
     """
 
     settings: type[Any]
@@ -120,11 +126,22 @@ class SinkKind:
     summary: str
     help: str
     check: Callable[[Any], None] = _nothing_to_check
+    findings: str = ""
 
     def new_sink(self, worker: WorkerSettings, settings: Any) -> Any:
         """A ``Sink`` (``worker.sinks.sink``)."""
         module, _, name = self.sink.partition(":")
         return getattr(importlib.import_module(module), name)(worker, settings)
+
+    def look(self, worker: WorkerSettings, settings: Any, incoming: Incoming) -> list[Finding]:
+        """What ``check`` refuses, and what ``findings`` finds."""
+        found = Findings(Subject.SINK)
+        with found.looking("sink-settings"):
+            self.check(settings)
+        module, _, name = self.findings.partition(":")
+        if module:
+            found.take(getattr(importlib.import_module(module), name)(worker, settings, incoming))
+        return list(found)
 
 
 def find_sink(kind: str) -> SinkKind:

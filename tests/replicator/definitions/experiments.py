@@ -6,6 +6,10 @@
     setup SQL            before there are publication, capture and slot; without: table t (a int PRIMARY KEY) with row 1
     publishes SQL        how the publication goes on; without: FOR TABLE t, by way of the root
     wants PATTERN …      tables that the group wants
+    ends TABLE …         what the target of a group has in the end, as the source has it; without: t
+                         * was copied again, ! was refused until it had a replica identity again
+    ends nothing         the target has none of its tables in the end
+    ends stopped         no start of a replicator goes on before a person has decided
     > SQL                one transaction; {publication} stands for the publication's name
         line             what it leaves in the stream, as ``captured`` writes it
 
@@ -29,6 +33,8 @@ class Experiment:
     setup: str
     publication: str
     patterns: tuple[str, ...]
+    ends: frozenset[str]
+    """Names as in ``ends``; empty where a target has nothing of it."""
     steps: tuple[tuple[str, tuple[str, ...]], ...]
     """Transactions, each with what it leaves in the stream."""
 
@@ -43,7 +49,7 @@ def load_experiments() -> list[Experiment]:
 
 def _experiment(name: str, body: str) -> Experiment:
     lines = re.sub(r"\n  (?! )", " ", body).splitlines()
-    options = dict.fromkeys(("since", "not on", "setup", "publishes", "wants"), "")
+    options = dict.fromkeys(("since", "not on", "setup", "publishes", "wants", "ends"), "")
     steps: list[tuple[str, list[str]]] = []
     for line in filter(None, lines):
         if line.startswith("> "):
@@ -60,5 +66,6 @@ def _experiment(name: str, body: str) -> Experiment:
         setup=options["setup"] or "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)",
         publication=options["publishes"] or "FOR TABLE t WITH (publish_via_partition_root = true)",
         patterns=tuple(options["wants"].split()),
+        ends=frozenset((options["ends"] or "t").split()) - {"nothing"},
         steps=tuple((transaction, tuple(stream)) for transaction, stream in steps),
     )

@@ -59,11 +59,10 @@ def test_a_column_whose_older_values_are_not_known_asks_for_a_copy() -> None:
 def test_partitions_that_may_hold_rows_are_those_that_were_attached() -> None:
     root = replace(TABLE, partitions=(partition(1),))
     grown = replace(root, partitions=(partition(1), partition(2), partition(3, filenode=0)))
-    found = attached_partitions(told(TableDefined("ALTER TABLE", grown), root), AT)
-    assert found is not None
-    assert [each.oid for each in found[2]] == [2]
-    assert attached_partitions(told(TableDefined("CREATE TABLE", grown), root), AT) is None
-    assert attached_partitions(told(TableDefined("ALTER TABLE", root), grown), AT) is None
+    found = attached_partitions(told(TableDefined("ALTER TABLE", grown), root))
+    assert [each.oid for each in found] == [2, 3]
+    assert attached_partitions(told(TableDefined("CREATE TABLE", grown), root)) == []
+    assert attached_partitions(told(TableDefined("ALTER TABLE", root), grown)) == []
 
 
 def test_other_tables_may_have_to_be_followed_when_names_or_publication_change() -> None:

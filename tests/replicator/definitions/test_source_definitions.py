@@ -100,9 +100,11 @@ async def described(definitions: SourceDefinitions, table: TableDefinition, at: 
 
 async def test_a_row_is_described_by_the_definition_before_it_also_when_a_session_goes_back(sessions: Sessions) -> None:
     definitions = await sessions.begin()
-    first = published(definitions.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT))
+    first = published(
+        await definitions.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT)
+    )
     second = published(
-        definitions.take(emitted(TableDefined("ALTER TABLE", WIDER), sessions.group), position(200, 2), COMMITTED_AT)
+        await definitions.take(emitted(TableDefined("ALTER TABLE", WIDER), sessions.group), position(200, 2), COMMITTED_AT)
     )
     assert first == PublishedDefinition(TableDefined("note", TABLE), None)
     assert second == PublishedDefinition(TableDefined("ALTER TABLE", WIDER), TABLE)
@@ -114,7 +116,7 @@ async def test_a_row_is_described_by_the_definition_before_it_also_when_a_sessio
         assert [(c.type_name, c.number) for c in later.columns] == [("bigint", 1), ("text", 2), ("character varying(7)", 3)]
         assert earlier.key == later.key == (0,)
         again = published(
-            session.take(emitted(TableDefined("ALTER TABLE", WIDER), sessions.group), position(200, 2), COMMITTED_AT)
+            await session.take(emitted(TableDefined("ALTER TABLE", WIDER), sessions.group), position(200, 2), COMMITTED_AT)
         )
         assert again == second
 
@@ -123,7 +125,7 @@ async def test_what_the_slot_has_passed_is_forgotten_but_for_the_newest(sessions
     definitions = await sessions.begin()
     for commit_lsn in (100, 200, 300):
         table = replace(TABLE, filenode=commit_lsn)
-        definitions.take(emitted(TableDefined("ALTER TABLE", table), sessions.group), position(commit_lsn, 1), COMMITTED_AT)
+        await definitions.take(emitted(TableDefined("ALTER TABLE", table), sessions.group), position(commit_lsn, 1), COMMITTED_AT)
     await definitions.flush(LSN(250))
     [history] = (await HistoryStore(sessions.bucket).load()).values()
     assert [version.position for version in history.versions] == [position(200, 1), position(300, 1)]
@@ -135,11 +137,11 @@ async def test_a_message_that_somebody_else_emitted_keeps_its_ordinal_and_says_n
     forged = encode_message(LogicalMessage(True, LSN(1), GroupNames(sessions.group).definitions_prefix, b"DROP TABLE t"))
     for session in (definitions, definitions, await sessions.begin()):
         for ordinal, frame in enumerate((emitted(altered, sessions.group, token="guessed"), forged), 1):
-            assert published(session.take(frame, position(100, ordinal), COMMITTED_AT)) is None
+            assert published(await session.take(frame, position(100, ordinal), COMMITTED_AT)) is None
         await session.flush(LSN(0))
         assert (await load_log(sessions.bucket)).forged.count == 2
     uncaptured = await sessions.begin(token="")
-    assert published(uncaptured.take(emitted(altered, sessions.group, token=""), position(100, 1), COMMITTED_AT)) is None
+    assert published(await uncaptured.take(emitted(altered, sessions.group, token=""), position(100, 1), COMMITTED_AT)) is None
     await uncaptured.flush(LSN(0))
     assert await HistoryStore(sessions.bucket).load() == {}
     assert (await load_log(sessions.bucket)).forged.count == 2
@@ -150,18 +152,18 @@ async def test_messages_that_are_not_the_groups_are_none_of_its_changes(sessions
     event = TableGone("DROP TABLE", TABLE.oid, "public", "t")
     untransactional = LogicalMessage(False, LSN(1), GroupNames(sessions.group).definitions_prefix, b"")
     for frame in (emitted(event, "another"), encode_message(untransactional)):
-        assert definitions.take(frame, position(100, 1), COMMITTED_AT) is None
+        assert await definitions.take(frame, position(100, 1), COMMITTED_AT) is None
     await definitions.flush(LSN(0))
     assert await load_log(sessions.bucket) == DefinitionLog()
 
 
 async def test_a_table_is_told_with_what_it_was_when_it_goes(sessions: Sessions) -> None:
     definitions = await sessions.begin()
-    definitions.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT)
+    await definitions.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT)
     gone = TableGone("DROP TABLE", TABLE.oid, "public", "t")
-    assert published(definitions.take(emitted(gone, sessions.group), position(200, 1), COMMITTED_AT)) == PublishedDefinition(
-        gone, TABLE
-    )
+    assert published(
+        await definitions.take(emitted(gone, sessions.group), position(200, 1), COMMITTED_AT)
+    ) == PublishedDefinition(gone, TABLE)
 
 
 async def test_the_catalog_speaks_where_nothing_was_told_or_something_else(sessions: Sessions, source_database: Database) -> None:
@@ -171,7 +173,7 @@ async def test_the_catalog_speaks_where_nothing_was_told_or_something_else(sessi
     definitions = await sessions.begin()
     told_nothing = await described(definitions, there, position(100, 1))
     renamed = replace(there, columns=(there.columns[0], replace(NOTE, name="remark")))
-    definitions.take(emitted(TableDefined("ALTER TABLE", renamed), sessions.group), position(100, 1), COMMITTED_AT)
+    await definitions.take(emitted(TableDefined("ALTER TABLE", renamed), sessions.group), position(100, 1), COMMITTED_AT)
     told_otherwise = await described(definitions, there, position(200, 1))
     for table in (told_nothing, told_otherwise):
         assert [(c.name, c.not_null, c.number) for c in table.columns] == [("id", True, 1), ("note", True, 2)]
@@ -187,8 +189,8 @@ async def test_what_is_published_is_in_the_log_before_and_once_whoever_goes_back
     """But for what a table was like to begin with, which altered nothing."""
     defaulted = replace(WIDER, columns=(*WIDER.columns[:2], replace(WIDER.columns[2], missing="secret")))
     for session in (await sessions.begin(), await sessions.begin()):
-        session.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT)
-        session.take(emitted(TableDefined("ALTER TABLE", defaulted), sessions.group), position(200, 2), COMMITTED_AT)
+        await session.take(emitted(TableDefined("note", TABLE), sessions.group), position(100, 1), COMMITTED_AT)
+        await session.take(emitted(TableDefined("ALTER TABLE", defaulted), sessions.group), position(200, 2), COMMITTED_AT)
         await session.flush(LSN(0))
         [logged] = (await load_log(sessions.bucket)).definitions
         assert logged == LoggedDefinition(
@@ -208,7 +210,7 @@ async def test_a_table_that_was_altered_and_not_told_of_is_counted_once(sessions
     renamed = replace(there, columns=(there.columns[0], replace(NOTE, name="remark")))
     for _ in range(2):
         session = await sessions.begin()
-        session.take(emitted(TableDefined("note", renamed), sessions.group), position(100, 1), COMMITTED_AT)
+        await session.take(emitted(TableDefined("note", renamed), sessions.group), position(100, 1), COMMITTED_AT)
         await described(session, there, position(200, 1))
         await session.flush(LSN(0))
         assert (await load_log(sessions.bucket)).missed.count == 1

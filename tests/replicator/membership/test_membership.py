@@ -74,6 +74,14 @@ def test_a_table_that_leaves_is_named_and_remembered_and_may_not_return_in_silen
     two_tables.replicate(tables=("t", "u"))
 
 
+def test_a_table_that_was_made_again_is_said_to_be_whoever_finds_that(two_tables: Group) -> None:
+    """A look at the publication beside a session, or whoever brings it to the tables that are wanted, as a start does."""
+    two_tables.source.execute("DROP TABLE u; CREATE TABLE u (id bigint PRIMARY KEY, v text)")
+    two_tables.replicate(tables=("t",))
+    [left] = membership(two_tables).left
+    assert left.reason == "it was dropped and made again at the source; the new one is not replicated before a person asks for it"
+
+
 def test_a_table_that_joins_a_group_that_streams_is_refused_unless_it_is_asked_for(two_tables: Group) -> None:
     two_tables.source.execute("CREATE TABLE w (id int PRIMARY KEY)")
     with pytest.raises(UsageError, match=r"table public\.w joins a group that streams already.*--without-copy public\.w"):
@@ -154,6 +162,16 @@ def test_an_alteration_beside_a_running_replicator_stops_it_within_a_look(two_ta
         assert "MISSING  changes of public.u" in shown(two_tables, nats_server)
         replicator.start()
         assert replicator.wait() == 70
+
+
+def test_a_whole_schema_that_somebody_added_to_the_publication_stops_the_group_with_what_to_say(replication: Group) -> None:
+    replication.replicate()
+    name = replication.names.publication
+    replication.source.execute(f"CREATE SCHEMA o CREATE TABLE x (a int); ALTER PUBLICATION {name} ADD TABLES IN SCHEMA o")
+    with pytest.raises(TerminalError, match=rf"somebody added whole schemas.*ALTER PUBLICATION {name} DROP TABLES IN SCHEMA"):
+        replication.replicate()
+    replication.source.execute(f"ALTER PUBLICATION {name} DROP TABLES IN SCHEMA o")
+    replication.replicate()
 
 
 def test_a_table_that_is_dropped_or_made_again_beside_a_running_replicator_is_reported(

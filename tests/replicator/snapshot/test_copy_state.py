@@ -16,7 +16,7 @@ RUNNING = SnapshotRecord("s", "0/1", CopyState.RUNNING, CopyMode.COPY, "2026-01-
 
 
 def source_table(oid: int) -> SourceTable:
-    return SourceTable(oid, "public", f"t{oid}", "r", "p", 0, [])
+    return SourceTable(oid, "public", f"t{oid}", "r", "p", 0, [], [])
 
 
 def record(oid: int, phase: Phase, snapshot: str = "s", attempt: int = 1) -> TableRecord:

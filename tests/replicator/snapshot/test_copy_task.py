@@ -83,7 +83,7 @@ async def test_a_range_that_is_copied_again_adds_nothing_and_is_not_read(copier:
         copier.source.execute("ALTER TABLE t RENAME TO moved")
         again = await copy_all(copy_process, parameters, ranges)
         copier.source.execute("ALTER TABLE moved RENAME TO t")
-    assert again == first
+    assert [replace(outcome, is_whole=True) for outcome in again] == first
     assert (await audited(copier)).messages == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -114,9 +115,7 @@ async def test_time_limits_of_the_role_do_not_end_the_keeper(source_database: Da
     source_database.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
     source_database.execute("".join(f"ALTER ROLE {role} SET {limit} = '3s';" for limit in limits))
     try:
-        settings = source_database.settings
-        fields = {name: getattr(settings, name) for name in type(settings).__dataclass_fields__}
-        keeper = await SnapshotKeeper.export_at_slot(type(settings)(**{**fields, "user": role}), TIMEOUT_S)
+        keeper = await SnapshotKeeper.export_at_slot(replace(source_database.settings, user=role), TIMEOUT_S)
         try:
             for limit in limits:
                 assert await keeper.source.rows("", "SELECT current_setting(%s)", [limit]) == [("0",)]

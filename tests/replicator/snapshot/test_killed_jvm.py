@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.ledger import CopyState, Ledger, Phase
-from pgsluice.shared.config.settings import CopySettings
+from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.errors import TransientError
 from tests.replicated_group import Group
 

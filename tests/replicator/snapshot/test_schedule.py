@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pgsluice.replicator.snapshot import schedule as schedule_module
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeRequest, RangeStatus
-from pgsluice.replicator.snapshot.schedule import MOST_FAILURES, MOST_IN_A_TASK, Schedule, ScheduleRun, SettledRanges
+from pgsluice.replicator.snapshot.held_ranges import HeldRanges
+from pgsluice.replicator.snapshot.schedule import MOST_FAILURES, Schedule, ScheduleRun
+from pgsluice.replicator.snapshot.stream_share import MOST_RANGES, Room
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -25,7 +26,6 @@ from tests.servers import NatsServer
 
 RANGE = 1 << 20
 RANGES = 3
-FIRST, SECOND, THIRD = (1, 1), (1, 2), (1, 3)
 
 
 def ranges(oid: int, *sizes: int) -> list[RangeRequest]:
@@ -53,7 +53,7 @@ def test_a_released_place_is_taken_by_the_same_table() -> None:
 
 def test_small_tables_travel_together_up_to_a_limit() -> None:
     schedule = Schedule([ranges(oid, 8192) for oid in range(1, 41)], workers_per_table=1, range_bytes=64 * RANGE)
-    assert [len(schedule.take()) for _ in range(3)] == [MOST_IN_A_TASK, 40 - MOST_IN_A_TASK, 0]
+    assert [len(schedule.take()) for _ in range(3)] == [MOST_RANGES, 40 - MOST_RANGES, 0]
 
 
 def test_small_ranges_of_one_table_travel_together() -> None:
@@ -67,17 +67,101 @@ def test_a_large_range_travels_alone() -> None:
     assert oids(schedule.take()) == [1, 2]
 
 
-def test_a_repeated_range_comes_after_the_others_of_its_table() -> None:
-    schedule = Schedule([ranges(1, RANGE, RANGE)], workers_per_table=1, range_bytes=RANGE)
-    first = schedule.take()
-    schedule.release(first)
-    schedule.repeat(first[0])
+def take_all(schedule: Schedule) -> list[int]:
+    """The numbers of the ranges that are left, one task after the other."""
     numbers = []
     while taken := schedule.take():
         numbers += [request.pages.number for request in taken]
         schedule.release(taken)
-    assert numbers == [2, 1]
+    return numbers
+
+
+def test_a_repeated_range_comes_before_all_that_are_not_begun() -> None:
+    schedule = Schedule([ranges(1, RANGE, RANGE, RANGE), ranges(2, 2 * RANGE)], workers_per_table=2, range_bytes=RANGE)
+    first, second = schedule.take(), schedule.take()
+    schedule.release(second)
+    schedule.repeat(second[0])
+    schedule.release(first)
+    schedule.repeat(first[0])
+    assert take_all(schedule) == [1, 2, 3, 1]
     assert schedule.is_finished
+
+
+def test_nothing_is_begun_while_a_range_waits_whose_table_has_its_share() -> None:
+    """Else a range that fails again and again would have more and more begun beside it."""
+    schedule = Schedule([ranges(1, RANGE, RANGE), ranges(2, RANGE)], workers_per_table=1, range_bytes=RANGE)
+    first = schedule.take()
+    schedule.repeat(ranges(1, RANGE, RANGE)[1])
+    assert schedule.take() == []
+    schedule.release(first)
+    assert oids(schedule.take()) == [1]
+    assert oids(schedule.take()) == [2]
+
+
+def test_ranges_that_travel_together_have_room_for_one_message_each_and_are_repeated_alone() -> None:
+    schedule = Schedule([ranges(1, 8192, 8192, 8192)], workers_per_table=4, range_bytes=64 * RANGE)
+    together = schedule.take()
+    assert [request.room for request in together] == [Room.MESSAGE] * 3
+    schedule.release(together)
+    for request in together[:2]:
+        schedule.repeat(request)
+    again = [schedule.take(), schedule.take()]
+    assert [[(request.pages.number, request.room) for request in taken] for taken in again] == [
+        [(1, Room.SHARE)],
+        [(2, Room.SHARE)],
+    ]
+
+
+def test_what_may_be_stored_in_part_is_repeated_before_what_is_not() -> None:
+    """No more bodies than there are tasks are then in the stream in part."""
+    schedule = Schedule([ranges(1, RANGE, RANGE), ranges(2, 10, 10)], workers_per_table=1, range_bytes=RANGE)
+    large, small = schedule.take(), schedule.take()
+    schedule.release(small)
+    schedule.repeat(small[0])
+    schedule.release(large)
+    schedule.repeat(large[0])
+    assert [oids(schedule.take()) for _ in range(2)] == [[1], [2]]
+
+
+def test_a_range_that_needs_room_gets_more_and_at_last_runs_alone() -> None:
+    schedule = Schedule([ranges(1, 10, 10), ranges(2, RANGE)], workers_per_table=4, range_bytes=RANGE)
+    other, together = schedule.take(), schedule.take()
+    schedule.release(together)
+    schedule.give_room(together[0])
+    [own] = schedule.take()
+    assert (own.pages.number, own.room) == (1, Room.SHARE)
+    schedule.release([own])
+    schedule.give_room(own)
+    assert schedule.take() == [], "another task runs"
+    schedule.release(other)
+    [alone] = schedule.take()
+    assert (alone.pages.number, alone.room) == (1, Room.STREAM)
+    schedule.repeat(other[0])
+    assert schedule.take() == [], "it runs alone"
+    schedule.release([alone])
+    assert oids(schedule.take()) == [2]
+
+
+def test_a_range_that_failed_alone_is_repeated_alone_and_a_second_one_after_it() -> None:
+    schedule = Schedule([ranges(1, RANGE, RANGE)], workers_per_table=4, range_bytes=RANGE)
+    for taken in [schedule.take(), schedule.take()]:
+        schedule.release(taken)
+        schedule.give_room(taken[0])
+    first = schedule.take()
+    schedule.release(first)
+    schedule.repeat(first[0])
+    assert take_all(schedule) == [1, 2]
+
+
+def test_of_a_dropped_table_the_ranges_that_wait_to_be_repeated_are_given_back() -> None:
+    schedule = Schedule([ranges(1, RANGE, RANGE, RANGE), ranges(2, RANGE)], workers_per_table=3, range_bytes=RANGE)
+    first, second = schedule.take(), schedule.take()
+    for taken in (first, second):
+        schedule.release(taken)
+    schedule.repeat(first[0])
+    schedule.give_room(second[0])
+    assert [request.pages.number for request in schedule.drop(1)] == [1, 2]
+    assert oids(schedule.take()) == [2]
 
 
 def test_of_a_dropped_table_nothing_more_is_taken() -> None:
@@ -86,45 +170,6 @@ def test_of_a_dropped_table_nothing_more_is_taken() -> None:
     schedule.drop(1)
     schedule.release(taken)
     assert oids(schedule.take()) == [2]
-
-
-def test_nothing_goes_while_a_range_that_was_open_is_not_finished() -> None:
-    settled = SettledRanges()
-    settled.note(10, frozenset({FIRST, SECOND}))
-    settled.note(20, frozenset({SECOND, THIRD}))
-    assert settled.removable(applied=100) == 0
-
-
-def test_what_lies_before_goes_when_the_last_messages_of_the_ranges_open_then_are_applied() -> None:
-    settled = SettledRanges()
-    settled.note(10, frozenset({FIRST}))
-    settled.note(20, frozenset({SECOND}))
-    assert settled.removable(applied=19) == 0
-    assert settled.removable(applied=20) == 10
-    assert settled.removable(applied=20) == 0
-
-
-def test_of_several_places_the_newest_counts() -> None:
-    settled = SettledRanges()
-    for sequence in (10, 20, 30):
-        settled.note(sequence, frozenset())
-    assert settled.removable(applied=25) == 20
-
-
-def test_a_range_whose_end_lies_before_another_s_moves_nothing_back() -> None:
-    settled = SettledRanges()
-    settled.note(20, frozenset({FIRST}))
-    settled.note(10, frozenset())
-    assert settled.removable(applied=19) == 0
-    assert settled.removable(applied=20) == 20
-
-
-def test_a_stream_full_of_ranges_has_room_again_but_for_the_newest() -> None:
-    """Two tasks, one range after the other; the two that are open when the stream is full never finish."""
-    settled = SettledRanges()
-    for number in range(3, 33):
-        settled.note(number * 10, frozenset({(1, number), (1, number + 1)}))
-    assert settled.removable(applied=1000) == 300
 
 
 class ScriptedJob:
@@ -168,15 +213,14 @@ def progress(ledger: Ledger) -> TableProgress:
     return TableProgress(ledger, records)
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "COPIED_RANGE", Pauses(0.001, 0.01))
+SHORT = Pauses(0.001, 0.01)
 
 
-async def carry_out(job: ScriptedJob, progress: TableProgress) -> ScheduleRun:
+async def carry_out(job: ScriptedJob, progress: TableProgress, held: HeldRanges | None = None) -> ScheduleRun:
     tables = [[RangeRequest(page_range(oid, number, RANGE), 1, b"") for number in range(1, RANGES + 1)] for oid in (1, 2)]
     with ThreadPoolExecutor(4) as threads:
-        run = ScheduleRun(Schedule(tables, workers_per_table=2, range_bytes=RANGE), job, 3, threads, progress)
+        schedule = Schedule(tables, workers_per_table=2, range_bytes=RANGE)
+        run = ScheduleRun(schedule, job, 3, threads, progress, SHORT, held or HeldRanges(GroupNames("g"), "s", 0))
         await run.run()
     return run
 
@@ -245,10 +289,29 @@ async def test_what_other_ranges_of_a_table_that_was_given_up_come_to_changes_no
     job.script(1, 1, RangeStatus.REFUSED)
     for number in (2, 3):
         job.script(1, number, RangeStatus.UNAVAILABLE, RangeStatus.REWRITTEN)
-    run = await carry_out(job, progress)
+    held = HeldRanges(GroupNames("g"), "s", 0)
+    run = await carry_out(job, progress, held)
     assert phases(progress) == {1: Phase.ERRORED, 2: Phase.FINISHED_COPY}
     assert run.rewritten == set()
-    assert run.settled.removable(applied=RANGES) == RANGES
+    assert held.in_hand == []
+
+
+async def test_of_a_range_that_is_done_its_end_is_known_and_none_is_in_hand_at_the_end(progress: TableProgress) -> None:
+    job, held = ScriptedJob(), HeldRanges(GroupNames("g"), "s", 0)
+    job.script(1, 2, RangeStatus.UNAVAILABLE)
+    await carry_out(job, progress, held)
+    assert held.in_hand == []
+    assert sorted((ended.subject, ended.last_sequence) for ended in held.ended) == [
+        (f"pgsluice.g.snapshot.s.{oid}.{number}", number) for oid in (1, 2) for number in (1, 2, 3)
+    ]
+
+
+async def test_a_range_that_needs_room_is_copied_without_a_pause_and_is_no_failure(progress: TableProgress) -> None:
+    job = ScriptedJob()
+    job.script(1, 2, *[RangeStatus.NEEDS_ROOM] * (MOST_FAILURES + 1))
+    await carry_out(job, progress)
+    assert job.attempts[1, 2] == MOST_FAILURES + 2
+    assert phases(progress) == {1: Phase.FINISHED_COPY, 2: Phase.FINISHED_COPY}
 
 
 async def test_a_dead_snapshot_ends_it(progress: TableProgress) -> None:

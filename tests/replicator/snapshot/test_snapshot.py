@@ -15,10 +15,9 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, connected
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
-from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from tests.end_to_end.group_under_test import configuration
+from tests.replicator.snapshot.copy_applier import CopyApplier
 from tests.replicator.snapshot.table_gate import TableGate
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.snapshot_audit import audit_snapshot
@@ -325,43 +324,39 @@ def test_a_copy_waits_for_room_in_the_stream_and_stops_when_told(copied: CopiedG
     assert copied.copied("t") == copied.rows("t")
 
 
+def create_large(source: Database) -> None:
+    """More than 3 MiB of text, with rows that go in several messages."""
+    create_tables(source, t=40_000)
+    source.execute("UPDATE t SET v = repeat('large', 60000) WHERE id % 8000 = 0")
+
+
 def test_a_copy_may_be_larger_than_its_stream_when_workers_apply_it(copied: CopiedGroup) -> None:
-    copied.source.execute(
-        "CREATE TABLE t (id int, v text); INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 60000) n"
-    )
-    names = GroupNames(copied.name)
-    rows = 0
-
-    async def apply() -> int:
-        """What a worker does: it reads in order, counts, and reports where it is."""
-        nonlocal rows
-        client = await connect(copied.nats.settings(), "test")
-        stream, bucket = SnapshotStream(client, names), StateBucket(client, names)
-        try:
-            await wait_until_async(stream.state, deadline_s=COPY_DEADLINE_S, what="the snapshot stream")
-            await wait_until_async(bucket.exists, what="the state bucket")
-            sequence = 0
-
-            async def is_all_applied() -> bool:
-                nonlocal sequence, rows
-                for message in await stream.fetch(sequence + 1, 1000, 8 << 20):
-                    assert message.sequence == sequence + 1
-                    sequence = message.sequence
-                    rows += SnapshotHeaders.decode(message.headers).rows
-                await bucket.put(worker_key("test"), WorkerReport(0, sequence))
-                snapshot = await Ledger(bucket).load_snapshot()
-                return snapshot is not None and snapshot.state is CopyState.FINISHED and sequence >= snapshot.last_sequence
-
-            await wait_until_async(is_all_applied, deadline_s=COPY_DEADLINE_S, what="everything applied", interval_s=0.1)
-            return sequence
-        finally:
-            await client.close()
-
-    with copied.replicator("--copy", stream_max_bytes="2MiB") as process:
-        asyncio.run(apply())
-        assert process.wait() == 0
+    """Even each of its ranges may be."""
+    create_large(copied.source)
+    with copied.replicator("--copy", stream_max_bytes="2MiB", copy_range_bytes="2MiB") as process:
+        with CopyApplier(copied.nats.settings(), copied.name) as worker:
+            assert process.wait(COPY_DEADLINE_S) == 0
+            worker.apply_all()
         assert "applied rows removed" in process.log()
-    assert rows == 60_000
+    record = copied.table("t")
+    assert record.phase is Phase.FINISHED_COPY
+    assert worker.rows[record.snapshot, record.oid] == copied.rows("t")
+
+
+def test_a_copy_that_was_killed_in_a_full_stream_is_begun_again_in_it(copied: CopiedGroup) -> None:
+    """What is there is of no use to anybody, and goes when the workers have passed it."""
+    create_large(copied.source)
+    with copied.replicator("--copy", stream_max_bytes="1MiB", copy_range_bytes="1MiB") as process:
+        process.wait_for_log("takes no rows now", COPY_DEADLINE_S)
+        process.kill()
+    with copied.replicator("--copy", stream_max_bytes="1MiB", copy_range_bytes="1MiB") as process:
+        process.wait_for_log("takes no rows now", COPY_DEADLINE_S)
+        with CopyApplier(copied.nats.settings(), copied.name) as worker:
+            assert process.wait(COPY_DEADLINE_S) == 0
+            worker.apply_all()
+    record = copied.table("t")
+    assert (record.attempt, record.phase) == (2, Phase.FINISHED_COPY)
+    assert worker.rows[record.snapshot, record.oid] == copied.rows("t")
 
 
 def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:

@@ -11,7 +11,7 @@ from pgsluice.shared.spark.session import Spark
 
 @pytest.mark.parametrize(
     ("python", "daemon", "missing"),
-    [("/no/such/python", DAEMON_MODULE, "no program /no/such/python"), (None, "nowhere.daemon", "no Python module nowhere")],
+    [("/no/such/python", DAEMON_MODULE, "cannot run /no/such/python"), (None, "nowhere.daemon", "no Python module nowhere")],
 )
 def test_executors_without_our_program_are_told_in_one_sentence(
     spark_environment: None, monkeypatch: pytest.MonkeyPatch, python: str | None, daemon: str, missing: str
@@ -21,9 +21,9 @@ def test_executors_without_our_program_are_told_in_one_sentence(
     spark = Spark("test", {"master": "local[1]", "memory": "512m"}, daemon)
     try:
         with pytest.raises(TransientError) as raised:
-            start_spark(spark, connections=1)
+            start_spark(spark, connections=1, files=[])
     finally:
         spark.close()
     assert missing in raised.value.fact
-    assert "same image" in raised.value.fact
+    assert "executor" in raised.value.fact
     assert "\n" not in str(raised.value)

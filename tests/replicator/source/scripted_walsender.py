@@ -39,7 +39,7 @@ def scripted_walsender(pieces: Sequence[bytes]) -> Iterator[PostgresSettings]:
         thread = threading.Thread(target=_serve, args=(listening, pieces))
         thread.start()
         try:
-            yield PostgresSettings(HOST, listening.getsockname()[1], "shop", "ada", "", "disable", "", "", "")
+            yield PostgresSettings(HOST, listening.getsockname()[1], "shop", "ada", "", "disable", "", "", "", "")
         finally:
             thread.join()
 

@@ -156,8 +156,11 @@ class StreamingGroup:
         wait_until(lambda: self.source.execute(query, [lsn, self.names.slot]) == [(True,)], what="the stream")
 
     def read(self, *tables: str) -> dict[str, Rows]:
-        """What the streams make of each table."""
+        """What the streams make of each table, once everything that is committed now is in them."""
         self.wait_until_published()
+        return self.in_the_streams(*tables)
+
+    def in_the_streams(self, *tables: str) -> dict[str, Rows]:
         reader = GroupReader(self.nats.settings(), self.name)
         return {table: reader.rows(table) for table in tables}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.wire.position import parse_lsn
+from tests.end_to_end.once import replicate, succeed
 from tests.replicator.tables.conftest import MakeGroup
 from tests.waiting import wait_until
 
@@ -113,3 +114,33 @@ def test_a_table_that_is_rewritten_all_the_time_is_given_up_for_a_while_and_trie
         assert listed["retry_at"]
         group.wait_for_copy("u", attempt=2)
         assert group.read("u") == group.at_source("u")
+
+
+def test_a_run_that_ends_by_itself_has_copied_what_a_rewrite_just_before_asked_for(make_group: MakeGroup) -> None:
+    group = make_group(tables="t,u", track_ddl=True)
+    group.create("u", 100)
+    succeed(replicate(group.keys))
+    group.source.execute("INSERT INTO t VALUES (11, 'before'); ALTER TABLE u ALTER v TYPE text USING v || '!'")
+    succeed(replicate(group.keys))
+    record = group.table("u")
+    assert record is not None
+    assert (record.phase, record.attempt) == (Phase.FINISHED_COPY, 2)
+    assert group.in_the_streams("t", "u") == group.at_source("t", "u")
+
+
+def test_a_table_that_was_altered_and_dropped_while_nobody_ran_holds_up_no_worker(make_group: MakeGroup) -> None:
+    group = make_group(tables="t,u,p", track_ddl=True)
+    group.create("u", 100)
+    group.source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    group.create("filled", 3)
+    succeed(replicate(group.keys))
+    before = group.table("u")
+    assert before is not None
+    assert before.lsn
+    group.source.execute("ALTER TABLE u ALTER v TYPE text USING v || '!'; INSERT INTO u VALUES (101, 'x'); DROP TABLE u")
+    group.source.execute("ALTER TABLE p ATTACH PARTITION filled FOR VALUES FROM (0) TO (10); DROP TABLE p")
+    succeed(replicate(group.keys | {"tables": "t"}))
+    for name in ("u", "p"):
+        record = group.table(name)
+        assert record is not None
+        assert (record.phase, record.lsn) == (Phase.LEFT, ""), name

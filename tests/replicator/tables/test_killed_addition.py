@@ -62,7 +62,14 @@ def half_copied(group: StreamingGroup) -> None:
     group.process.kill()
 
 
-@pytest.mark.parametrize("die", [in_the_ledger, published, before_its_slot, begun, half_copied])
+@pytest.mark.parametrize(
+    "die",
+    [
+        published,
+        half_copied,
+        *(pytest.param(earlier, marks=pytest.mark.long) for earlier in (in_the_ledger, before_its_slot, begun)),
+    ],
+)
 def test_a_replicator_that_dies_while_a_table_joins_is_followed_by_one_that_copies_it(
     make_group: MakeGroup, die: Callable[[StreamingGroup], None]
 ) -> None:

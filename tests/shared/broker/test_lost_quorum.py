@@ -12,7 +12,9 @@ from nats.aio.client import Client
 
 from pgsluice.replicator import publisher as publisher_module
 from pgsluice.replicator.assembler import Message
-from pgsluice.replicator.publisher import Publisher, StreamEnd
+from pgsluice.replicator.progress import PublishedCounts
+from pgsluice.replicator.publisher import Publisher
+from pgsluice.replicator.resume import StreamEnd
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker.bucket import StateBucket
@@ -20,6 +22,7 @@ from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, Stream
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
@@ -56,7 +59,9 @@ async def test_a_message_sent_again_while_its_first_copy_is_being_stored_is_stor
     monkeypatch.setattr(publisher_module, "ACK_TIMEOUT_S", 1.0)
     names = GroupNames(group)
     async with at_leader(nats_cluster, lambda client: ChangeStream(client, names)) as (client, stream):
-        publisher = Publisher(client, stream, "17/s/", StreamEnd(0, 0, 0, LSN(0)), lambda sequence: None)
+        publisher = Publisher(
+            client, stream, "17/s/", StreamEnd(0, 0, 0, LSN(0)), lambda sequence: None, Pulse(), PublishedCounts()
+        )
         running = asyncio.ensure_future(publisher.run())
         with nats_cluster.paused(*nats_cluster.followers_of(stream.name)):
             position = Position(LSN(1), 1)

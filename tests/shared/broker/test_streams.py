@@ -17,7 +17,7 @@ from pgsluice.shared.broker import streams
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
@@ -144,6 +144,20 @@ async def test_purging_removes_everything_up_to_a_sequence(client: Client, strea
     state = await stream.state()
     assert state is not None
     assert (state.first_sequence, state.last_sequence, state.messages) == (4, 4, 1)
+
+
+async def test_purging_a_subject_leaves_the_others_and_purging_up_to_nothing_leaves_all(client: Client, group: str) -> None:
+    names = GroupNames(group)
+    stream = SnapshotStream(client, names)
+    await stream.ensure(SETTINGS)
+    first, second = (names.snapshot_range_subject("s", 1, number) for number in (1, 2))
+    for subject in (first, second, first, first):
+        await client.jetstream().publish(subject, b"x")
+    await stream.purge_up_to(0)
+    await stream.purge_up_to(0, first)
+    assert [message.sequence for message in await stream.fetch(1, 10, 1000)] == [1, 2, 3, 4]
+    await stream.purge_up_to(3, first)
+    assert [message.sequence for message in await stream.fetch(1, 10, 1000)] == [2, 4]
 
 
 async def test_of_two_writers_of_a_key_only_one_moves_it(client: Client, group: str) -> None:

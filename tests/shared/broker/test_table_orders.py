@@ -57,3 +57,16 @@ def test_both_sides_write_and_nothing_is_lost(nats_server: NatsServer, group: st
     assert taken.taken_at
     assert done is not None
     assert replace(done.outcomes[0], remedy="") == TableOutcome("public.t", True, "is none")
+
+
+def test_what_asks_twice_gives_one_order(nats_server: NatsServer, group: str) -> None:
+    async def write() -> tuple[list[int], TableOrders]:
+        async with connected(nats_server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            await bucket.ensure(SETTINGS)
+            asked = [("t", "one"), ("u", ""), ("t", "one")]
+            numbers = [await give_order(bucket, OrderVerb.RETRY, (table,), request=request) for table, request in asked]
+            return numbers, await load_orders(bucket)
+
+    numbers, orders = asyncio.run(write())
+    assert (numbers, len(orders.orders)) == ([1, 2, 1], 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgsluice.shared import config
+from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import (
     DropSettings,
@@ -75,6 +76,42 @@ def test_a_cluster_that_would_give_passwords_to_the_network_is_refused(tmp_path:
 @pytest.mark.parametrize("master", CLUSTERS)
 def test_a_cluster_that_authenticates_and_encrypts_is_accepted(tmp_path: Path, master: str, encryption: str) -> None:
     load(tmp_path, f'spark: {{master: "{master}", {AUTHENTICATED}, {encryption}: true}}\n', WorkerSettings)
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_a_cluster_in_a_network_of_its_own_does_without_when_somebody_says_so(tmp_path: Path, master: str) -> None:
+    load(tmp_path, f'spark: {{master: "{master}", insecure: true}}\n', WorkerSettings)
+
+
+OTHER_MACHINES = f'spark: {{master: "spark://spark:7077", {AUTHENTICATED}, spark.network.crypto.enabled: true}}\n'
+
+
+@pytest.mark.parametrize(
+    ("flags", "readers", "named"),
+    [
+        (
+            {"nats_url": "nats://nats:4222,nats://u:hunter2@localhost:4222"},
+            (WorkerSettings,),
+            "nats-url (--nats-url) names localhost",
+        ),
+        ({"target_host": "127.0.0.1"}, (WorkerSettings, PostgresSinkSettings), "target-host (--target-host) names 127.0.0.1"),
+        ({"host": "db,/run/postgresql", "copy": "true"}, (ReplicatorSettings,), "host (--host) names /run/postgresql"),
+    ],
+)
+def test_an_address_that_means_another_machine_on_each_is_refused_for_executors(
+    tmp_path: Path, flags: dict[str, str], readers: tuple[type, ...], named: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        load(tmp_path, OTHER_MACHINES, *readers, **flags)
+    assert named in str(raised.value)
+    assert "give the address under which the executors reach it" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+    load(tmp_path, 'spark: {master: "local[2]"}\n', *readers, **flags)
+    load(tmp_path, OTHER_MACHINES, *readers)
+
+
+def test_a_replicator_that_starts_no_spark_may_be_beside_its_source(tmp_path: Path) -> None:
+    load(tmp_path, OTHER_MACHINES, ReplicatorSettings, host="localhost")
 
 
 @pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 4]"])
@@ -193,8 +230,11 @@ def test_a_secret_is_in_no_error(tmp_path: Path, option: Option) -> None:
 
 
 def test_a_secret_is_in_no_repr(tmp_path: Path) -> None:
-    content = "".join(f"{option.name}: hunter2\n" for option in SECRETS if option.name not in ("nats-url", "nats-token"))
-    content = content.replace("nats-url: hunter2\n", "") + "nats-user: u\nspark: {spark.hadoop.fs.s3a.secret.key: hunter2}\n"
+    named = ("nats-url", "nats-token")
+    secrets = [option for option in SECRETS if option.name not in named and option.kind is not Kind.DATABASE]
+    texts = {Kind.PAIRS: "{key: hunter2}", Kind.URL: "https://hunter2.example.com"}
+    content = "".join(f"{each.name}: {texts.get(each.kind, 'hunter2')}\n" for each in secrets)
+    content += "otlp-endpoint: http://collector:4318\nnats-user: u\nspark: {spark.hadoop.fs.s3a.secret.key: hunter2}\n"
     for readers in (
         (ReplicatorSettings,),
         (StatusSettings,),
@@ -216,7 +256,7 @@ def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
     settings = config.make(
         ReplicatorSettings, load(tmp_path, content, ReplicatorSettings, until_lsn="Current", password="secret")
     )
-    assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "")
+    assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "", "")
     assert settings.nats == NatsSettings("nats://nats:4222", "", "", "", "", "", "", "")
     assert settings.stream == StreamSettings(1, ("x",), 0, "zstd", 3600.0)
     assert settings.log == LogSettings("INFO", "text")
@@ -246,7 +286,7 @@ def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:
     assert settings.log == LogSettings("DEBUG", "json")
     assert settings.spark == {}
     sink_settings = config.make(PostgresSinkSettings, values)
-    assert sink_settings.target == PostgresSettings("target", 5432, "warehouse", "loader", "", "", "", "", "")
+    assert sink_settings.target == PostgresSettings("target", 5432, "warehouse", "loader", "", "", "", "", "", "")
     assert (sink_settings.sync_schema, sink_settings.disable_foreign_keys) == (True, False)
 
 

@@ -21,7 +21,11 @@ COMPANIONS = {
     "nats-password-file": {"nats-user": "x"},
     "recopy": {"copy-and-stream": "true"},
     "nats-tls-key": {"nats-tls-cert": "/dev/null"},
+    "server-tls-cert": {"server-tls-key": "/dev/null"},
+    "server-tls-key": {"server-tls-cert": "/dev/null"},
+    "behind-proxy": {"server-hosts": "pgsluice.example.com"},
     "sslkey": {"sslcert": "/dev/null"},
+    "otlp-headers": {"otlp-endpoint": "http://collector"},
     "target-sslkey": {"target-sslcert": "/dev/null"},
 }
 """What an option needs beside it."""
@@ -34,16 +38,21 @@ SAMPLES = {
     Kind.LSN: (("0/1", "0/1"), ("0/2", "0/2"), ("0/3", "0/3")),
     Kind.SERVERS: (("nats://a", "nats://a"), ("b", "nats://b"), ("tls://c", "tls://c")),
     Kind.URL: (("https://a/", "https://a/"), ("http://b:80/c", "http://b:80/c"), ("https://c?d", "https://c?d")),
+    Kind.ADDRESS: (("127.0.0.1:0", "127.0.0.1:0"), ("host:9464", "host:9464"), ("localhost:80", "localhost:80")),
     Kind.LIST: (("a,b", ("a", "b")), ("c", ("c",)), ("d e", ("d", "e"))),
     Kind.FILE: (("/dev/null", "/dev/null"), ("/dev/zero", "/dev/zero"), ("/dev/full", "/dev/full")),
 }
 
 LAYERS = ("flag", "environment", "file")
 
+FILES_OF_SECRETS = [option for option in OPTIONS if option.content_of and BY_NAME[option.content_of].kind is not Kind.DATABASE]
+
 
 def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
     if option.name == "publish":
         return tuple((operation, (operation,)) for operation in OPERATIONS)
+    if option.name == "search-url":
+        return tuple((url, (url,)) for url in ("https://a/", "http://b:80", "https://c/d"))
     if option.choices:
         return tuple((choice, choice) for choice in (option.choices * 2)[:3])
     return SAMPLES[option.kind]
@@ -63,7 +72,7 @@ def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> co
 
 def precedence_cases() -> Iterator[tuple[Option, tuple[str, ...]]]:
     for option in OPTIONS:
-        one_value = option.name != "config" and not option.content_of and option.kind is not Kind.PAIRS
+        one_value = option.name != "config" and not option.content_of and option.kind not in (Kind.PAIRS, Kind.DATABASE)
         if one_value:
             for count in range(1, 4):
                 yield from ((option, layers) for layers in itertools.combinations(LAYERS, count))
@@ -100,12 +109,13 @@ def test_an_option_that_is_needed_and_missing_is_named_with_every_place_and_an_e
         with pytest.raises(UsageError) as raised:
             load_from({"config": path}, {}, *readers)
         assert str(raised.value) == (
-            f"{option.name} is not set: give {option.flag}, {option.variable} or '{option.name}:' in {path}; "
+            f"{option.name} is not set: give {option.flag}, {option.variable} or '{option.name}:' in {path}"
+            f"{f', or a {option.url} that says it' if option.url else ''}; "
             f"for example {option.flag} {option.example}"
         )
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.content_of], ids=case_name)
+@pytest.mark.parametrize("option", FILES_OF_SECRETS, ids=case_name)
 def test_a_secret_is_the_content_of_its_file_without_the_line_end(tmp_path: Path, option: Option) -> None:
     (tmp_path / "secret").write_text(" hunter 2 \n")
     values = load_layers(tmp_path, option, {"environment": str(tmp_path / "secret")})

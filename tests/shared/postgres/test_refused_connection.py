@@ -50,7 +50,7 @@ def german_door(sqlstate: str, text: str) -> Iterator[PostgresSettings]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield PostgresSettings("127.0.0.1", server.server_address[1], "shop", "ada", "geheim", "", "", "", "")
+            yield PostgresSettings("127.0.0.1", server.server_address[1], "shop", "ada", "geheim", "", "", "", "", "")
         finally:
             server.shutdown()
             thread.join()
@@ -139,7 +139,7 @@ def test_the_same_refusal_is_the_same_error_at_source_and_target(
     ],
 )
 def test_a_server_that_is_not_ready_is_waited_for_on_either_side(text: str, is_target: bool) -> None:
-    settings = PostgresSettings("127.0.0.1", 5432, "shop", "ada", "", "", "", "", "")
+    settings = PostgresSettings("127.0.0.1", 5432, "shop", "ada", "", "", "", "", "", "")
     error = psycopg.OperationalError(f'connection to server at "127.0.0.1", port 5432 failed: FATAL:  {text}')
     assert type(connection_error(settings, {}, error, is_target=is_target)) is TransientError
 

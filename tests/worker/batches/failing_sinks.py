@@ -11,6 +11,7 @@ from pathlib import Path
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.ledger import CopyState, Ledger
+from pgsluice.shared.broker.worker_records import BatchesRecord, BatchRecord, batches_key
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.spark.session import Spark
@@ -19,6 +20,7 @@ from pgsluice.shared.wire.snapshot_message import encode_table
 from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.positions.report import ProgressReport
 from pgsluice.worker.positions.target import find_drain_target
 from pgsluice.worker.sinks.sink import Applied, Delivery, Partition, Receipt
 from tests.servers import NatsServer
@@ -140,6 +142,7 @@ class Harness:
         self.settings = settings_for(nats.settings(), group)
         self.client = self.loop.run(connect(self.settings.nats, "test"))
         self.registry: DeadLetterRegistry
+        self.report: ProgressReport
         self.loop.run(publish_inserts(self.client, group, messages))
 
     def sink(self, *failures: Exception, task: LineWriter | None = None) -> FailingSink:
@@ -175,9 +178,20 @@ class Harness:
             batches.stop()
             sink.close()
 
+    def told(self) -> tuple[BatchRecord, ...]:
+        """The batches that the worker tells of."""
+
+        async def tell() -> tuple[BatchRecord, ...]:
+            await self.report.start(lambda _: None)
+            await self.report.stop()
+            entry = await StateBucket(self.client, self.names).read(batches_key(self.settings.name), BatchesRecord)
+            return () if entry is None else entry.value.batches
+
+        return self.loop.run(tell())
+
     def start(self, sink: FailingSink) -> BatchLoop:
         worker = running_worker(self.settings, self.loop, self.client, self.spark, sink)
-        self.registry = worker.registry
+        self.registry, self.report = worker.registry, worker.report
         target = self.loop.run(find_drain_target(self.client, self.names, "current"))
         worker = replace(worker, target=target)
         if not isinstance(sink, WatchingSink):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches import batch_loop
 from pgsluice.worker.batches.batch_loop import start_batches
@@ -55,6 +55,9 @@ def test_a_batch_that_fails_for_now_is_applied_once_at_the_next_attempt(
     retries = [fields_of(each) for each in caplog.records if each.getMessage() == "a batch could not be applied, trying again"]
     assert [fields["reason"] for fields in retries] == ["the target is away: wait", "it still is: wait"]
     assert retries[0]["pause_s"] < retries[1]["pause_s"]
+    [told] = harness.told()
+    assert (told.changes, told.attempts, told.waited_for, told.reason) == (3, 3, Cause.OTHER, "it still is: wait")
+    assert told.waited_s >= retries[0]["pause_s"] + retries[1]["pause_s"]
 
 
 def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,20 +7,23 @@ import os
 import pytest
 
 from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.event_loop import EventLoopThread
 from tests.servers import NatsServer
-from tests.worker.batches.lanes_model import run_group
+from tests.worker.batches.lanes_model import ADDED, run_group
 
 RUNS = 25
 LONG_RUNS = 1000
+LATE_SEEDS = range(40, 50)  # a planner that reads the ledger first fails at 40 and 48
 
 
-def run_groups(server: NatsServer, group: str, seeds: range, *, two_lanes: bool = True) -> int:
+def run_groups(server: NatsServer, group: str, seeds: range, *, two_lanes: bool = True, late: Table | None = None) -> int:
     """How often a cohort joined the others."""
     loop = EventLoopThread("test-lanes")
     client = loop.run(connect(server.settings(), "test"))
     try:
-        return sum(run_group(loop, client, server.settings(), f"{group}_{seed}", seed, two_lanes=two_lanes) for seed in seeds)
+        settings = server.settings()
+        return sum(run_group(loop, client, settings, f"{group}_{seed}", seed, two_lanes=two_lanes, late=late) for seed in seeds)
     finally:
         loop.run(disconnect(client))
         loop.close()
@@ -28,6 +31,11 @@ def run_groups(server: NatsServer, group: str, seeds: range, *, two_lanes: bool 
 
 def test_tables_that_are_copied_join_the_others_without_a_gap_or_a_doubled_change(nats_server: NatsServer, group: str) -> None:
     assert run_groups(nats_server, group, range(RUNS)) > RUNS // 2
+
+
+def test_a_table_that_is_taken_up_right_after_the_ledger_was_read_loses_no_change(nats_server: NatsServer, group: str) -> None:
+    """What holds because the end of the stream is read before the ledger."""
+    run_groups(nats_server, group, LATE_SEEDS, late=ADDED[1])
 
 
 def test_a_sink_without_lanes_has_all_tables_wait(nats_server: NatsServer, group: str) -> None:

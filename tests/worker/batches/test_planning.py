@@ -19,6 +19,7 @@ from pgsluice.worker.batches.planning import (
     plan_end,
     tile,
     tile_around,
+    tile_whole,
 )
 
 
@@ -171,3 +172,17 @@ def test_a_small_batch_is_one_partition_and_a_large_one_keeps_every_core_busy() 
 def test_copied_rows_are_not_held_so_a_partition_of_them_may_be_large() -> None:
     assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, copied=True)) == 1
     assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, copied=True)) == 8
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 8))
+def test_partitions_of_whole_transactions_end_where_none_is_open(ends: list[bool], parallelism: int) -> None:
+    """``ends`` says of each message whether a transaction is open behind it; behind the last one none is."""
+    ends[-1] = True
+    last = len(ends)
+
+    def settled(sequence: int) -> int:
+        return max((n for n in range(1, sequence + 1) if ends[n - 1]), default=0)
+
+    tiles = tile_whole(0, last, 1 << 40, parallelism, settled)
+    assert [number for low, high in tiles for number in range(low, high + 1)] == list(range(1, last + 1))
+    assert all(ends[high - 1] for _, high in tiles)

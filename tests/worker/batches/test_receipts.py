@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.shared.errors import HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.worker.batches.receipts import (
     Covered,
@@ -127,6 +127,13 @@ def test_an_error_that_a_task_sent_is_raised_as_it_was(error_class: type[Pgsluic
         coverage([answer(1, 3), row])
     assert type(raised.value) is arrives_as
     assert raised.value.args == error.args
+
+
+def test_what_an_error_of_a_task_is_about_arrives_with_it() -> None:
+    row = answer(0, 0, body=None, error=encode_error(TransientError("no room", "make room", Cause.DISK_FULL)))
+    with pytest.raises(TransientError) as raised:
+        coverage([row])
+    assert raised.value.cause is Cause.DISK_FULL
 
 
 def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.connection import connected
@@ -17,16 +18,19 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
+from pgsluice.worker.batches import task_steps
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask, WarmUp
+from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.sinks.sink import Applied, Lane, Partition
 from tests.changes_builder import insert, table, transaction
 from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.servers import NatsServer
+from tests.waiting import wait_on_loop
 from tests.worker.encoded_changes import body_of
 from tests.worker.task_receipts import receipts
 
@@ -115,3 +119,28 @@ def test_a_task_that_warms_its_process_up_connects_and_gives_memory_back(nats_se
     assert before - resident_bytes() > KEPT_BYTES // 2
     assert held
     process_connection(nats_server.settings(), group).close()
+
+
+@pytest.mark.parametrize(("interval_s", "steps"), [(0.0, 5 + 1), (60.0, 0)], ids=["long", "short"])
+def test_a_task_that_takes_long_tells_of_each_message_and_receipt(
+    nats_server: NatsServer, group: str, monkeypatch: pytest.MonkeyPatch, interval_s: float, steps: int
+) -> None:
+    monkeypatch.setattr(task_steps, "TELL_INTERVAL_S", interval_s)
+    told: list[None] = []
+
+    async def listen_while_it_runs() -> None:
+        async with connected(nats_server.settings(), "test") as client:
+            await listen_to_steps(client, GroupNames(group), "w", lambda: told.append(None))
+            await client.flush()
+            await asyncio.to_thread(applied_messages, nats_server, group, CUTS[0], DiscardingWriter())
+            process_connection(nats_server.settings(), group).ask(_flushed)
+            await client.flush()
+            await wait_on_loop(lambda: len(told) >= steps, what="the steps")
+
+    asyncio.run(publish(nats_server, group, CHAINED))
+    asyncio.run(listen_while_it_runs())
+    assert len(told) == steps
+
+
+async def _flushed(client: Client) -> None:
+    await client.flush()

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.once import apply, succeed
 from tests.worker.data_source.conftest import Feed, ids, images, instant, run
 
@@ -242,15 +243,20 @@ def test_nothing_of_the_group_is_moved(spark: SparkSession, feed: Feed, tmp_path
 
 async def everything_kept(client: Client, stream: ChangeStream) -> dict[str, Any]:
     """The group's streams and how many consumers they have, with every message, the entries of the state bucket among them."""
-    context = client.jetstream()
-    group = stream.name.removeprefix("pgsluice_").removesuffix("_changes")
+    context, names = client.jetstream(), GroupNames(stream.name.removeprefix("pgsluice_").removesuffix("_changes"))
     kept: dict[str, Any] = {}
-    for information in await context.streams_info():
-        name, state = str(information.config.name), information.state
-        if group in name:
-            messages = [await message_at(context, name, number) for number in range(state.first_seq, state.last_seq + 1)]
-            numbers = (state.messages, state.bytes, state.first_seq, state.last_seq, state.consumer_count)
-            kept["bucket" if name.startswith("KV_") else name.rpartition("_")[2]] = (numbers, messages)
+    for noun, name in (
+        ("changes", names.changes_stream),
+        ("snapshot", names.snapshot_stream),
+        ("dead", names.dead_stream),
+        ("bucket", f"KV_{names.bucket}"),
+    ):
+        try:
+            state = (await context.stream_info(name)).state
+        except NotFoundError:
+            continue
+        messages = [await message_at(context, name, number) for number in range(state.first_seq, state.last_seq + 1)]
+        kept[noun] = ((state.messages, state.bytes, state.first_seq, state.last_seq, state.consumer_count), messages)
     return kept
 
 

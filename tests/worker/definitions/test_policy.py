@@ -87,12 +87,20 @@ MOOD = TypeDefined("ALTER TYPE", 7, "public", "mood", "e", "", (EnumLabel(8, "sa
         (TableGone("DROP TABLE", 1, "public", "t"), TABLE, [Kind.DROP_TABLE]),
         (TableUnpublished("ALTER PUBLICATION", 1, "public", "t"), TABLE, []),
         (replace(MOOD, labels=(EnumLabel(8, "blue"),)), MOOD, [Kind.ENUM]),
+        (replace(MOOD, name="feeling"), MOOD, [Kind.ENUM]),
+        (replace(MOOD, tag="note"), MOOD, []),
         (MOOD, None, []),
         (DefinitionUnknown("ALTER TABLE", "XX000"), None, [Kind.UNKNOWN]),
     ],
 )
 def test_a_definition_is_of_kinds(event: DefinitionEvent, was: Defined | None, kinds: list[Kind]) -> None:
     assert kinds_of(PublishedDefinition(event, was)) == kinds
+
+
+def test_a_partition_that_was_attached_without_rows_concerns_nobody() -> None:
+    attached = TableDefined("ALTER TABLE", replace(TABLE, partitions=(P, partition(2, "p2"))))
+    assert kinds_of(PublishedDefinition(attached, TABLE, empty=frozenset({1}))) == [Kind.ATTACH_PARTITION]
+    assert kinds_of(PublishedDefinition(attached, TABLE, empty=frozenset({1, 2}))) == []
 
 
 def test_a_table_is_known_to_policies_by_the_name_that_it_had() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 import pytest_asyncio
@@ -13,13 +13,22 @@ from pgsluice.rules.routing import Routing
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, worker_key
+from pgsluice.shared.broker.worker_records import (
+    MOST_BATCHES,
+    BatchesRecord,
+    BatchRecord,
+    MissedReport,
+    WorkerReport,
+    batches_key,
+    worker_key,
+)
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.positions import report as report_module
 from pgsluice.worker.positions.missed_changes import REPORTED_TABLES
-from pgsluice.worker.positions.report import ProgressReport, check_report
+from pgsluice.worker.positions.report import ProgressReport, RecentLatencies, check_report
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 from tests.servers import NatsServer
 from tests.state_bucket import seal_bucket
@@ -37,6 +46,10 @@ async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBuck
 
 def not_expected(error: BaseException) -> None:
     raise AssertionError("the report ended") from error
+
+
+def batch(changes: int) -> BatchRecord:
+    return BatchRecord(SINCE, "changes", changes, 0.2, 0.0, 0.1, 0.1)
 
 
 async def report(bucket: StateBucket, applied: Applied) -> None:
@@ -69,25 +82,6 @@ async def test_changes_that_met_no_row_are_told_those_that_should_have_met_one_f
 
 
 @pytest.mark.asyncio
-async def test_why_a_batch_waits_is_told_until_one_is_applied(bucket: StateBucket) -> None:
-    async def waiting() -> Any:
-        entry = await bucket.read(worker_key("postgres"), WorkerReport)
-        return entry.value.waiting if entry else None
-
-    async def is_told() -> bool:
-        return bool(await waiting() == "no room")
-
-    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
-    await progress.start(not_expected)
-    assert await waiting() == ""
-    progress.note_waiting("no room")
-    await wait_until_async(is_told, what="the reason in the report")
-    progress.note(Applied(1, 1, 1, "then"), 1)
-    await progress.stop()
-    assert await waiting() == ""
-
-
-@pytest.mark.asyncio
 async def test_whatever_is_news_is_told_soon_and_so_is_what_comes_after_it(
     bucket: StateBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +94,7 @@ async def test_whatever_is_news_is_told_soon_and_so_is_what_comes_after_it(
         return entry is not None and all(getattr(entry.value, name) == value for name, value in fields.items())
 
     for batches in (1, 2):
-        progress.note(Applied(batches, 1, 1, "then"), 1)
+        progress.note(Applied(batches, 1, 1, "then"), batch(changes=1))
         await wait_until_async(lambda batches=batches: is_told(batches=batches), what="the batch in the report")  # type: ignore[misc]
         progress.note_missed([missed_changes(1, "t", changes=batches)] * batches)
         await wait_until_async(lambda batches=batches: is_told(missed_tables=batches), what="what met no row")  # type: ignore[misc]
@@ -126,5 +120,34 @@ async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket:
     await progress.start(ended.put_nowait)
     async with connected(nats_server.settings(), "test") as client:
         await seal_bucket(client, group)
-        progress.note_waiting("something to report")
+        progress.note(Applied(1, 1, 1, "then"), batch(changes=1))
         assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))
+
+
+def test_latencies_are_those_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("pgsluice.worker.positions.report.time.monotonic", lambda: clock[0])
+    latencies = RecentLatencies()
+    assert latencies.quantile(0.5) is None
+    now = (datetime.now(UTC) - POSTGRES_EPOCH).total_seconds()
+    for seconds_ago in (*[1.0] * 98, 50.0, 60.0):
+        latencies.note(int((now - seconds_ago) * 1e6))
+    assert latencies.quantile(0.5) == pytest.approx(1.0, abs=0.5)
+    assert latencies.quantile(0.99) == pytest.approx(60.0, abs=0.5)
+    latencies.note(int((now + 3600) * 1e6))  # a source whose clock is ahead
+    assert latencies.quantile(0.0) == 0.0
+    clock[0] += report_module.LATENCY_WINDOW_S + 1
+    assert latencies.quantile(0.5) is None
+
+
+@pytest.mark.asyncio
+async def test_the_newest_batches_are_told_and_no_more_of_them(bucket: StateBucket) -> None:
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(not_expected)
+    assert await bucket.read(batches_key("postgres"), BatchesRecord) is None
+    for number in range(1, MOST_BATCHES + 6):
+        progress.note(Applied(number, 1, 1, "then"), batch(changes=number))
+    await progress.stop()
+    entry = await bucket.read(batches_key("postgres"), BatchesRecord)
+    assert entry is not None
+    assert [each.changes for each in entry.value.batches] == list(range(6, MOST_BATCHES + 6))

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.definitions.arrivals import arrivals_of, given_in_place
-from pgsluice.worker.sinks.sink import AlteredSink, Applied, Lane, Partition, PartitionWriter, Receipt, Sink
+from pgsluice.worker.sinks.abilities import AlteredSink
+from pgsluice.worker.sinks.sink import Applied, Lane, Partition, PartitionWriter, Receipt, Sink
 
 STREAM_CREATED = "2026-01-31T12:00:00Z"
 

@@ -15,15 +15,8 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.worker.sinks.sink import (
-    NOTHING_APPLIED,
-    Applied,
-    Partition,
-    PartitionWriter,
-    Receipt,
-    RenumberedSink,
-    Sink,
-)
+from pgsluice.worker.sinks.abilities import RenumberedSink
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, Sink
 from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
 from tests.worker.sinks.batch import (
     STREAM_CREATED,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pgsluice.shared.config.placement_settings import PlacementSettings
 from pgsluice.shared.config.settings import LogSettings, NatsSettings, WorkerSettings
+from pgsluice.shared.process.retrying import DEFAULT_POLICY
+from tests.alerting import NO_ALERTS
+from tests.endpoints import NO_METRICS
 
+ANYWHERE = PlacementSettings("", ())
 NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
 
 
@@ -13,6 +18,8 @@ def worker_settings(group: str, nats: NatsSettings = NO_NATS, name: str = "sink"
         log=LogSettings("INFO", "text"),
         nats=nats,
         connect_timeout_s=60,
+        placement=ANYWHERE,
+        metrics=NO_METRICS,
         name=name,
         batch_messages=1,
         batch_bytes=1,
@@ -24,4 +31,6 @@ def worker_settings(group: str, nats: NatsSettings = NO_NATS, name: str = "sink"
         max_dead_letters=1000,
         until_sequence="",
         spark={},
+        retry=DEFAULT_POLICY,
+        alerts=NO_ALERTS,
     )

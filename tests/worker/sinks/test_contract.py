@@ -28,6 +28,7 @@ from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
 from tests.worker.sinks.batch import STREAM_CREATED, apply, with_definitions, write
 from tests.worker.sinks.contract import SinkContract, broken_off
+from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink, SqliteTables
@@ -57,9 +58,7 @@ class StdoutDestination:
         self._descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def new_sink(self) -> StdoutSink:
-        return StdoutSink(
-            self._settings, StdoutSinkSettings(transactions=False, shape="json", column_ids=False), descriptor=self._descriptor
-        )
+        return StdoutSink(self._settings, StdoutSinkSettings(line_settings()), descriptor=self._descriptor)
 
     def delivered(self) -> list[int]:
         return counting_events(self._lines())

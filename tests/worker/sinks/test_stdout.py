@@ -14,10 +14,13 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import ConsumerGoneError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, ConsumerGoneError, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse, Wait
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.line_output import RECEIPT_BYTES
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.lines.line_output import RECEIPT_BYTES, WRITE_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
+from pgsluice.worker.sinks.stdout import reader_watch
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import LineWriter, StdoutSink
 from tests.changes_builder import copied
@@ -26,13 +29,14 @@ from tests.servers.program import REPOSITORY
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write, write_partition
+from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, events, position
 
 READER_DEADLINE_S = 30.0
 
-CHANGES = StdoutSinkSettings(transactions=False, shape="json", column_ids=False)
-CHANGES_AND_TRANSACTIONS = StdoutSinkSettings(transactions=True, shape="json", column_ids=False)
+CHANGES = StdoutSinkSettings(line_settings())
+CHANGES_AND_TRANSACTIONS = StdoutSinkSettings(line_settings(transactions=True))
 
 
 @pytest.fixture
@@ -85,7 +89,7 @@ def test_transactions_are_marked_when_asked_for(settings: WorkerSettings) -> Non
 
 def test_a_receipt_stays_near_its_bound_and_holds_whole_messages() -> None:
     (messages,) = batch(range(1, 11), note=b"x" * 200_000)
-    receipts = write_partition(LineWriter(transactions=False), messages)
+    receipts = write_partition(LineWriter(LineEncoding()), messages)
     assert len(receipts) > 1
     largest_message = 2 * (200_000 + 1_000)
     assert all(len(receipt.body) < RECEIPT_BYTES + largest_message for receipt in receipts)
@@ -94,7 +98,7 @@ def test_a_receipt_stays_near_its_bound_and_holds_whole_messages() -> None:
 
 
 def test_a_partition_that_fills_its_last_receipt_has_no_empty_one_behind_it() -> None:
-    receipts = write_partition(LineWriter(transactions=False), batch([1], note=b"x" * RECEIPT_BYTES)[0])
+    receipts = write_partition(LineWriter(LineEncoding()), batch([1], note=b"x" * RECEIPT_BYTES)[0])
     assert len(receipts) == 1
 
 
@@ -109,6 +113,40 @@ def test_the_position_does_not_move_before_a_slow_reader_has_taken_the_lines(pip
     committing.join(READER_DEADLINE_S)
     assert not committing.is_alive()
     assert stored_position(settings) == position(1)
+
+
+def test_a_reader_that_takes_nothing_is_waited_for_and_others_can_see_it(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_watch, "PATIENCE_S", 0.1)
+    pulse = Pulse()
+    pipe.sink.report_to(pulse)
+    pipe.sink.open()
+    size = 100 * WRITE_BYTES
+    committing = threading.Thread(target=apply, args=(pipe.sink, batch([1], note=b"x" * size)), daemon=True)
+    committing.start()
+
+    def waiting() -> Wait | None:
+        pipe.sink.tick()
+        return pulse.wait
+
+    wait = wait_until(waiting, what="a wait for the reader")
+    assert (wait.cause, wait.next_attempt_at) == (Cause.TARGET, None)
+    assert "reader of standard output takes no more lines" in wait.reason
+    moved_at = pulse.progressed_at
+    read = read_lines(pipe.reading, 1)
+    wait_until(lambda: pulse.progressed_at > moved_at, what="a step")
+    assert pulse.wait is None
+    assert wait_until(waiting, what="another wait").since > wait.since
+    read += read_lines(pipe.reading, len(events(1)) - 1)
+    committing.join(READER_DEADLINE_S)
+    assert read.count(b"\n") == len(events(1))
+    assert (pulse.wait, committing.is_alive()) == (None, False)
+
+
+def read_lines(descriptor: int, lines: int) -> bytes:
+    taken = b""
+    while taken.count(b"\n") < lines:
+        taken += os.read(descriptor, 65_536)
+    return taken
 
 
 def test_a_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
@@ -170,10 +208,12 @@ def try_again(sink: StdoutSink) -> Applied | None:
 
 PRINT_RECEIPTS = """
 import pickle, sys
+from pgsluice.worker.sinks.stdout import reader_watch
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
+from tests.worker.sinks.line_settings import line_settings
 settings, receipts, stream_created = pickle.load(sys.stdin.buffer)
-sink = StdoutSink(settings, StdoutSinkSettings(transactions=False, shape="json", column_ids=False))
+sink = StdoutSink(settings, StdoutSinkSettings(line_settings()))
 sink.open()
 sink.commit(receipts, stream_created)
 sink.close()
@@ -211,5 +251,5 @@ def test_a_receipt_does_not_end_inside_a_message_that_goes_to_several_tables() -
     archive = replace(EVENTS, schema="archive", origin=(EVENTS.schema, EVENTS.name))
     rows = [(b"1", LARGE_NOTE)] * (RECEIPT_BYTES // len(LARGE_NOTE) + 1)
     both = [replace(copied(1, EVENTS, *rows), more_follow=True), copied(1, archive, *rows)]
-    bodies = list(LineWriter(transactions=False).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))
+    bodies = list(LineWriter(LineEncoding()).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))
     assert [{json.loads(line)["schema"] for line in body.splitlines()} for body in bodies] == [{"public", "archive"}, {"public"}]

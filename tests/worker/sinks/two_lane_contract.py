@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane, Sink, TwoLaneSink
+from pgsluice.worker.sinks.abilities import TwoLaneSink
+from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane, Sink
 from tests.changes_builder import insert, message
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_in
 from tests.worker.sinks.contract import Destination

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, assert_never
 
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.worker.sinks.file.applied_position import FilePosition
 from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, sync_directory
 from pgsluice.worker.sinks.file.scratch import InlinePiece, Piece, StoredPiece
@@ -138,4 +138,6 @@ def _lost_bytes(path: Path, found: int, size: int) -> TerminalError:
 
 
 def _lost_piece() -> TransientError:
-    return TransientError("the output of a task is no longer in the scratch directory", "the batch is written again")
+    return TransientError(
+        "the output of a task is no longer in the scratch directory", "the batch is written again", Cause.TARGET
+    )

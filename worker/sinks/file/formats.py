@@ -30,7 +30,8 @@ from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.output_directory import PART, READY, FileFormat, Layout, LineFormat, sync_directory
 from pgsluice.worker.sinks.file.rows import SCHEMA_NAME, TABLE_NAME, directory_name, rows_of_copy, rows_of_message
 from pgsluice.worker.sinks.file.scratch import ScratchWriter
-from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
+from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition, PartitionWriter
 
 SUFFIX = ".parquet"
@@ -43,7 +44,12 @@ GZIP_LEVEL = 1  # three times as fast as the default level, and lines that repea
 ZSTD_LEVEL = 3
 PIECE_BYTES = 8 * 1024 * 1024
 """Of rows in memory. Larger streams are read faster; a task holds a piece up to four times while it is made."""
-LINES = {LineShape.JSON: ".jsonl", LineShape.PG_FLO: ".pg-flo.jsonl"}
+LINES = {
+    LineShape.JSON: ".jsonl",
+    LineShape.FLAT: ".flat.jsonl",
+    LineShape.PG_FLO: ".pg-flo.jsonl",
+    LineShape.DEBEZIUM: ".debezium.jsonl",
+}
 """No file holds lines of two shapes, so each has a name of its own."""
 PARQUET = "parquet"
 
@@ -171,19 +177,13 @@ class LineWriter:
 
     scratch: ScratchWriter
     compression: Compression
-    transactions: bool
-    shape: LineShape
-    column_ids: bool
+    form: LineEncoding
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return self._receipts((self._lines(message), True) for message in messages)
+        return self._receipts((self.form.encode(message), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        lines = self.shape.encode_copied
-        return self._receipts((lines(rows, column_ids=self.column_ids), not rows.more_follow) for rows in copied)
-
-    def _lines(self, message: MessageChanges) -> list[bytes]:
-        return self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
+        return self._receipts((self.form.encode_copied(rows), not rows.more_follow) for rows in copied)
 
     def _receipts(self, lines: Iterable[tuple[list[bytes], bool]]) -> Iterator[bytes]:
         return self.scratch.receipts(map(self.compression.compress, receipt_bodies(lines)))
@@ -237,11 +237,10 @@ def formats_by_suffix(settings: FileSinkSettings) -> dict[str, FileFormat]:
 def suffix_of(settings: FileSinkSettings) -> str:
     if settings.format == PARQUET:
         return SUFFIX
-    return LINES[LineShape(settings.format)] + Compression(settings.compression).suffix
+    return LINES[LineEncoding.of(settings.lines, "").shape] + Compression(settings.compression).suffix
 
 
-def new_writer(settings: FileSinkSettings, scratch: ScratchWriter) -> PartitionWriter:
+def new_writer(settings: FileSinkSettings, group: str, scratch: ScratchWriter) -> PartitionWriter:
     if settings.format == PARQUET:
         return RowWriter(scratch)
-    compression, shape = Compression(settings.compression), LineShape(settings.format)
-    return LineWriter(scratch, compression, settings.transactions, shape, settings.column_ids)
+    return LineWriter(scratch, Compression(settings.compression), LineEncoding.of(settings.lines, group))

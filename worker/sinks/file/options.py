@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
-from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.lines.options import (
-    COLUMN_IDS,
-    FORMAT,
-    TRANSACTIONS,
-    column_id_problems,
-    pg_flo_problems,
-    transaction_problems,
-)
+from pgsluice.worker.sinks.lines.options import FORMAT, LineSettings
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -31,11 +22,10 @@ def _usual_compression(values: Values) -> str:
 
 @settings
 class FileSinkSettings:
-    """``format`` is "json", "pg-flo" or "parquet", ``compression`` "none", "gzip" or "zstd". A file in progress is finished
-    when it holds ``rotate_bytes`` or is ``rotate_age_s`` old. ``transactions``: lines for BEGIN and COMMIT too. ``column_ids``:
-    lines say what identifies their columns."""
+    """``format`` is "parquet" or a shape of ``lines``, ``compression`` "none", "gzip" or "zstd". A file in progress is finished
+    when it holds ``rotate_bytes`` or is ``rotate_age_s`` old."""
 
-    transactions: bool = read(TRANSACTIONS)
+    lines: LineSettings = part(LineSettings)
     directory: str = read(
         Option(
             "file-output-dir",
@@ -71,18 +61,11 @@ class FileSinkSettings:
         Option("file-rotate-age", Kind.DURATION, "A file is finished so long after its first change", "15m", "1h", minimum=1)
     )
 
-    column_ids: bool = read(COLUMN_IDS)
-
-    @staticmethod
-    def problems(values: Values) -> Iterator[UsageError]:
-        yield from pg_flo_problems(values)
-        yield from transaction_problems(values, "parquet", "_xid and _position")
-        yield from column_id_problems(values, "parquet")
-
 
 SINK = SinkKind(
     settings=FileSinkSettings,
     sink="pgsluice.worker.sinks.file.sink:FileSink",
+    findings="pgsluice.worker.sinks.file.findings:find",
     summary="Write the changes to files: JSON lines or Parquet.",
     help="Write the changes to files in a directory, in commit order and exactly once, as JSON lines or Parquet.",
 )

@@ -15,13 +15,13 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 
 PART = ".part"
 READY = ".ready"
@@ -71,12 +71,19 @@ class Layout:
         return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(in_tables)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps out other processes of the same worker, which this waits for. A process that dies lets go."""
+    def locked(self, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
+        """Keeps out other processes of the same worker. One that is there is waited for, after ``waits`` is called; whether that
+        was so. A process that dies lets go."""
         descriptor = os.open(self.directory / f".{self.prefix}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                has_waited = False
+            except BlockingIOError:
+                waits()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                has_waited = True
+            yield has_waited
         finally:
             os.close(descriptor)
 
@@ -118,9 +125,10 @@ def file_error(error: OSError, directory: Path, doing: str) -> PgsluiceError:
         return TransientError(
             f"there is no room in {directory} ({reason}, while {doing})",
             "make room there; the worker waits, and nothing of the batch stays half-written",
+            Cause.DISK_FULL,
         )
     if error.errno in _MAY_PASS:
-        return TransientError(f"{directory} failed ({reason}, while {doing})", "the batch is written again")
+        return TransientError(f"{directory} failed ({reason}, while {doing})", "the batch is written again", Cause.TARGET)
     return TerminalError(
         f"{directory} cannot be used ({reason}, while {doing})",
         "let the worker's user write there, or give another file-output-dir; the worker goes on where it was",

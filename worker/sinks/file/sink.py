@@ -13,13 +13,15 @@ from pathlib import Path
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
 from pgsluice.worker.sinks.file.formats import PARQUET, formats_by_suffix, new_writer, suffix_of
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, file_errors
 from pgsluice.worker.sinks.file.scratch import ScratchDirectory, ScratchWriter, decode_piece
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
 from pgsluice.worker.sinks.sink import Applied, DefinitionUse, Delivery, PartitionWriter, Receipt
 
 log = telemetry.logger(__name__)
@@ -38,10 +40,13 @@ class FileSink:
     @property
     def definitions(self) -> DefinitionUse:
         """Rows of another definition begin another Parquet file, and nothing in it tells of what altered them."""
-        return DefinitionUse.PASSES_OVER if self._settings.format == PARQUET else DefinitionUse.PASSES_ON
+        if self._settings.format == PARQUET:
+            return DefinitionUse.PASSES_OVER
+        return LineEncoding.of(self._settings.lines, self._group).definitions
 
     def __init__(self, settings: WorkerSettings, file_settings: FileSinkSettings, clock: Callable[[], float] = time.time) -> None:
         self._worker = f"'{settings.name}' of group '{settings.group}'"
+        self._group = settings.group
         self._settings = file_settings
         self._clock = clock
         self._layout = Layout(Path(file_settings.directory), f"{settings.group}.{settings.name}")
@@ -54,12 +59,16 @@ class FileSink:
         self._is_clean = False
         """Nothing is in the directory that the position does not count."""
         self._mutex = threading.Lock()
+        self._pulse = Pulse()
+
+    def report_to(self, pulse: Pulse) -> None:
+        self._pulse = pulse
 
     def open(self) -> Applied:
         directory = self._layout.directory
         with self._mutex, file_errors(directory, "opening it"):
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            with self._layout.locked():
+            with self._locked(Cause.OTHER):  # as for the lease of a predecessor: nothing fails
                 self._position = self._load()
                 self._recover()
                 self._adopt_format()
@@ -71,7 +80,7 @@ class FileSink:
             self._move(replace(self._current(), applied=applied))
 
     def writer(self) -> PartitionWriter:
-        return new_writer(self._settings, ScratchWriter(self._scratch.path))
+        return new_writer(self._settings, self._group, ScratchWriter(self._scratch.path))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Receipts of what is applied already are passed over. Raises TransientError when there is no room: what was written of
@@ -135,7 +144,7 @@ class FileSink:
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
         """Keeps other processes out; after an error takes back what was not committed, so that its room is free meanwhile."""
-        with file_errors(self._layout.directory, doing), self._layout.locked():
+        with file_errors(self._layout.directory, doing), self._locked():
             try:
                 yield
             except BaseException:
@@ -144,6 +153,15 @@ class FileSink:
                     self._scratch.clear()
                     self._current()
                 raise
+
+    @contextmanager
+    def _locked(self, cause: Cause = Cause.LOCK) -> Iterator[None]:
+        """While another process of this worker is in the directory, the pulse is told that it is waited for."""
+        wait = TransientError(f"another process of worker {self._worker} is in {self._layout.directory}", cause=cause)
+        with self._layout.locked(lambda: self._pulse.waits(wait)) as has_waited:
+            if has_waited:
+                self._pulse.progressed()
+            yield
 
     def _load(self) -> FilePosition:
         stored = load_position(self._layout.position)

@@ -85,7 +85,7 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False, column_
     With ``transactions`` a BEGIN line precedes the first change of each transaction and a COMMIT line follows its last, in
     the messages where it begins and commits. Raises WireError for a value that is not what its type says.
     """
-    stamps = _Stamps(message)
+    stamps = Stamps(message)
     lines = [b""] * message.change_count
     for part in message.parts:
         match part:
@@ -127,7 +127,7 @@ def _restart_line(copied: CopiedRows) -> bytes:
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
-class _Stamps:
+class Stamps:
     """What a line says about its transaction, indexed by change."""
 
     __slots__ = ("committed_at", "positions", "tails", "xids")
@@ -163,7 +163,7 @@ def _format_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
-def _put_table_lines(changes: TableChanges, stamps: _Stamps, lines: list[bytes], *, column_ids: bool) -> None:
+def _put_table_lines(changes: TableChanges, stamps: Stamps, lines: list[bytes], *, column_ids: bool) -> None:
     """Appends to ``lines[i]`` for each change index i in ``changes``."""
     ids = _column_ids(changes.table) if column_ids else None
     whole = whole_columns(changes.table, changes.new) if changes.old is None else None
@@ -177,7 +177,7 @@ def _column_ids(table: Table) -> bytes:
     return orjson.dumps({column.name: column.number or None for column in table.columns})
 
 
-def _lines_one_by_one(changes: TableChanges, stamps: _Stamps, ids: bytes | None) -> Iterator[bytes]:
+def _lines_one_by_one(changes: TableChanges, stamps: Stamps, ids: bytes | None) -> Iterator[bytes]:
     table = changes.table
     befores = old_rows(changes)
     afters, unchanged = new_rows(changes, befores)
@@ -203,7 +203,7 @@ def _lines_one_by_one(changes: TableChanges, stamps: _Stamps, ids: bytes | None)
         yield dumps(line, option=end_line)
 
 
-def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: _Stamps, ids: bytes | None) -> list[bytes]:
+def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: Stamps, ids: bytes | None) -> list[bytes]:
     """The lines of rows that have no old image."""
     indexes, only = changes.change_indexes, changes.operations[:1]
     if changes.operations.count(only) == len(changes):
@@ -224,7 +224,7 @@ def _keys(changes: TableChanges, befores: Sequence[Row | None], afters: Sequence
     return [{name: row[name] for name in names if name in row} for row in identifying]
 
 
-def _truncation_lines(truncation: Truncation, stamps: _Stamps) -> Iterable[bytes]:
+def _truncation_lines(truncation: Truncation, stamps: Stamps) -> Iterable[bytes]:
     index = truncation.change_index
     for table in truncation.tables:
         line: Row = {
@@ -245,7 +245,7 @@ def _truncation_lines(truncation: Truncation, stamps: _Stamps) -> Iterable[bytes
         yield orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _definition_line(change: DefinitionChange, stamps: _Stamps) -> bytes:
+def _definition_line(change: DefinitionChange, stamps: Stamps) -> bytes:
     index = change.change_index
     schema, name = concerned_name(change.definition)
     line: Row = {

@@ -212,8 +212,25 @@ def row_slots(table: Table, columns: Sequence[JsonColumn], ids: bytes | None = N
     yield b","
 
 
-def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[int]) -> Iterator[Slot]:
+def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Sequence[int]) -> Iterator[Slot]:
     """An object of these columns."""
+    if not indexes:
+        yield b"{}"
+        return
+    yield from _fields(table, columns, indexes)
+    yield b"}"
+
+
+def object_fields(table: Table, columns: Sequence[JsonColumn], indexes: Sequence[int]) -> Iterator[Slot]:
+    """The beginning of an object with these columns; the next field follows at once."""
+    if not indexes:
+        yield b"{"
+        return
+    yield from _fields(table, columns, indexes)
+    yield b","
+
+
+def _fields(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[int]) -> Iterator[Slot]:
     before = b"{"
     for index in indexes:
         texts, quote = columns[index]
@@ -221,7 +238,6 @@ def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[
         yield texts
         yield quote
         before = b","
-    yield b"}" if before == b"," else b"{}"
 
 
 def lines_of_slots(slots: Iterable[Slot], count: int) -> list[bytes]:

@@ -4,33 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pgsluice.shared.config.declaration import read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 
-TRANSACTIONS = Option("transactions", Kind.SWITCH, "Write a line for each BEGIN and COMMIT too", "true", "false")
 FORMAT = Option(
     "format",
     Kind.TEXT,
-    "What is written: JSON objects, the same in the shape of pg_flo, or (files only) Parquet in one directory per table",
+    "What is written: JSON objects, the same in the shape of pg_flo or of Debezium, or (files only) Parquet in one directory per "
+    "table",
     "parquet",
     "json",
-    choices=("json", "pg-flo", "parquet"),
+    choices=("json", "pg-flo", "debezium", "parquet"),
 )
-
-COLUMN_IDS = Option(
-    "column-ids",
-    Kind.SWITCH,
-    "Have each line say which column is which by a number that stays when a column is renamed (format json)",
-    "true",
-    "false",
-)
+COLUMN_CASES = ("as-is", "lower", "upper", "snake", "camel")
 
 
-def shape_of(form: str) -> str:
-    """How a line looks, "json" or "pg-flo", for a sink that makes no Parquet: a file may ask for that of another sink."""
-    return "pg-flo" if form == "pg-flo" else "json"
+def _shape_of(form: str) -> str:
+    """For a sink that makes no Parquet: a file may ask for that of another sink."""
+    return "json" if form == "parquet" else form
+
+
+@settings
+class LineSettings:
+    """``shape`` of a line is "json", "pg-flo" or "debezium", ``layout`` "envelope" or "flat". ``transactions``: lines for BEGIN
+    and COMMIT too. ``column_ids``: lines say what identifies their columns. ``debezium_name`` and ``debezium_database`` are ""
+    for the group's name."""
+
+    transactions: bool = read(Option("transactions", Kind.SWITCH, "Write a line for each BEGIN and COMMIT too", "true", "false"))
+    shape: str = read(FORMAT, then=_shape_of)
+    layout: str = read(
+        Option(
+            "row-layout",
+            Kind.TEXT,
+            "How format json lays out a row: in an envelope with its old row, or flat, its columns at the top",
+            "flat",
+            "envelope",
+            choices=("envelope", "flat"),
+        )
+    )
+    column_case: str = read(
+        Option("column-case", Kind.TEXT, "How columns' names are spelled on lines", "camel", "as-is", choices=COLUMN_CASES)
+    )
+    include_before: bool = read(
+        Option(
+            "include-before",
+            Kind.SWITCH,
+            "Have the line of an update hold the old row too, as far as it was sent",
+            "false",
+            "true",
+        )
+    )
+    column_ids: bool = read(
+        Option(
+            "column-ids",
+            Kind.SWITCH,
+            "Have each line say which column is which by a number that stays when a column is renamed (format json)",
+            "true",
+            "false",
+        )
+    )
+    debezium_name: str = read(
+        Option("debezium-name", Kind.TEXT, "What format debezium calls the server, its topic.prefix (default: the group)", "shop")
+    )
+    debezium_database: str = read(
+        Option("debezium-database", Kind.TEXT, "What format debezium calls the database (default: the group)", "shop")
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        form = values.text("format")
+        yield from _transaction_problems(values, form)
+        yield from _column_id_problems(values, form)
+        if values.text("row-layout") == "flat" and form != "json":
+            yield UsageError(
+                f"row-layout: flat has no meaning with format: {form} ({values.place('format')})",
+                "remove it, or write format: json",
+            )
+        if values.text("column-case") != "as-is" and form == "parquet":
+            yield UsageError("column-case has no meaning with format: parquet", "remove it, or rename columns by routes")
 
 
 def parquet_problems(values: Values) -> Iterator[UsageError]:
@@ -39,28 +93,37 @@ def parquet_problems(values: Values) -> Iterator[UsageError]:
     if values.text("format") == "parquet" and values.place("format") in (FORMAT.flag, FORMAT.variable):
         yield UsageError(
             f"format 'parquet' ({values.place('format')}) is of files alone",
-            "write json or pg-flo, or start 'pgsluice worker file'",
+            "write json, pg-flo or debezium, or start 'pgsluice worker file'",
         )
 
 
-def transaction_problems(values: Values, form: str, where: str) -> Iterator[UsageError]:
-    """``transactions`` beside a format whose every line or row names its transaction in ``where``."""
-    if values.switch("transactions") and values.text("format") == form:
+_TRANSACTION_FIELDS = {"pg-flo": "LSN and Position", "debezium": "txId and sequence", "parquet": "_xid and _position"}
+
+
+def _transaction_problems(values: Values, form: str) -> Iterator[UsageError]:
+    """``transactions`` beside a format whose every line or row names its transaction."""
+    if not values.switch("transactions"):
+        return
+    flat = form == "json" and values.text("row-layout") == "flat"
+    where = "_xid and _position" if flat else _TRANSACTION_FIELDS.get(form)
+    if where is not None:
+        beside = "row-layout: flat" if flat else f"format: {form} ({values.place('format')})"
         yield UsageError(
-            f"{values.named('transactions')} has no meaning with format: {form} ({values.place('format')})",
+            f"{values.named('transactions')} has no meaning with {beside}",
             f"remove it: every {'row' if form == 'parquet' else 'line'} names its transaction in {where}",
         )
 
 
-def column_id_problems(values: Values, form: str) -> Iterator[UsageError]:
+def _column_id_problems(values: Values, form: str) -> Iterator[UsageError]:
     """``column-ids`` beside a format that has no place for them."""
-    if values.switch("column-ids") and values.text("format") == form:
+    if not values.switch("column-ids"):
+        return
+    if form != "json":
         yield UsageError(
             f"{values.named('column-ids')} has no meaning with format: {form} ({values.place('format')})",
             "remove it, or write format: json",
         )
-
-
-def pg_flo_problems(values: Values) -> Iterator[UsageError]:
-    yield from transaction_problems(values, "pg-flo", "LSN and Position")
-    yield from column_id_problems(values, "pg-flo")
+    elif values.text("row-layout") == "flat":
+        yield UsageError(
+            f"{values.named('column-ids')} has no meaning with row-layout: flat", "remove it, or write row-layout: envelope"
+        )

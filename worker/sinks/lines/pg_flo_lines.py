@@ -73,13 +73,13 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _BRACKETS = {b"{": b"[", b"}": b"]", b",": b","}
 
 
-def _bytea(values: Sequence[bytes]) -> JsonColumn:
+def base64_texts(values: Sequence[bytes]) -> JsonColumn:
     if not all(value.startswith(b"\\x") for value in values):
         raise ValueError("not a bytea")
     return JsonColumn([b64encode(unhexlify(value[2:])) for value in values], b'"')
 
 
-def _calendar(end: bytes, suffix: bytes) -> Callable[[Sequence[bytes]], JsonColumn]:
+def calendar(end: bytes, suffix: bytes) -> Callable[[Sequence[bytes]], JsonColumn]:
     """Of texts that end in ``end``, which becomes ``suffix``. Far years and infinity stay what they are."""
 
     def column(values: Sequence[bytes]) -> JsonColumn:
@@ -96,7 +96,7 @@ def _rfc_3339(value: bytes, end: bytes, suffix: bytes) -> bytes:
     return value
 
 
-def _array(element: Callable[[Sequence[bytes]], JsonColumn]) -> Callable[[Sequence[bytes]], JsonColumn]:
+def array_of(element: Callable[[Sequence[bytes]], JsonColumn]) -> Callable[[Sequence[bytes]], JsonColumn]:
     def column(values: Sequence[bytes]) -> JsonColumn:
         return JsonColumn([_json_array(value, element) for value in values], b"")
 
@@ -129,18 +129,18 @@ def _json_array(text: bytes, element: Callable[[Sequence[bytes]], JsonColumn]) -
 
 PG_FLO_KINDS: Kinds = {
     **{oid: kind for oid, kind in KINDS.items() if oid not in (26, 1700)},  # oid and numeric are strings
-    17: _bytea,
-    1000: _array(booleans),
-    1005: _array(integers),  # int2[]
-    1007: _array(integers),  # int4[]
-    1009: _array(strings),  # text[]
-    1015: _array(strings),  # varchar[]
-    1016: _array(integers),  # int8[]
-    1021: _array(numbers),  # float4[]
-    1022: _array(numbers),  # float8[]
-    1082: _calendar(b"", b"T00:00:00Z"),  # date
-    1114: _calendar(b"", b"Z"),  # timestamp
-    1184: _calendar(b"+00", b"Z"),  # timestamptz
+    17: base64_texts,
+    1000: array_of(booleans),
+    1005: array_of(integers),  # int2[]
+    1007: array_of(integers),  # int4[]
+    1009: array_of(strings),  # text[]
+    1015: array_of(strings),  # varchar[]
+    1016: array_of(integers),  # int8[]
+    1021: array_of(numbers),  # float4[]
+    1022: array_of(numbers),  # float8[]
+    1082: calendar(b"", b"T00:00:00Z"),  # date
+    1114: calendar(b"", b"Z"),  # timestamp
+    1184: calendar(b"+00", b"Z"),  # timestamptz
 }
 """By type OID (pg_type.dat)."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import psycopg
 
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, is_lock_table_full, target_error
@@ -84,6 +84,7 @@ class Attempts:
             return TransientError(
                 f"a constraint of table '{error.table.qualified_name}' refuses the outcome of {batch}",
                 "they are applied one by one",
+                Cause.TARGET,
             )
         if error.concerns_rows and not self.labels_rows:
             self.label_rows()

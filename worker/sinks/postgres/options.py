@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from pgsluice.shared.config import pg_flo
+from pgsluice.shared.config.cluster_problems import address_problems
 from pgsluice.shared.config.connections import PostgresSettings
 from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -58,10 +62,15 @@ class PostgresSinkSettings:
     )
     IGNORED: ClassVar[tuple[Option, ...]] = pg_flo.SCHEMA_DUMP_OPTIONS
 
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        return address_problems(values, "target-host")
+
 
 SINK = SinkKind(
     settings=PostgresSinkSettings,
     sink="pgsluice.worker.sinks.postgres.sink:PostgresSink",
+    findings="pgsluice.worker.sinks.postgres.findings:find",
     summary="Apply the changes to a PostgreSQL database.",
     help="Apply the changes to a PostgreSQL database, from one source commit to a later one in one transaction.",
 )

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from pgsluice.shared import telemetry
+from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.errors import Cause, PgsluiceError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
@@ -35,9 +37,12 @@ from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.preflight.target_role import check_role
 from pgsluice.worker.sinks.postgres.sessions import DriverSession
+from pgsluice.worker.sinks.postgres.target.catalog import tables_with_foreign_keys
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError, is_transient, target_error
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
+from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
 from pgsluice.worker.sinks.postgres.target.table import empty_table
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES, PostgresWriter
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Lane, MissedChanges, Receipt
@@ -127,6 +132,7 @@ class PostgresSink:
         self._in_doubt: Applied | None = None
         """Where the last transaction led, while its end is not known: the connection broke."""
         self._attempts = Attempts(most_stages)
+        self._statements = StatementWatch(sink_settings)
         self._has_leftovers = False
         """Whether staging tables of this worker may be left."""
 
@@ -137,10 +143,18 @@ class PostgresSink:
         """The next batch is written as this one is, unless the target refused something lately."""
         return Delivery.AHEAD if self._attempts.is_ordinary else Delivery.COLLECTED
 
+    @property
+    def task_files(self) -> Sequence[str]:
+        return files_of(self._settings)
+
+    def report_to(self, pulse: Pulse) -> None:
+        self._statements.pulse = pulse
+
     def open(self) -> Applied:
         """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
         position, and drops staging tables that nobody will merge."""
         self.close()
+        check_role(self._settings)
         session = self._connect()
         connection = session.connection
         try:
@@ -148,7 +162,8 @@ class PostgresSink:
             if self._row.ensure(connection) and self._known_tables.worker == self._names.worker:
                 self._known_tables.forget(connection)
             self._attempts.limit_stages(lock_capacity(connection) // LOCKS_PER_STAGE)
-            with connection.transaction():
+            # a predecessor is waited for as long as it takes: nothing fails
+            with self._statements.over(connection, Cause.OTHER), connection.transaction():
                 connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
                 self._applied = self._row.lock(connection) or NOTHING_APPLIED
             self._missed = self._known_tables.missed(connection)
@@ -190,21 +205,41 @@ class PostgresSink:
             position = self._applied
             for receipt in rest:
                 position = position.after(receipt, stream_created)
-            if rest[0].copied:
-                self._finish_copied(session, rest, position)
-            else:
-                self._finish_changes(session, rest, position)
+            with self._statements.over(session.connection):
+                if rest[0].copied:
+                    self._finish_copied(session, rest, position)
+                else:
+                    self._finish_changes(session, rest, position)
         except (psycopg.Error, PieceError) as error:
             cause, table = (error.cause, error.table) if isinstance(error, PieceError) else (error, None)
             if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
                 self.close()  # what was a primary is none any more: connecting again finds the one that is
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
+        if position.catch_up is not None and self._applied.catch_up is None:
+            self._tell_of_foreign_keys(session)
         self._applied, self._in_doubt = position, None
         self._has_leftovers = self._attempts.committed() or self._has_leftovers
         lane = rest[0].lane
         self._clean_up(session, position.caught_up_sequence if lane is Lane.COPIED else position.sequence_in(lane))
         return self._applied
+
+    def _tell_of_foreign_keys(self, session: DriverSession) -> None:
+        """When tables fall behind the others. The position is moved by then, so what fails here is nobody's concern."""
+        if self._settings.disable_foreign_keys:
+            return
+        try:
+            tables = tables_with_foreign_keys(session.connection)
+        except psycopg.Error as error:
+            _log.warning("whether the target has foreign keys is not known", error=type(error).__name__)
+            return
+        if tables:
+            _log.warning(
+                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to what is not"
+                " there yet",
+                tables=", ".join(tables),
+                remedy="set target-disable-foreign-keys: true",
+            )
 
     def missed(self) -> Sequence[MissedChanges]:
         """The changes that met no row, by table, for ``CountingSink``."""
@@ -215,7 +250,8 @@ class PostgresSink:
         so it has a connection of its own."""
         session = self._connect()
         try:
-            session.build_keys()
+            with self._statements.over(session.connection):
+                session.build_keys()
         except psycopg.Error as error:
             raise target_error(error, None, "building keys") from None
         finally:
@@ -226,6 +262,7 @@ class PostgresSink:
             self._session.connection.close()
         if self._handover is not None:
             self._handover.close()
+        self._statements.close()
         self._session = None
 
     def _connected(self) -> DriverSession:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import PgsluiceError, TerminalError
+from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Action, Kind, Policies
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
@@ -26,6 +27,7 @@ from pgsluice.worker.sinks.postgres.target.table import (
     has_unique_key,
     key_error,
     keys_of,
+    missing_error,
     target_table,
 )
 
@@ -76,8 +78,13 @@ class TargetTables(Mapping[Table, TargetTable]):
             return
         catalog = read_catalog(connection, unknown)
         known = self._known_tables.read(connection, unknown)
+        errors: list[PgsluiceError] = []
         for table in unknown:
-            self._tables[table] = self._look_at(connection, table, catalog, known, copied=copied)
+            try:
+                self._tables[table] = self._look_at(connection, table, catalog, known, copied=copied)
+            except TerminalError as error:
+                errors.append(error)
+        raise_all(errors, "the target's tables")
         if remember:  # when all are fit: one of them may not be the table it was taken for
             targets = [self._tables[table] for table in unknown]
             destinations = [Destination(target.table, target.oid, target.column_numbers) for target in targets]
@@ -87,10 +94,7 @@ class TargetTables(Mapping[Table, TargetTable]):
         place, entry = self._find(connection, table, catalog, known)
         if entry is None:
             if not self._sync_schema:
-                raise TerminalError(
-                    f"table '{table.qualified_name}' does not exist at the target",
-                    "create it, or set target-sync-schema: true to have it created",
-                )
+                raise missing_error(table)
             entry = self._create(connection, table, copied=copied)
         leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
         target = target_table(table, entry, place, known_columns(table, entry.oid, known), leaves_out=leaves_out)

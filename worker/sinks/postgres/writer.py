@@ -14,7 +14,7 @@ from typing import TypeVar
 import psycopg
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
@@ -159,7 +159,8 @@ class PostgresWriter:
                     raise
                 refused = self._in_session(lambda session: find_refused(session, messages, group))
                 if not refused:
-                    raise TransientError("the target takes rows now that it refused", "the batch is loaded again") from None
+                    fact = "the target takes rows now that it refused"
+                    raise TransientError(fact, "the batch is loaded again", Cause.TARGET) from None
                 return refused
         except PieceError as error:
             raise copy_error(error, f"loading {_messages(partition)}", is_last=self.is_last) from None

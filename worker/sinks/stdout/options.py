@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.declaration import part, settings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.process.start import is_output_closed
-from pgsluice.worker.sinks.lines.options import COLUMN_IDS, FORMAT, TRANSACTIONS, parquet_problems, pg_flo_problems, shape_of
+from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
 @settings
 class StdoutSinkSettings:
-    """``transactions``: lines for BEGIN and COMMIT too. ``shape`` of a line is "json" or "pg-flo". ``column_ids``: lines say what
-    identifies their columns."""
+    """``lines`` says what is written."""
 
-    transactions: bool = read(TRANSACTIONS)
-    shape: str = read(FORMAT, then=shape_of)
-    column_ids: bool = read(COLUMN_IDS)
+    lines: LineSettings = part(LineSettings)
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
         yield from parquet_problems(values)
-        yield from pg_flo_problems(values)
 
 
 def _check_output(settings: StdoutSinkSettings) -> None:

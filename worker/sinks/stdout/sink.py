@@ -1,6 +1,6 @@
 """The stdout sink: one JSON line for each copied row and each change on standard output, at least once.
 
-``LineShape`` says what is in a line.
+``LineEncoding`` says what is in a line.
 
 The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
 at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import ConsumerGoneError, TerminalError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies, write_all
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Partition, Receipt
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.lines.line_output import receipt_bodies, write_all
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Partition, Receipt
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
+from pgsluice.worker.sinks.stdout.reader_watch import ReaderWatch
 
 STANDARD_OUTPUT = 1
 
@@ -28,26 +31,19 @@ STANDARD_OUTPUT = 1
 class LineWriter:
     """Receipt bodies are lines, about RECEIPT_BYTES of them; one message is never cut, so a large one makes a large body."""
 
-    transactions: bool
-    shape: LineShape = LineShape.JSON
-    column_ids: bool = False
+    form: LineEncoding
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return receipt_bodies((self._lines(message), True) for message in messages)
+        return receipt_bodies((self.form.encode(message), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        lines = self.shape.encode_copied
-        return receipt_bodies((lines(rows, column_ids=self.column_ids), not rows.more_follow) for rows in copied)
-
-    def _lines(self, message: MessageChanges) -> list[bytes]:
-        return self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
+        return receipt_bodies((self.form.encode_copied(rows), not rows.more_follow) for rows in copied)
 
 
 class StdoutSink:
     """Writes to ``descriptor``; the position is in the group's state bucket."""
 
     delivery = Delivery.STREAMED
-    definitions = DefinitionUse.PASSES_ON
     keeps_catch_up = True
 
     def __init__(
@@ -57,11 +53,19 @@ class StdoutSink:
         descriptor: int = STANDARD_OUTPUT,
     ) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
-        self._writer = LineWriter(stdout.transactions, LineShape(stdout.shape), stdout.column_ids)
+        self._writer = LineWriter(LineEncoding.of(stdout.lines, settings.group))
+        self.definitions = self._writer.form.definitions
         self._descriptor = descriptor
+        self._reader = ReaderWatch()
         self._applied = NOTHING_APPLIED
         self._written = NOTHING_APPLIED
         """Everything up to here is handed over, by this process or before it."""
+
+    def report_to(self, pulse: Pulse) -> None:
+        self._reader.pulse = pulse
+
+    def tick(self) -> None:
+        self._reader.tell()
 
     def open(self) -> Applied:
         self._applied = self._written = self._positions.load()
@@ -79,7 +83,7 @@ class StdoutSink:
         applied = self._applied
         for receipt in receipts:
             if not self._written.covers(receipt):
-                _print(self._descriptor, receipt.body)
+                self._print(receipt.body)
                 self._written = self._written.after(receipt, stream_created)
             applied = applied.after(receipt, stream_created)
         self._positions.store(applied)
@@ -92,18 +96,18 @@ class StdoutSink:
     def close(self) -> None:
         self._positions.close()
 
-
-def _print(descriptor: int, lines: bytes) -> None:
-    """Raises ConsumerGoneError or TerminalError."""
-    try:
-        write_all(descriptor, lines)
-    except BrokenPipeError:
-        raise ConsumerGoneError(
-            "the reader of standard output is gone",
-            "start reader and worker again; the worker goes on with the batch it could not hand over",
-        ) from None
-    except OSError as error:
-        raise TerminalError(
-            f"standard output cannot be written ({os.strerror(error.errno or 0)})",
-            "make room or give another destination; the worker goes on with the same batch when started again",
-        ) from None
+    def _print(self, lines: bytes) -> None:
+        """Raises ConsumerGoneError or TerminalError."""
+        try:
+            with self._reader.writing():
+                write_all(self._descriptor, lines, self._reader.taken)
+        except BrokenPipeError:
+            raise ConsumerGoneError(
+                "the reader of standard output is gone",
+                "start reader and worker again; the worker goes on with the batch it could not hand over",
+            ) from None
+        except OSError as error:
+            raise TerminalError(
+                f"standard output cannot be written ({os.strerror(error.errno or 0)})",
+                "make room or give another destination; the worker goes on with the same batch when started again",
+            ) from None

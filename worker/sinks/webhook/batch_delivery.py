@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.sink import Applied, Lane, Receipt
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
+from pgsluice.worker.sinks.webhook.lane_waits import LaneWaits
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine, decode_sections
 from pgsluice.worker.sinks.webhook.request import RequestCutter, is_barrier
 from pgsluice.worker.sinks.webhook.sender import Pause, RequestSender
@@ -23,9 +24,10 @@ WAITING_REQUESTS = 2  # of each lane, behind the one under way: enough to keep i
 class Lanes:
     """For one thread. A lane that fails stops all of them; the call that notices it raises the error that was first."""
 
-    def __init__(self, senders: Sequence[RequestSender], pause: Pause) -> None:
+    def __init__(self, senders: Sequence[RequestSender], pause: Pause, waits: LaneWaits) -> None:
         self._senders = senders
         self._pause = pause
+        self._waits = waits
         self._threads = [ThreadPoolExecutor(1, f"webhook-{lane}") for lane in range(len(senders))]
         self._requests: list[deque[Future[None]]] = [deque() for _ in senders]
         self._lock = threading.Lock()
@@ -54,6 +56,7 @@ class Lanes:
             while requests:
                 requests.popleft().exception()
         self._first_error = None
+        self._waits.clear()
         self._pause.halted.clear()
 
     def break_off(self) -> None:
@@ -70,6 +73,7 @@ class Lanes:
             sender.close()
 
     def _take_result(self, requests: deque[Future[None]]) -> None:
+        self._waits.tell()
         error = requests.popleft().exception()
         if error is not None:
             raise self._first_error or error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.lines.options import COLUMN_IDS, FORMAT, TRANSACTIONS, parquet_problems, pg_flo_problems, shape_of
+from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -17,13 +17,10 @@ from pgsluice.worker.sinks.sink_registry import SinkKind
 class WebhookSinkSettings:
     """``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
 
-    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``transactions``: send begins and
-    commits too. ``shape`` of an object is "json" or "pg-flo". ``column_ids``: objects say what identifies their columns.
+    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``lines`` says what an object is.
     """
 
-    transactions: bool = read(TRANSACTIONS)
-    shape: str = read(FORMAT, then=shape_of)
-    column_ids: bool = read(COLUMN_IDS)
+    lines: LineSettings = part(LineSettings)
     url: str = read(
         Option(
             "webhook-url",
@@ -113,11 +110,10 @@ class WebhookSinkSettings:
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
         yield from parquet_problems(values)
-        yield from pg_flo_problems(values)
 
 
 def _check_receiver(settings: WebhookSinkSettings) -> None:
-    from pgsluice.worker.sinks.webhook.receiver import check_receiver
+    from pgsluice.shared.http.receiver import check_receiver
 
     check_receiver(settings.url, settings.allow_hosts)
 
@@ -125,6 +121,7 @@ def _check_receiver(settings: WebhookSinkSettings) -> None:
 SINK = SinkKind(
     settings=WebhookSinkSettings,
     sink="pgsluice.worker.sinks.webhook.sink:WebhookSink",
+    findings="pgsluice.worker.sinks.webhook.findings:find",
     summary="Post the changes to a webhook.",
     help="Post the changes as JSON to a URL, each key's in order.",
     check=_check_receiver,

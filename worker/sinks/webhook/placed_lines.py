@@ -7,7 +7,7 @@ left out. Rows of one copied message may go to several tables, one after the oth
 A receipt's body is a row of sections, one for each message (or track of one) that has lines: a header (sequence, track, number of
 lines), then the lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
 
-What else the driver has to know of a line it reads from its text (``read_line``), in either shape.
+What else the driver has to know of a line it reads from its text (``read_line``), in any shape.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import orjson
+
+from pgsluice.shared.wire.position import format_lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ _NO_KEY: dict[str, list[str]] = {"Columns": []}
 
 def read_line(text: bytes) -> LineFacts:
     content = orjson.loads(text)
+    if "op" in content:
+        return _of_debezium(content)
+    if "_operation" in content:
+        return _of_flat(content)
     return _of_pg_flo(content) if "Type" in content else _of_ours(content)
 
 
@@ -53,6 +59,23 @@ def _of_pg_flo(line: dict[str, Any]) -> LineFacts:
     position = line["Position"] or ""
     is_copied = line["Type"] == "INSERT" and not position
     return LineFacts("READ" if is_copied else line["Type"], position, "", orjson.dumps([line["Schema"], line["Table"], key]))
+
+
+def _of_flat(line: dict[str, Any]) -> LineFacts:
+    """It does not say which columns are the key, so two lines of one table count as being about the same row."""
+    return LineFacts(line["_operation"], line.get("_position") or "", "", orjson.dumps([line["_schema"], line["_table"]]))
+
+
+_DEBEZIUM_OPERATIONS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "t": "TRUNCATE", "r": "READ"}
+
+
+def _of_debezium(line: dict[str, Any]) -> LineFacts:
+    """As ``_of_flat``. A row's truncation comes with the copy when its ``sequence`` has no number."""
+    source, operation = line["source"], _DEBEZIUM_OPERATIONS[line["op"]]
+    ordinal = orjson.loads(source["sequence"])[1]
+    position = "" if ordinal is None else f"{format_lsn(source['lsn'])}:{ordinal}"
+    operation = "RESTART" if operation == "TRUNCATE" and not position else operation
+    return LineFacts(operation, position, "", orjson.dumps([source["schema"], source["table"]]))
 
 
 BARRIER = 0xFFFF

@@ -20,16 +20,18 @@ from email.utils import parsedate_to_datetime
 from typing import assert_never
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.shared.process.retrying import REQUEST, Backoff
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.http.receiver import Answer, ReceiverConnection
+from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
+from pgsluice.worker.sinks.webhook.lane_waits import LaneWaits
 from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine
-from pgsluice.worker.sinks.webhook.receiver import Answer, ReceiverConnection
 from pgsluice.worker.sinks.webhook.request import Format, Signer, request_key
 
 LONGEST_RETRY_AFTER_S = 3600.0  # a receiver's mistake must not silence the worker for a year; it is asked again then
 
-_TRY_AGAIN = frozenset({408, 425, 429})
+_TOO_MANY_REQUESTS = 429
+_TRY_AGAIN = frozenset({408, 425, _TOO_MANY_REQUESTS})
 
 
 class RequestOutcome(enum.Enum):
@@ -74,6 +76,7 @@ class RequestTemplate:
     format: Format
     headers: Mapping[str, str] = field(repr=False)
     signer: Signer
+    pauses: Pauses
 
     def headers_of(self, key: str, body: bytes) -> dict[str, str]:
         """Those of one attempt: the signature holds its time."""
@@ -97,19 +100,26 @@ class Pause:
         while (remaining := max(until, self._until) - time.monotonic()) > 0 and not self.halted.is_set():
             self.halted.wait(remaining)
         if self.halted.is_set():
-            raise TransientError("a request was given up", "it is sent again with its batch")
+            raise TransientError("a request was given up", "it is sent again with its batch", Cause.TARGET)
 
 
 class RequestSender:
     """For one thread, but for ``abort``."""
 
     def __init__(
-        self, lane: int, connection: ReceiverConnection, template: RequestTemplate, pause: Pause, deliveries: Deliveries
+        self,
+        lane: int,
+        connection: ReceiverConnection,
+        template: RequestTemplate,
+        pause: Pause,
+        waits: LaneWaits,
+        deliveries: Deliveries,
     ) -> None:
         self._lane = lane
         self._connection = connection
         self._template = template
         self._pause = pause
+        self._waits = waits
         self._deliveries = deliveries
 
     def deliver(self, lines: Sequence[PlacedLine]) -> None:
@@ -142,35 +152,42 @@ class RequestSender:
         template = self._template
         body = template.format.body(lines)
         key = request_key(template.group, template.worker, lines, body)
-        backoff = Backoff(REQUEST)
+        backoff = Backoff(template.pauses)
         while True:
             self._pause.wait()
             try:
                 answer = self._connection.post(template.headers_of(key, body), body)
             except TransientError as error:
-                self._wait_after(str(error), backoff.next_pause_s(), key)
+                self._wait_after(error, backoff.next_pause_s(), key)
                 continue
             match outcome_of(answer.status):
                 case RequestOutcome.ACCEPTED | RequestOutcome.REFUSED:
+                    self._waits.end(self._lane)
                     return answer.status
                 case RequestOutcome.MISDIRECTED:
                     raise self._misdirected(answer)
                 case RequestOutcome.TRY_AGAIN:
                     retry_after_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
                     self._pause.extend(retry_after_s)
-                    self._wait_after(f"status {answer.status}", max(backoff.next_pause_s(), REQUEST.varied(retry_after_s)), key)
+                    pause_s = max(backoff.next_pause_s(), template.pauses.varied(retry_after_s))
+                    self._wait_after(self._put_off(answer), pause_s, key)
                 case unreachable:
                     assert_never(unreachable)
 
-    def _wait_after(self, reason: str, pause_s: float, key: str) -> None:
+    def _put_off(self, answer: Answer) -> TransientError:
+        cause = Cause.THROTTLED if answer.status == _TOO_MANY_REQUESTS else Cause.TARGET
+        return TransientError(f"{self._template.origin} answered with status {answer.status}", cause=cause)
+
+    def _wait_after(self, error: TransientError, pause_s: float, key: str) -> None:
         if not self._pause.halted.is_set():
             log.warning(
                 "a request was not accepted, trying again",
                 receiver=self._template.origin,
-                reason=reason,
+                reason=str(error),
                 pause_s=round(pause_s, 1),
                 key=key,
             )
+            self._waits.begin(self._lane, error, pause_s)
         self._pause.wait(pause_s)
 
     def _misdirected(self, answer: Answer) -> TerminalError:

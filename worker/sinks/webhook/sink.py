@@ -17,19 +17,21 @@ from collections.abc import Iterable
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.lines.line_output import LineShape
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, Lane, Receipt
-from pgsluice.worker.sinks.webhook.batch_delivery import BatchDelivery, Lanes
-from pgsluice.worker.sinks.webhook.deliveries import Deliveries
-from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
-from pgsluice.worker.sinks.webhook.receiver import (
+from pgsluice.shared.http.receiver import (
     AllowedHosts,
     Receiver,
     ReceiverConnection,
     allowed_addresses,
     trusted_certificates,
 )
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Lane, Receipt
+from pgsluice.worker.sinks.webhook.batch_delivery import BatchDelivery, Lanes
+from pgsluice.worker.sinks.webhook.deliveries import Deliveries
+from pgsluice.worker.sinks.webhook.lane_waits import LaneWaits
+from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
 from pgsluice.worker.sinks.webhook.request import Format, RequestCutter, RequestLimit, Signer, fixed_headers
 from pgsluice.worker.sinks.webhook.sender import Pause, RequestSender, RequestTemplate
 from pgsluice.worker.sinks.webhook.writer import LaneWriter
@@ -41,22 +43,28 @@ class WebhookSink:
     """Posts to one URL; the position is in the group's state bucket. Raises UsageError for settings that cannot be meant."""
 
     delivery = Delivery.STREAMED
-    definitions = DefinitionUse.PASSES_ON
     keeps_catch_up = True
 
     def __init__(self, settings: WorkerSettings, webhook: WebhookSinkSettings) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
         self._webhook = webhook
+        self._form = LineEncoding.of(webhook.lines, settings.group)
+        self.definitions = self._form.definitions
         self._receiver = Receiver.parse(webhook.url)
         self._allowed = AllowedHosts.parse(webhook.allow_hosts)
         form, signer = Format(webhook.format), Signer.parse(webhook.secret)
         headers = fixed_headers(webhook.headers, webhook.token)
         worker = settings.name.replace(".", "-")  # a replay's has a full stop, which separates what is signed
-        self._template = RequestTemplate(settings.group, worker, self._receiver.origin, form, headers, signer)
+        origin, pauses = self._receiver.origin, settings.retry.webhook
+        self._template = RequestTemplate(settings.group, worker, origin, form, headers, signer, pauses)
         self._limit = RequestLimit(1 if form is Format.SINGLE else webhook.batch_size, webhook.batch_bytes)
         self._deliveries = Deliveries(webhook.connections)
+        self._waits = LaneWaits()
         self._lanes: Lanes | None = None
         self._applied = NOTHING_APPLIED
+
+    def report_to(self, pulse: Pulse) -> None:
+        self._waits.pulse = pulse
 
     def open(self) -> Applied:
         """Looks the receiver up, but sends nothing to it."""
@@ -72,8 +80,7 @@ class WebhookSink:
         self._applied = applied
 
     def writer(self) -> LaneWriter:
-        webhook = self._webhook
-        return LaneWriter(webhook.connections, webhook.transactions, LineShape(webhook.shape), webhook.column_ids)
+        return LaneWriter(self._webhook.connections, self._form)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises RejectedChanges when the receiver refuses changes. What was delivered by then is not sent again when the batch
@@ -125,8 +132,9 @@ class WebhookSink:
                 ReceiverConnection(self._receiver, self._allowed, certificates, self._webhook.timeout_s),
                 self._template,
                 pause,
+                self._waits,
                 self._deliveries,
             )
             for lane in range(self._webhook.connections)
         ]
-        return Lanes(senders, pause)
+        return Lanes(senders, pause, self._waits)

@@ -15,7 +15,8 @@ from zlib import crc32
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
-from pgsluice.worker.sinks.lines.line_output import LineShape, receipt_bodies
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
 from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, CHANGES, PARTS, Section
 
@@ -24,7 +25,7 @@ class ChosenLanes:
     """The lanes of a message's lines: ``first`` by change index, None for a change that is in no part; ``others`` holds those of
     a change's further lines, when it goes to several tables."""
 
-    def __init__(self, message: MessageChanges, lanes: int) -> None:
+    def __init__(self, message: MessageChanges, lanes: int, *, tells_definitions: bool = True) -> None:
         self.first: list[int | None] = [None] * message.change_count
         self.others: dict[int, list[int]] = {}
         for part in message.parts:
@@ -36,7 +37,8 @@ class ChosenLanes:
                     for _ in part.tables:
                         self._add(part.change_index, BARRIER)
                 case DefinitionChange():
-                    self._add(part.change_index, BARRIER)
+                    if tells_definitions:
+                        self._add(part.change_index, BARRIER)
                 case unreachable:
                     assert_never(unreachable)
 
@@ -93,9 +95,7 @@ class LaneWriter:
     """Receipt bodies are sections of ``placed_lines``. ``lanes`` is how many there are."""
 
     lanes: int
-    transactions: bool
-    shape: LineShape
-    column_ids: bool = False
+    form: LineEncoding
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         return receipt_bodies((self._section(message).encode(), True) for message in messages)
@@ -106,39 +106,40 @@ class LaneWriter:
     def _section(self, message: MessageChanges) -> Section:
         section = Section(message.sequence, CHANGES)
         texts: list[bytes] = []
-        lines = self.shape.encode(message, transactions=self.transactions, column_ids=self.column_ids)
-        for (slot, lane, others), line in zip(self._slots(message), lines, strict=True):
-            section.numbers.append(slot << PARTS)
-            section.lanes.append(lane)
-            if not others:
+        for (slot, lane, others), line in zip(self._slots(message), self.form.encode(message), strict=True):
+            if line.count(b"\n") == 1:
+                section.numbers.append(slot << PARTS)
+                section.lanes.append(lane)
                 texts.append(line)
                 continue
-            section.numbers += [(slot << PARTS) + part for part in range(1, len(others) + 1)]
-            section.lanes += others
-            texts += line.splitlines(keepends=True)
+            pieces = line.splitlines(keepends=True)
+            lanes = [lane, *others]
+            section.numbers += [(slot << PARTS) + part for part in range(len(pieces))]
+            section.lanes += lanes if len(lanes) == len(pieces) else [BARRIER] * len(pieces)
+            texts += pieces
         section.texts = texts
         return section
 
     def _slots(self, message: MessageChanges) -> Iterator[tuple[int, int, Sequence[int]]]:
         """For each element of the encoded lines its number, without its last PARTS bits, its lane, and the lanes of its further
         lines. Begin and commit of each transaction have numbers of their own, asked for or not."""
-        chosen = ChosenLanes(message, self.lanes)
+        chosen = ChosenLanes(message, self.lanes, tells_definitions=self.form.tells_definitions)
         for before, transaction in enumerate(message.transactions):
             offset = 2 * before + 1
-            if self.transactions and transaction.begins:
+            if self.form.transactions and transaction.begins:
                 yield transaction.first_change + offset - 1, BARRIER, ()
             for index in range(transaction.first_change, transaction.end_change):
                 lane = chosen.first[index]
                 if lane is not None:
                     yield index + offset, lane, chosen.others.get(index, ())
-            if self.transactions and transaction.commits:
+            if self.form.transactions and transaction.commits:
                 yield transaction.end_change + offset, BARRIER, ()
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[Section, bool]]:
         """Each with whether it is the last of its message: a message may come in parts, for several tables."""
         part = 0
         for rows in copied:
-            lines = self.shape.encode_copied(rows, column_ids=self.column_ids)
+            lines = self.form.encode_copied(rows)
             numbers = [rows.row_number(row) << PARTS for row in range(rows.rows)] or [0] * len(lines)
             track = 1 + crc32(b"%d %s" % (part, rows.table.qualified_name.encode())) // 2
             lane = lane_of_copied(rows, self.lanes)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.sink import FileSink
+from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
 
 WORKER = worker_settings("orders", name="file")
@@ -29,7 +30,9 @@ def file_settings(
     transactions: bool = False,
     column_ids: bool = False,
 ) -> FileSinkSettings:
-    return FileSinkSettings(transactions, str(directory), file_format, compression, rotate_bytes, rotate_age_s, column_ids)
+    shape = "json" if file_format == "parquet" else file_format
+    lines = line_settings(transactions=transactions, shape=shape, column_ids=column_ids)
+    return FileSinkSettings(lines, str(directory), file_format, compression, rotate_bytes, rotate_age_s)
 
 
 def new_sink(directory: Path, **settings: Any) -> FileSink:

@@ -7,6 +7,7 @@ import resource
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.worker.sinks.file.output_directory import Layout
 from pgsluice.worker.sinks.file.sink import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
+from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, WORKER, file_settings, finished_files, lines, new_sink, position_of
@@ -68,6 +72,25 @@ def test_a_directory_that_is_there_keeps_its_mode(directory: Path) -> None:
     directory.mkdir(mode=0o750)
     new_sink(directory).open()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+
+
+def test_who_looks_sees_that_another_process_of_the_worker_is_waited_for(directory: Path, sink: FileSink) -> None:
+    successor, pulse = new_sink(directory), Pulse()
+    successor.report_to(pulse)
+    with Layout(directory, PREFIX.rstrip(".")).locked():
+        opening = threading.Thread(target=successor.open, daemon=True)
+        opening.start()
+        wait = wait_until(lambda: pulse.wait, what="a wait for the other process")
+        assert (wait.cause, f"is in {directory}" in wait.reason) == (Cause.OTHER, True)
+    opening.join(30)
+    assert (opening.is_alive(), pulse.wait) == (False, None)
+    with Layout(directory, PREFIX.rstrip(".")).locked():
+        committing = threading.Thread(target=apply, args=(successor, batch([1])), daemon=True)
+        committing.start()
+        assert wait_until(lambda: pulse.wait, what="another wait").cause is Cause.LOCK
+    committing.join(30)
+    assert (ids(directory), pulse.wait) == (events(1), None)
+    successor.close()
 
 
 def test_the_file_in_progress_is_marked_until_it_is_finished(directory: Path, sink: FileSink) -> None:
@@ -215,7 +238,7 @@ def live_through(directory: Path, compression: str) -> None:
     sink.close()
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("compression", ["none", pytest.param("zstd", marks=pytest.mark.long)])
 def test_a_process_may_die_before_any_system_call(tmp_path: Path, compression: str) -> None:
     calls = 0
     while True:

@@ -10,6 +10,7 @@ from pgsluice.worker.sinks.stdout.sink import StdoutSink
 from tests.changes_builder import copied, insert, message, table
 from tests.worker.sinks.batch import apply, write_copied_partition, write_partition
 from tests.worker.sinks.file import output
+from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
 
 ROWS = table("public.rows", "id bigint", "note text")
@@ -17,7 +18,7 @@ NOWHERE = worker_settings("orders")
 
 
 def test_standard_output_takes_changes_and_copied_rows_in_pg_flos_shape() -> None:
-    writer = StdoutSink(NOWHERE, StdoutSinkSettings(transactions=False, shape="pg-flo", column_ids=False)).writer()
+    writer = StdoutSink(NOWHERE, StdoutSinkSettings(line_settings(shape="pg-flo"))).writer()
     receipts = write_partition(writer, [message(1, insert(ROWS, b"1", b"n"))])
     receipts += write_copied_partition(writer, [copied(1, ROWS, (b"2", b"n"))])
     lines = [json.loads(line) for receipt in receipts for line in receipt.body.splitlines()]

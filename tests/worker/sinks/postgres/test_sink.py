@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pgsluice.shared.errors import TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError, UsageError
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.worker.sinks.postgres.target import statement_watch
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, RECEIPTS_BYTES, SMALLEST_STAGED_BYTES, WIDE_ROW_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition
 from tests.changes_builder import delete, insert, message, table, update
@@ -275,7 +277,7 @@ def test_a_user_who_may_not_create_the_schema_is_told_what_to_grant(target: Targ
     target.execute("DROP ROLE IF EXISTS pgsluice_poor")
     target.execute("CREATE ROLE pgsluice_poor LOGIN")
     target.settings = replace(target.settings, target=replace(target.settings.target, user="pgsluice_poor"))
-    with pytest.raises(TerminalError, match=r"does not permit preparing schema pgsluice.*grant"):
+    with pytest.raises(TerminalError, match=r"may not create schema pgsluice.*run there: GRANT CREATE ON DATABASE"):
         target.new_sink().open()
     target.execute("CREATE SCHEMA pgsluice AUTHORIZATION pgsluice_poor")
     with pytest.raises(TerminalError, match="session_replication_role"):
@@ -321,3 +323,30 @@ def test_a_reader_never_sees_half_of_a_batch(target: Target) -> None:
     done.set()
     reader.join(timeout=30)
     assert unequal == []
+
+
+def test_who_looks_sees_what_the_target_has_the_sink_wait_for(new_target: NewTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statement_watch, "LOOK_INTERVAL_S", 0.05)
+    target, pulse = new_target(), Pulse()
+    target.apply(insert(ORDERS, b"1", b"a"))
+    successor = target.new_sink()
+    successor.report_to(pulse)
+    with target.database.connect() as predecessor:
+        predecessor.execute("BEGIN; SELECT FROM pgsluice.applied FOR UPDATE")
+        opening = threading.Thread(target=successor.open, daemon=True)
+        opening.start()
+        wait = wait_until(lambda: pulse.wait, what="a wait for the predecessor")
+        assert (wait.cause, "a lock at the target" in wait.reason) == (Cause.OTHER, True)
+        predecessor.execute("ROLLBACK")
+        opening.join(30)
+        assert (opening.is_alive(), pulse.wait) == (False, None)
+
+    target.sink.report_to(pulse)
+    with target.database.connect() as other:
+        other.execute("BEGIN; LOCK TABLE public.orders")
+        committing = threading.Thread(target=target.apply, args=[insert(ORDERS, b"2", b"b")], daemon=True)
+        committing.start()
+        assert wait_until(lambda: pulse.wait, what="a wait for the table").cause is Cause.LOCK
+        other.execute("ROLLBACK")
+        committing.join(30)
+        assert (committing.is_alive(), pulse.wait) == (False, None)

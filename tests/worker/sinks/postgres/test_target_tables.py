@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_a_missing_table_is_an_error_when_schemas_are_not_synchronised(target: T
     target.settings = replace(target.settings, sync_schema=False)
     with pytest.raises(TerminalError, match=r"'public\.orders' does not exist at the target.*set target-sync-schema: true"):
         target.apply(insert(ORDERS, b"1", b"a"))
+
+
+def test_all_tables_that_do_not_fit_are_named_at_once(new_target: Callable[..., Target]) -> None:
+    target = new_target()
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE people (id bigint)")
+    with pytest.raises(TerminalError, match="2 things are wrong") as refusal:
+        target.apply(insert(ORDERS, b"1", b"a"), insert(table("public.people", "id bigint"), b"1"))
+    for text in ("no column 'note'", "no unique index on its key"):
+        assert text in refusal.value.remedy
 
 
 def test_a_table_that_was_altered_under_the_worker_is_looked_at_again(target: Target) -> None:

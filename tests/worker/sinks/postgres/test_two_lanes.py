@@ -6,8 +6,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from pgsluice.shared.errors import TransientError
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.sink import Lane, Receipt
 from tests.changes_builder import copied, insert, message, table
+from tests.logged import fields_of
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, apply_in, write
 from tests.worker.sinks.postgres.conftest import Target
@@ -49,6 +54,36 @@ def test_a_copy_is_finished_while_a_batch_of_other_tables_is_committed(new_targe
         assert committing.is_alive()
     committing.join()
     assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
+
+
+REFERRING = "CREATE TABLE added (id bigint PRIMARY KEY, note text); CREATE TABLE orders (id bigint REFERENCES added, note text)"
+OTHER = table("public.other", "id bigint", "note text")
+
+
+def test_foreign_keys_are_told_of_when_tables_fall_behind_and_need_not_refuse_rows_that_refer_to_them(
+    new_target: Callable[..., Target], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = new_target()
+    target.execute(REFERRING + "; CREATE UNIQUE INDEX ON orders (id)")
+    apply(target.sink, [[message(1, insert(OTHER, b"1", b"a"))]])
+    assert "foreign keys" not in caplog.text
+    for sequence in (2, 3):
+        apply_in(target.sink, [[message(sequence, insert(OTHER, b"%d" % sequence, b"a"))]], Lane.CHANGES, COHORT)
+    [said] = [fields_of(record) for record in caplog.records if "foreign keys of the target refuse rows" in record.getMessage()]
+    assert said == {"tables": "public.orders", "remedy": "set target-disable-foreign-keys: true"}
+    refers = [[message(4, insert(ORDERS, b"7", b"a"))]]
+    for again in (TransientError, WriteAgain):
+        with pytest.raises(again):
+            apply_in(target.sink, refers, Lane.CHANGES, COHORT)
+    with pytest.raises(RejectedChanges) as refused:
+        apply_in(target.sink, refers, Lane.CHANGES, COHORT)
+    assert "foreign key violation" in refused.value.rejections[0].reason
+    caplog.clear()
+    allowed = target.new_sink(disable_foreign_keys=True)
+    allowed.open()
+    apply_in(allowed, refers, Lane.CHANGES, COHORT)
+    assert target.table("public", "orders") == [("7", "a")]
+    assert "foreign keys" not in caplog.text
 
 
 def test_what_is_written_ahead_for_tables_that_catch_up_stays_until_it_is_theirs(new_target: Callable[..., Target]) -> None:

@@ -9,6 +9,7 @@ from pgsluice.shared.config.settings import NatsSettings, WorkerSettings
 from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers.http_server import HttpServer
+from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
 
 NewSink = Callable[..., WebhookSink]
@@ -30,11 +31,9 @@ def webhook_settings(receiver: HttpServer | str, **changed: Any) -> WebhookSinkS
         "headers": {},
         "ca_file": "",
         "allow_hosts": ("127.0.0.1",),
-        "transactions": False,
-        "shape": "json",
-        "column_ids": False,
     }
-    return WebhookSinkSettings(**settings | changed)
+    of_lines = {name: changed.pop(name) for name in ("transactions", "shape", "column_ids") if name in changed}
+    return WebhookSinkSettings(lines=line_settings(**of_lines), **settings | changed)
 
 
 def new_sink(nats: NatsSettings, group: str, receiver: HttpServer | str, **changed: Any) -> WebhookSink:

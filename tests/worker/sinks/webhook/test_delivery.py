@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse, Wait
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
 from pgsluice.worker.sinks.webhook.batch_delivery import WAITING_REQUESTS
+from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.changes_builder import insert, message, table
-from tests.servers.http_server import Answer, Failure, HttpServer
+from tests.servers.http_server import Answer, Failure, HttpServer, Received
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
 from tests.worker.sinks.tried_batches import batch, events, position
@@ -54,6 +57,88 @@ def test_an_answer_that_asks_for_another_attempt_gets_one(status: int, receiver:
     receiver.answers = [Answer(status)]
     apply(open_sink(), batch([1]))
     assert len(receiver.requests) == 2
+
+
+def committing(sink: WebhookSink, of: Batch) -> threading.Thread:
+    """Ends when the batch is applied, or broken off."""
+
+    def commit() -> None:
+        with contextlib.suppress(TransientError):
+            apply(sink, of)
+
+    thread = threading.Thread(target=commit, daemon=True)
+    thread.start()
+    return thread
+
+
+def waited_for(pulse: Pulse) -> Wait:
+    wait = wait_until(lambda: pulse.wait, what="a wait")
+    assert wait is not None
+    return wait
+
+
+@pytest.mark.parametrize("answer", [Answer(503), Failure.CLOSE, Failure.HANG])
+def test_a_receiver_that_is_away_is_what_the_process_waits_for(
+    answer: Answer | Failure, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answer = lambda request: answer
+    sink, pulse = open_sink(timeout_s=1.0), Pulse()
+    sink.report_to(pulse)
+    delivering = committing(sink, batch([1]))
+    wait = waited_for(pulse)
+    assert wait.cause is Cause.TARGET
+    assert wait.next_attempt_at is not None
+    assert "hook" not in wait.reason
+    wait_until(lambda: len(receiver.requests) > 1, what="another attempt")
+    assert pulse.wait is not None
+    assert pulse.wait.since == wait.since
+    receiver.answer = lambda request: Answer()
+    delivering.join(DEADLINE_S)
+    assert pulse.wait is None
+
+
+def test_a_receiver_that_throttles_is_waited_for_until_it_may_be_asked_again(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answers = [Answer(429, {"Retry-After": "600"})]
+    sink, pulse = open_sink(), Pulse()
+    sink.report_to(pulse)
+    delivering = committing(sink, batch([1]))
+    wait = waited_for(pulse)
+    assert wait.cause is Cause.THROTTLED
+    assert wait.next_attempt_at is not None
+    assert (wait.next_attempt_at - wait.since).total_seconds() >= 599
+    sink.break_off()
+    delivering.join(DEADLINE_S)
+
+
+def test_a_lane_that_goes_on_is_progress_and_the_one_that_waits_is_still_waited_for(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """Each lane has a request under way; the first is put off for long, and after that the others are taken."""
+    puts_off = threading.Event()
+    put_off: list[bytes] = []
+
+    def answer(request: Received) -> Answer:
+        with receiver.lock:
+            if not put_off:
+                put_off.append(request.body)
+        if request.body in put_off:
+            wait_until(lambda: receiver.under_way == 4, what="a request of each lane")
+            return Answer(503, {"Retry-After": "600"})
+        assert puts_off.wait(DEADLINE_S)
+        return Answer()
+
+    receiver.answer = answer
+    sink, pulse = open_sink(), Pulse()
+    sink.report_to(pulse)
+    delivering = committing(sink, rows(40))
+    waited_for(pulse)
+    before = pulse.progressed_at
+    puts_off.set()
+    wait_until(lambda: pulse.progressed_at > before, what="progress")
+    wait_until(lambda: len(receiver.accepted) == 3, what="the other lanes' requests")
+    assert waited_for(pulse).cause is Cause.TARGET
+    sink.break_off()
+    delivering.join(DEADLINE_S)
 
 
 def test_retry_after_is_obeyed_by_all_lanes(receiver: HttpServer, open_sink: NewSink) -> None:

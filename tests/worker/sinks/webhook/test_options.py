@@ -8,6 +8,7 @@ from pgsluice.shared import config
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.worker.sinks.webhook.options import WebhookSinkSettings
 from tests.configuration import load
+from tests.worker.sinks.line_settings import line_settings
 
 
 def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> None:
@@ -28,8 +29,6 @@ def test_settings_of_the_webhook_sink_hold_what_was_given(tmp_path: Path) -> Non
         headers={"X-A": "b"},
         ca_file="",
         allow_hosts=("a", "10.0.0.0/8"),
-        transactions=False,
-        shape="json",
-        column_ids=False,
+        lines=line_settings(),
     )
     assert "https://a/b" not in repr(settings)

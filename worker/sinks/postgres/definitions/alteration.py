@@ -15,7 +15,7 @@ from psycopg import sql
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.definitions.difference import Difference, TableRenamed, differences_of
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.definition import (
     DefinitionUnknown,
     TableDefined,
@@ -29,7 +29,13 @@ from pgsluice.shared.wire.definition import (
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of
-from pgsluice.worker.sinks.postgres.definitions.alteration_statements import Statement, TableHere, enum_statements, statements
+from pgsluice.worker.sinks.postgres.definitions.alteration_statements import (
+    Statement,
+    TableHere,
+    enum_statements,
+    renaming_type,
+    statements,
+)
 from pgsluice.worker.sinks.postgres.definitions.refit import refitting
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
@@ -43,14 +49,13 @@ _log = telemetry.logger(__name__)
 _NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
 """What a person did, or a copy does."""
 
+_ENUM = "e"
 _PRIMARY_KEY = """
 SELECT c.conname, ARRAY(SELECT a.attname FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, position)
                         JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.position)
 FROM pg_constraint c WHERE c.contype = 'p' AND c.conrelid = %s
 """
-_ENUM = (
-    "SELECT t.typtype = 'e' FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s"
-)
+_TYPE = "SELECT t.typtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +147,23 @@ class Alteration:
         self.known_tables.replace(self.connection, known, replace(moved, columns=numbers, types=types))
 
     def _alter_type(self, was: TypeDefined, now: TypeDefined) -> None:
-        """An enum of that name, if the target has one. Where it has text instead, rows bring the labels."""
-        if self.connection.execute(_ENUM, [was.schema, was.name]).fetchone() != (True,):
+        """The type of that name, if the target has one. Where it has text instead, rows bring the labels."""
+        place, later = (was.schema, was.name), (now.schema, now.name)
+        kind = self._type_kind(place)
+        if kind is None:
             return
-        for statement in enum_statements(was.schema, was.name, was.labels, now.labels):
-            self._execute(statement, f"{was.schema}.{was.name}")
+        if place != later and self._type_kind(later) is None:
+            for statement in renaming_type(place, later):
+                self._execute(statement, ".".join(place))
+            place = later
+        if kind == _ENUM:
+            for statement in enum_statements(*place, was.labels, now.labels):
+                self._execute(statement, ".".join(place))
+
+    def _type_kind(self, place: tuple[str, str]) -> str | None:
+        """``pg_type.typtype``; None when the target has no type there."""
+        row = self.connection.execute(_TYPE, place).fetchone()
+        return None if row is None else str(row[0])
 
     def refit(self, table: Table) -> None:
         """Makes the target's table fit for rows of ``table`` that are copied again; it loses its rows where it has to be altered.
@@ -179,7 +196,8 @@ def _columns_here(entry: CatalogEntry, known: KnownTable, was: TableDefinition, 
 def _refused(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceError:
     tried = statement.as_string()
     if is_transient(error):
-        return TransientError(f"a lock on '{name}' at the target is held by somebody else", f"it is tried again: {tried}")
+        fact = f"a lock on '{name}' at the target is held by somebody else"
+        return TransientError(fact, f"it is tried again: {tried}", Cause.LOCK)
     what = f"the target refused what the source did to '{name}' ({type(error).__name__}, SQLSTATE {error.sqlstate}): {tried}"
     return TerminalError(
         what, "make room for it there (a view or a rule may need the column, or a right may be lacking), then start again"

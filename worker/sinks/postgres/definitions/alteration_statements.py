@@ -92,6 +92,10 @@ def enum_statements(schema: str, name: str, was: Sequence[EnumLabel], now: Seque
     return found
 
 
+def renaming_type(was: tuple[str, str], now: tuple[str, str]) -> list[Statement]:
+    return list(_moving(sql.SQL("TYPE"), was, now))
+
+
 def _adding_label(identifier: sql.Identifier, labels: Sequence[EnumLabel], index: int) -> Statement:
     statement = sql.SQL("ALTER TYPE {} ADD VALUE IF NOT EXISTS {}").format(identifier, sql.Literal(labels[index].label))
     if index == 0:
@@ -105,14 +109,16 @@ def _alter(here: TableHere, action: str, *names: str) -> Statement:
 
 def _renaming(here: TableHere, was: tuple[str, str], now: tuple[str, str]) -> Iterator[Statement]:
     """Only where the target has the source's name: a route sends the rows of any other elsewhere."""
-    if here.place != was:
-        return
+    if here.place == was:
+        yield from _moving(sql.SQL("TABLE"), was, now)
+
+
+def _moving(what: sql.SQL, was: tuple[str, str], now: tuple[str, str]) -> Iterator[Statement]:
     if now[0] != was[0]:
         yield sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(now[0]))
-        yield _alter(here, "SET SCHEMA {}", now[0])
+        yield sql.SQL("ALTER {} {} SET SCHEMA {}").format(what, sql.Identifier(*was), sql.Identifier(now[0]))
     if now[1] != was[1]:
-        moved = sql.Identifier(now[0], was[1])
-        yield sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(now[1]))
+        yield sql.SQL("ALTER {} {} RENAME TO {}").format(what, sql.Identifier(now[0], was[1]), sql.Identifier(now[1]))
 
 
 def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:

@@ -7,8 +7,8 @@ type is given it too where the target had the type that the source had before; w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 
@@ -18,28 +18,34 @@ from pgsluice.worker.definitions.policy import Action, Kind, Policies
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.table import emptying_statement, known_type
+from pgsluice.worker.sinks.postgres.target.table import emptying_statement, keys_of, known_type
 
 Statement = sql.Composed
 
+_PRIMARY_KEY = "SELECT conkey FROM pg_constraint WHERE contype = 'p' AND conrelid = %s"
 _TYPES = "SELECT attnum, format_type(atttypid, nullif(atttypmod, -1)) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:
     """What empties the target's table and makes it fit for rows of ``table``. None where it fits, is not there, or never had rows
-    of that table. Raises TerminalError where a person is to look at it."""
-    for known in known_tables.of_table(connection, table.oid):
-        entry = find_table(connection, *known.place)
-        if known.place == (table.schema, table.name) and entry is not None and entry.oid == known.target_oid:
-            types: dict[int, str] = dict(connection.execute(_TYPES, [entry.oid]).fetchall())
-            found = list(_Refit(connection, policies, table, known, entry, types).statements())
-            return [emptying_statement(connection, entry.oid, known.place), *found] if found else []
-    return []
+    of that table, nor of one that had its name before. Raises TerminalError where a person is to look at it."""
+    place = (table.schema, table.name)
+    entry = find_table(connection, *place)
+    if entry is None:
+        return []
+    own = [each for each in known_tables.of_table(connection, table.oid) if (each.place, each.target_oid) == (place, entry.oid)]
+    known = own[0] if own else known_tables.predecessor(connection, table, entry.oid)
+    if known is None:
+        return []
+    types: dict[int, str] = dict(connection.execute(_TYPES, [entry.oid]).fetchall())
+    primary_key = connection.execute(_PRIMARY_KEY, [entry.oid]).fetchone()
+    found = list(_Refit(connection, policies, table, known, entry, types, primary_key[0] if primary_key else []).statements())
+    return [emptying_statement(connection, entry.oid, place), *found] if found else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Refit:
-    """``types`` are those of the target's columns, by number."""
+    """``types`` are those of the target's columns, by number; ``primary_key`` are numbers too, none where there is none."""
 
     connection: Connection
     policies: Policies
@@ -47,20 +53,22 @@ class _Refit:
     known: KnownTable
     entry: CatalogEntry
     types: Mapping[int, str]
+    primary_key: Sequence[int]
 
     def statements(self) -> Iterator[Statement]:
         here = {column.name: self._here(column) for column in self.table.columns}
         taken = {column.number for column in here.values() if column is not None}
-        for name in self.known.types.keys() - here.keys():
-            gone = self._numbered(self.known.columns.get(name, 0))
-            if gone is not None and gone.number not in taken:
-                yield from self._dropping(gone)
+        known = [self._numbered(self.known.columns.get(name, 0)) for name in self.known.types.keys() - here.keys()]
+        gone = [column for column in known if column is not None and column.number not in taken]
+        for column_gone in gone:
+            yield from self._dropping(column_gone)
         for column in self.table.columns:
             found = here[column.name]
             if found is None:
                 yield from self._adding(column)
             else:
                 yield from self._altering(column, found)
+        yield from self._keying({name: found.name for name, found in here.items() if found is not None}, gone)
 
     def _here(self, column: Column) -> TargetColumn | None:
         by_name = {each.name: each for each in self.entry.columns}
@@ -84,8 +92,20 @@ class _Refit:
         if is_followed and self._action(Kind.ALTER_TYPE) is Action.APPLY:
             kind = self._type(column)
             yield self._alter("ALTER COLUMN {} TYPE ", here.name) + kind + sql.SQL(" USING NULL::") + kind
-        if here.not_null and not column.not_null and self._action(Kind.NOT_NULL) is Action.APPLY:
+        is_relaxed = here.not_null and not column.not_null and here.number not in self.primary_key
+        if is_relaxed and self._action(Kind.NOT_NULL) is Action.APPLY:
             yield self._alter("ALTER COLUMN {} DROP NOT NULL", here.name)
+
+    def _keying(self, names: Mapping[str, str], gone: Sequence[TargetColumn]) -> Iterator[Statement]:
+        """A table that has no key at all gets one when it is full (``own.pending_keys``)."""
+        if not self.entry.unique_keys:
+            return
+        dropped = gone if self._action(Kind.DROP_COLUMN) is Action.APPLY else []
+        has_primary_key = bool(self.primary_key) and not any(column.number in self.primary_key for column in dropped)
+        for key in keys_of(self.table):
+            columns = tuple(names.get(name, name) for name in key.columns)
+            if set(columns) not in self.entry.unique_keys and self._action(Kind.KEY) is Action.APPLY:
+                yield replace(key, columns=columns, is_primary=key.is_primary and not has_primary_key).definition()
 
     def _action(self, kind: Kind) -> Action:
         action = self.policies.action(kind, self.table.source_name)

@@ -25,7 +25,7 @@ from datetime import timedelta
 
 from psycopg import sql
 
-from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn, parse_lsn
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -144,7 +144,8 @@ class CopiedMessages:
         the target may undo what they reported. The commit that moves the position makes it durable, being later in the WAL."""
         found = connection.execute(_COUNT, [self.group, self.worker, list(sequences)]).fetchone()
         if found != (len(sequences),):
-            raise TransientError("copied rows are gone from the target, as after a crash of it", "the batch is loaded again")
+            fact = "copied rows are gone from the target, as after a crash of it"
+            raise TransientError(fact, "the batch is loaded again", Cause.TARGET)
 
     def forget(self, connection: Connection, up_to_sequence: int) -> None:
         """For the transaction that moves the position to ``up_to_sequence``, or beyond."""

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, make_private_directory
 from pgsluice.worker.sinks.postgres.fold.piece import HandedText
 
@@ -79,7 +79,7 @@ def fetch_handed(handed: HandedText) -> Iterator[bytes]:
             start += len(block)
             yield block
     if start != end:
-        raise TransientError("rows that a task handed over are gone", "the batch is written again")
+        raise TransientError("rows that a task handed over are gone", "the batch is written again", Cause.TARGET)
 
 
 def _write(descriptor: int, text: bytes) -> None:

@@ -38,11 +38,13 @@ _DATABASE = (
     "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
 )
 _TABLE = own_table("tables")
-_READ = sql.SQL(
+_KNOWN = (
     "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
     " column_names, column_numbers, column_types, table_schema, table_name, source_schema, source_name"
-    " FROM {} WHERE group_name = %s AND worker = %s AND oid = ANY (%s::oid[])"
-).format(_TABLE)
+    " FROM {} WHERE group_name = %s AND worker = %s"
+)
+_READ = sql.SQL(_KNOWN + " AND oid = ANY (%s::oid[])").format(_TABLE)
+_AT = sql.SQL(_KNOWN + " AND target_oid = %s::oid AND target_database = " + _DATABASE).format(_TABLE)
 _REMEMBER = sql.SQL(
     "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
     " column_names, column_numbers, column_types, target_database)"
@@ -120,16 +122,23 @@ class KnownTables:
 
     def _read(self, connection: Connection, oids: Sequence[int]) -> Known:
         found: dict[int, list[KnownTable]] = defaultdict(list)
-        for oid, target_oid, columns, numbers, types, *names in connection.execute(_READ, [*self._owner, oids]).fetchall():
-            schema, name, source_schema, source_name = names
-            by_name = dict(zip(columns, numbers, strict=True))
-            source = (source_schema, source_name)
-            found[oid].append(KnownTable(oid, (schema, name), source, target_oid, by_name, types or {}))
+        for row in connection.execute(_READ, [*self._owner, oids]).fetchall():
+            known = _known_table(*row)
+            found[known.oid].append(known)
         return found
 
     def of_table(self, connection: Connection, oid: int) -> Sequence[KnownTable]:
         """Where rows of the source's table ``oid`` went."""
         return self._read(connection, [oid]).get(oid, ())
+
+    def predecessor(self, connection: Connection, table: Table, target_oid: int) -> KnownTable | None:
+        """What had ``table``'s name and place before it, and went into the target's table ``target_oid``: the source dropped it
+        and made it again. None where ``table`` itself did, or nothing did."""
+        known = [_known_table(*row) for row in connection.execute(_AT, [*self._owner, target_oid]).fetchall()]
+        if any(each.oid == table.oid for each in known):
+            return None
+        named = [each for each in known if (each.source, each.place) == (table.source_name, _place(table))]
+        return max(named, key=lambda each: each.oid, default=None)
 
     def replace(self, connection: Connection, known: KnownTable, now: KnownTable) -> None:
         """``now`` is what became of ``known``; what was counted stays."""
@@ -210,6 +219,20 @@ class KnownTables:
     @property
     def _owner(self) -> list[str]:
         return [self.group, self.worker]
+
+
+def _known_table(
+    oid: int,
+    target_oid: int,
+    columns: list[str],
+    numbers: list[int],
+    types: Mapping[str, str] | None,
+    *names: str,
+) -> KnownTable:
+    """Of a row of ``_KNOWN``."""
+    schema, name, source_schema, source_name = names
+    by_name = dict(zip(columns, numbers, strict=True))
+    return KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name, types or {})
 
 
 def known_columns(table: Table, target_oid: int, known: Known) -> dict[str, int]:

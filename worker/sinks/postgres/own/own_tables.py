@@ -13,6 +13,7 @@ from typing import LiteralString
 from psycopg import sql
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
@@ -99,6 +100,13 @@ WHERE me.rolname = current_user AND NOT owner.rolsuper AND owner.oid <> me.oid
 """Of what is ours by name, that of other owners. A superuser is a member of every role, which says nothing about trust."""
 
 
+_MISSING = """
+SELECT name FROM unnest(%s::text[]) AS name
+WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = name)
+"""
+"""Not by to_regclass, which wants USAGE of the schema."""
+
+
 def own_table(name: str) -> sql.Identifier:
     return sql.Identifier(TARGET_SCHEMA, name)
 
@@ -108,7 +116,7 @@ def ensure_tables(connection: Connection) -> None:
     TerminalError when somebody else could have put anything into it."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-        _check_owners(connection)
+        check_owners(connection)
         if connection.execute("SELECT to_regnamespace(%s)", [TARGET_SCHEMA]).fetchone() == (None,):
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
         for name, definition in _DEFINITIONS.items():
@@ -120,13 +128,27 @@ def ensure_tables(connection: Connection) -> None:
                 connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(*names))
 
 
-def _check_owners(connection: Connection) -> None:
-    """Whoever owns a table has its triggers and rules run as the worker's role, and a schema's owner can exchange its tables."""
-    found = connection.execute(_FOREIGN, {"schema": TARGET_SCHEMA, "tables": list(_DEFINITIONS)}).fetchone()
-    if found is not None:
-        kind, name, owner, user = found
-        raise TerminalError(
-            f"{kind.lower()} {name} of the target belongs to '{owner}', who could run anything as '{user}' through it",
-            f"drop it when nobody needs it; otherwise look at its triggers and rules, then run: ALTER {kind} {name}"
-            f' OWNER TO "{user}"',
-        )
+def missing_tables(connection: Connection) -> list[str]:
+    """Those that ``ensure_tables`` would make; all of them while there is no schema."""
+    return [name for (name,) in connection.execute(_MISSING, [list(_DEFINITIONS), TARGET_SCHEMA]).fetchall()]
+
+
+def check_owners(connection: Connection) -> None:
+    """Raises TerminalError when somebody else owns what is ours by name. Whoever owns a table has its triggers and rules run as
+    the worker's role, and a schema's owner can exchange its tables."""
+    raise_all(owner_errors(connection), "the target's schema pgsluice")
+
+
+def owner_errors(connection: Connection) -> list[TerminalError]:
+    """The same as a list. The statement of each is for people who have looked at what is there."""
+    found = connection.execute(_FOREIGN, {"schema": TARGET_SCHEMA, "tables": list(_DEFINITIONS)}).fetchall()
+    return [_foreign(*row) for row in found]
+
+
+def _foreign(kind: str, name: str, owner: str, user: str) -> TerminalError:
+    statement = f"ALTER {kind} {name} OWNER TO {sql.Identifier(user).as_string()}"
+    return TerminalError(
+        f"{kind.lower()} {name} of the target belongs to '{owner}', who could run anything as '{user}' through it",
+        f"drop it when nobody needs it; otherwise look at its triggers and rules, then run: {statement}",
+        statements=[statement],
+    )

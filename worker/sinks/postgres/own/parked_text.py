@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from psycopg import sql
 
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.worker.sinks.postgres.fold.piece import ParkedText
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK, own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -68,4 +68,6 @@ def check_parked(connection: Connection, tables: Iterable[str]) -> None:
 
 
 def rows_gone() -> TransientError:
-    return TransientError("staged rows are gone from the target, as after a crash of it", "the batch is staged again")
+    return TransientError(
+        "staged rows are gone from the target, as after a crash of it", "the batch is staged again", Cause.TARGET
+    )

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
@@ -94,6 +95,13 @@ Catalog = Mapping[tuple[str, str], CatalogEntry]
 """By schema and name; without those that do not exist."""
 
 
+_WITH_FOREIGN_KEYS = """
+    SELECT DISTINCT n.nspname || '.' || r.relname
+      FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid JOIN pg_namespace n ON n.oid = r.relnamespace
+     WHERE c.contype = 'f' AND n.nspname <> %s ORDER BY 1 LIMIT 10
+"""
+
+
 def read_catalog(connection: Connection, tables: Collection[Table]) -> Catalog:
     return _read(connection, [(table.schema, table.name) for table in tables])
 
@@ -108,6 +116,11 @@ def unique_keys(connection: Connection, oids: Sequence[int]) -> dict[int, list[s
     for oid, columns in connection.execute(_UNIQUE_KEYS, [list(oids)]).fetchall():
         found.setdefault(oid, []).append(set(columns))
     return found
+
+
+def tables_with_foreign_keys(connection: Connection) -> list[str]:
+    """The names of some, at most ten."""
+    return [str(name) for (name,) in connection.execute(_WITH_FOREIGN_KEYS, [TARGET_SCHEMA]).fetchall()]
 
 
 def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+import psycopg.sql
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.postgres.refused_connection import connection_error
@@ -18,6 +19,9 @@ from pgsluice.shared.postgres.session_settings import (
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+GRANTS_PARAMETERS = 150_000
+"""GRANT … ON PARAMETER came with PostgreSQL 15."""
 
 _TARGET_SETTINGS = SESSION_SETTINGS | {
     "xmloption": "content",
@@ -57,8 +61,12 @@ def disable_foreign_keys(connection: Connection) -> None:
     try:
         connection.execute("SET session_replication_role = replica")
     except psycopg.errors.InsufficientPrivilege:
+        role = psycopg.sql.Identifier(connection.info.user).as_string()
+        statement = f"GRANT SET ON PARAMETER session_replication_role TO {role}"
+        grants = connection.info.server_version >= GRANTS_PARAMETERS
+        way_out = f"run there: {statement}" if grants else "before PostgreSQL 15 only a superuser may: connect as one"
         raise TerminalError(
-            "the target user may not set session_replication_role, which disable-foreign-keys needs",
-            f'run there: GRANT SET ON PARAMETER session_replication_role TO "{connection.info.user}",'
-            " or set disable-foreign-keys: false",
+            "the target user may not set session_replication_role, which target-disable-foreign-keys needs",
+            f"{way_out}, or set target-disable-foreign-keys: false",
+            statements=[statement] if grants else [],
         ) from None

@@ -18,7 +18,8 @@ import re
 
 import psycopg
 
-from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.wire.table import Table
 
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
@@ -99,9 +100,11 @@ def target_error(
         fact = f"the target failed while {doing}: its table of locks is full ({name})"
         if is_last:
             return TerminalError(fact, f"{_LOCKS}; then start the worker again, nothing is lost")
-        return TransientError(fact, f"the batch is applied again with fewer staging tables; if that does not help, {_LOCKS}")
+        remedy = f"the batch is applied again with fewer staging tables; if that does not help, {_LOCKS}"
+        return TransientError(fact, remedy, Cause.LOCK)
     if is_transient(error):
-        return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again")
+        cause = passing_cause(error.sqlstate, Cause.TARGET)
+        return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again", cause)
     where = f" into table '{table.qualified_name}'" if table is not None else ""
     if error.sqlstate == "42501":
         return TerminalError(

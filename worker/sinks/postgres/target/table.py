@@ -162,6 +162,21 @@ def _copy_statement(place: tuple[str, str], columns: tuple[str, ...]) -> bytes:
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), names).as_bytes()
 
 
+def creation_statements(table: Table) -> list[str]:
+    """What makes the table with its keys, in a database that has its schema and types."""
+    types = [column.type_name for column in table.columns]
+    return [table_definition(table, types).as_string(), *(key.definition().as_string() for key in keys_of(table))]
+
+
+def missing_error(table: Table) -> TerminalError:
+    """For a table that is not there, and that the worker is not to make."""
+    return TerminalError(
+        f"table '{table.qualified_name}' does not exist at the target",
+        "create it, or set target-sync-schema: true to have it created",
+        statements=creation_statements(table),
+    )
+
+
 def target_table(
     table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int], *, leaves_out: bool = False
 ) -> TargetTable:
@@ -229,6 +244,7 @@ def _check_columns(
                 f"column '{extra.name}' of table '{table.qualified_name}' at the target is NOT NULL without a default, and the"
                 " source does not have it",
                 f"give it a default, or run there: {drop.as_string()}",
+                statements=[drop.as_string()],
             )
 
 
@@ -247,6 +263,7 @@ def _missing_column(table: Table, column: Column, identifier: sql.Identifier, ea
         f"table '{table.qualified_name}' at the target has no column '{column.name}'",
         f"run there: {add}{f' (if the source renamed a column to that: {rename})' if rename else ''}; then start again, nothing"
         " is lost",
+        statements=[] if renames else [add],
     )
 
 
@@ -274,6 +291,7 @@ def key_error(target: TargetTable, partition_columns: Sequence[str]) -> Terminal
     return TerminalError(
         f"table '{table.qualified_name}' at the target has no unique index on its key ({', '.join(names)})",
         f"run there: {create.as_string()}; then start again, nothing is lost",
+        statements=[create.as_string()],
     )
 
 

@@ -215,6 +215,18 @@ def test_rows_of_a_renamed_column_that_the_target_keeps_go_where_they_went(targe
     assert known.columns["remark"] == 2
 
 
+@pytest.mark.parametrize("made", ["TYPE mood AS ENUM ('sad')", "DOMAIN mood AS text", "TYPE mood AS (a text)"])
+@pytest.mark.parametrize(("schema", "name"), [("public", "feeling"), ("kinds", "mood"), ("kinds", "feeling")])
+def test_a_type_that_was_renamed_is_renamed_and_its_columns_keep_it(
+    target_database: Database, made: str, schema: str, name: str
+) -> None:
+    target_database.execute(TARGET.replace("TYPE mood AS ENUM ('sad')", made).replace("n integer", "n mood"))
+    for _ in range(2):  # the second worker of a target finds it done
+        apply(target_database, Policies(), replace(MOOD, schema=schema, name=name), MOOD)
+    [(found,)] = target_database.execute("SELECT pg_typeof(n)::text FROM t RIGHT JOIN (SELECT) ON true")
+    assert found == f"{schema}.{name}".removeprefix("public.")
+
+
 @pytest.mark.parametrize(("reason", "action"), [(8, None), (2, Action.RECOPY)])
 def test_rows_that_are_only_stored_otherwise_are_no_persons_concern(reason: int, action: Action | None) -> None:
     met = arrival(replace(REWRITTEN, reason=reason), SOURCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,36 @@ def test_columns_are_added_dropped_and_given_the_new_type(target: Target) -> Non
     copy_again(target)
     assert target.rows(COLUMNS) == [("id", "bigint"), ("note", "text"), ("serial", "integer")]
     assert target.table("public", "orders") == [("9000000000", "new", "1")]
+
+
+def test_a_table_that_was_made_again_with_other_columns_has_them_at_the_target_too(target: Target) -> None:
+    again = replace(NOW, oid=NOW.oid + 1)
+    apply_copied(target.sink, [[restart(2, again)]])
+    apply_copied(target.sink, [[copied(3, again, ROW, snapshot="second")]])
+    assert target.rows(COLUMNS) == [("id", "bigint"), ("note", "text"), ("serial", "integer")]
+    assert target.table("public", "orders") == [("9000000000", "new", "1")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_primary"),
+    [(("code text", "note text"), True), (("id integer", "code text"), False)],
+    ids=["the earlier key's column went", "it stays"],
+)
+def test_a_table_with_another_key_has_one_for_it_at_the_target(
+    target: Target, columns: tuple[str, ...], is_primary: bool
+) -> None:
+    target.sink.finish_copy()  # builds the key
+    apply_copied(target.sink, [[restart(2, table("public.orders", *columns, key=["code"]))]])
+    query = "SELECT pg_get_indexdef(indexrelid), indisprimary FROM pg_index WHERE indrelid = 'orders'::regclass"
+    assert (True, is_primary) in [("(code)" in definition, primary) for definition, primary in target.rows(query)]
+
+
+def test_a_table_that_shares_its_place_at_the_target_with_another_leaves_it_as_it_is(new_target: Callable[..., Target]) -> None:
+    target = new_target()
+    apply_copied(target.sink, [[copied(1, WAS, (b"1", b"a", b"x"))]])
+    other = replace(WAS, oid=WAS.oid + 1, columns=WAS.columns[:2], origin=("public", "others"))
+    apply_copied(target.sink, [[restart(2, other)]])
+    assert [name for name, _ in target.rows(COLUMNS)] == ["id", "note", "gone"]
 
 
 def test_a_column_of_another_type_than_the_source_had_keeps_it(target: Target) -> None:

@@ -1,0 +1,99 @@
+"""What ``pgsluice check`` is told: any of the options of all commands, and which parts the configuration names.
+
+Nothing but the group is required: a part that is not named is not looked at. What is named has to be whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pgsluice.shared import config
+from pgsluice.shared.config.connections import GROUP
+from pgsluice.shared.config.declaration import CONFIG, options_of, part, problems_of, read, settings
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.settings import LogSettings, NatsSettings, PostgresSettings, ReplicatorSettings, WorkerSettings
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.sink_registry import SINKS, SinkKind, find_sink
+
+NAMED_BY = {"postgres": "target-host", "file": "file-output-dir", "webhook": "webhook-url"}
+"""Kind of sink → the option that a configuration with such a worker has. A worker that writes to stdout needs none."""
+
+
+def _optional() -> tuple[Option, ...]:
+    """The options of all processes, none of them required, without files of secrets."""
+    kinds = [find_sink(kind).settings for kind in SINKS]
+    every = options_of(ReplicatorSettings, WorkerSettings, *kinds)
+    return tuple(replace(option, required=False) for option in every if not option.content_of and option is not CONFIG)
+
+
+@settings
+class CheckSettings:
+    """The options of all processes; ``parts_of`` makes their settings."""
+
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    OTHERS: ClassVar[tuple[Option, ...]] = _optional()
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        """Of each part that is named, once."""
+        named: list[tuple[type[Any], tuple[type[Any], ...]]] = [(WorkerSettings, ())]
+        if values.given("host"):
+            named.append((ReplicatorSettings, (PostgresSettings,)))
+        if values.given("nats-url"):
+            named.append((NatsSettings, ()))
+        named += [(find_sink(kind).settings, (find_sink(kind).settings,)) for kind in named_sinks(values)]
+        told = set()
+        for declared, whole in named:
+            required = [option.name for option in options_of(*whole) if option.required]
+            missing = [values.missing(name) for name in required if not values.given(name)]
+            for problem in [*missing, *problems_of(declared, values)]:
+                if str(problem) not in told:
+                    told.add(str(problem))
+                    yield problem
+
+
+def named_sinks(values: Values) -> list[str]:
+    return [kind for kind, option in NAMED_BY.items() if values.given(option)]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPart:
+    """A worker's sink: its kind, and the settings of both."""
+
+    kind: SinkKind
+    worker: WorkerSettings
+    settings: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the configuration names; None or empty for what it does not. ``worker`` is there for its rules."""
+
+    names: GroupNames
+    nats: NatsSettings | None
+    replicator: ReplicatorSettings
+    has_source: bool
+    worker: WorkerSettings
+    sinks: Mapping[str, SinkPart]
+
+
+def parts_of(values: Values) -> Parts:
+    worker = config.make(WorkerSettings, values)
+    replicator = config.make(ReplicatorSettings, values)
+    sinks = {}
+    for kind in SINKS:
+        found = find_sink(kind)
+        sinks[kind] = SinkPart(found, worker.named(kind), config.make(found.settings, values))
+    return Parts(
+        names=GroupNames(replicator.group, replicator.publication),
+        nats=replicator.nats if values.given("nats-url") else None,
+        replicator=replicator,
+        has_source=values.given("host"),
+        worker=worker,
+        sinks={kind: sink for kind, sink in sinks.items() if kind in named_sinks(values) or kind not in NAMED_BY},
+    )

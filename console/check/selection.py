@@ -1,0 +1,72 @@
+"""Which parts are looked at: those that flags name, else all that the configuration names."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pgsluice.console.check.check_settings import NAMED_BY, Parts
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.preflight.finding import Subject
+
+
+class Asked(enum.StrEnum):
+    """The flags."""
+
+    SOURCE = "source"
+    TARGET = "target"
+    NATS = "nats"
+    SINK = "sink"
+    RULES = "rules"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """``sinks`` are kinds. ``machine``: what both processes need here."""
+
+    source: bool
+    nats: bool
+    rules: bool
+    machine: bool
+    sinks: tuple[str, ...]
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """For the report."""
+        looked = [
+            (self.machine, Subject.MACHINE),
+            (self.nats, Subject.NATS),
+            (self.source, Subject.SOURCE),
+            ("postgres" in self.sinks, Subject.TARGET),
+            (any(kind != "postgres" for kind in self.sinks), Subject.SINK),
+            (self.rules, Subject.RULES),
+        ]
+        return [subject for is_looked_at, subject in looked if is_looked_at]
+
+
+def select(parts: Parts, asked: frozenset[Asked], sink: str) -> Selection:
+    """``sink`` is the kind that --sink names, "" without. Raises UsageError for a part that the configuration does not name."""
+    named = tuple(kind for kind in parts.sinks if kind in NAMED_BY)
+    has_rules = bool(parts.worker.rules_file or parts.worker.routing_file)
+    everything = Selection(parts.has_source, parts.nats is not None, has_rules, True, named)
+    if not asked:
+        return everything
+    sinks = (*(("postgres",) if Asked.TARGET in asked else ()), *(_sinks(named, sink) if Asked.SINK in asked else ()))
+    missing = [
+        UsageError(f"--{flag} is given, and the configuration names none: {option} is not set", f"set {option}, or leave it out")
+        for flag, option, is_there in (
+            (Asked.SOURCE, "host", parts.has_source),
+            (Asked.NATS, "nats-url", parts.nats is not None),
+            (Asked.RULES, "rules-config or routing-config", has_rules),
+            (Asked.TARGET, "target-host", "postgres" in named),
+            (Asked.SINK, NAMED_BY.get(sink, " or ".join(NAMED_BY.values())), set(sinks) <= set(parts.sinks) and bool(sinks)),
+        )
+        if flag in asked and not is_there
+    ]
+    if missing:
+        raise missing[0]
+    return Selection(Asked.SOURCE in asked, Asked.NATS in asked, Asked.RULES in asked, False, tuple(dict.fromkeys(sinks)))
+
+
+def _sinks(named: tuple[str, ...], sink: str) -> tuple[str, ...]:
+    return (sink,) if sink else named

@@ -1,0 +1,1 @@
+"""What groups are to be, as documents in the broker: planned, applied, exported, and run by whoever runs them."""

@@ -1,0 +1,25 @@
+"""The bucket of what belongs to no single group: documents, answers to requests that were sent again, who runs what.
+
+group.<name>        what a group is to be: its document
+answer.<digest>     what a request was answered that named a key: console.server.repeated_requests
+runner.<group>      who runs a group's processes: console.runner
+"""
+
+from __future__ import annotations
+
+from nats.aio.client import Client
+
+from pgsluice.shared.broker.bucket import Bucket
+
+CONTROL_BUCKET = "pgsluice-control"  # no group's bucket is called so: theirs begin with pgsluice_
+
+
+class ControlBucket(Bucket):
+    """One for each NATS account."""
+
+    history = 10
+    spoken = "the control bucket"
+    missing_remedy = "start 'pgsluice server', or apply a document; either creates it"
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, CONTROL_BUCKET)

@@ -1,0 +1,74 @@
+"""What applying documents would change, and applying them: all of them, or the first that somebody else was faster with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.documents.group_document import GroupDocument, format_raw
+from pgsluice.shared.errors import TransientError, UsageError
+
+
+class Action(StrEnum):
+    CREATE = "create"
+    CHANGE = "change"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """Texts as YAML has them, "" for a setting that was not or is no longer given. No secret: documents hold none."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDocument:
+    """``revision`` is what would be replaced, None where there is no document. Processes take up a change when they start."""
+
+    group: str
+    action: Action
+    revision: int | None
+    changes: tuple[SettingChange, ...]
+
+
+async def plan_documents(store: DocumentStore, documents: Iterable[GroupDocument]) -> list[PlannedDocument]:
+    """In the order given. Raises UsageError for two of one group, TransientError."""
+    planned: dict[str, PlannedDocument] = {}
+    for document in documents:
+        if document.group in planned:
+            raise UsageError(f"there are two documents of group '{document.group}'", "apply one of them")
+        planned[document.group] = _planned(document, await store.find(document.group))
+    return list(planned.values())
+
+
+async def apply_documents(store: DocumentStore, documents: Iterable[GroupDocument], by: str) -> list[PlannedDocument]:
+    """What was done. What is as it should be is not written again, so whoever was interrupted applies again. Raises UsageError,
+    TransientError when somebody changed a document meanwhile: those before it are applied."""
+    given = list(documents)
+    plan = await plan_documents(store, given)
+    for document, planned in zip(given, plan, strict=True):
+        if planned.action is not Action.NONE and await store.put(document, by, planned.revision) is None:
+            raise TransientError(f"somebody changed the document of group '{document.group}' meanwhile", "plan and apply again")
+    return plan
+
+
+def _planned(document: GroupDocument, stored: StoredDocument | None) -> PlannedDocument:
+    before: Mapping[str, object] = {} if stored is None else stored.document.settings
+    names = sorted(before.keys() | document.settings.keys())
+    changes = tuple(
+        SettingChange(name, _text(stored, name), format_raw(document.raw(name)))
+        for name in names
+        if before.get(name) != document.settings.get(name)
+    )
+    if stored is None:
+        return PlannedDocument(document.group, Action.CREATE, None, changes)
+    return PlannedDocument(document.group, Action.CHANGE if changes else Action.NONE, stored.revision, changes)
+
+
+def _text(stored: StoredDocument | None, name: str) -> str:
+    return "" if stored is None else format_raw(stored.document.raw(name))

@@ -1,0 +1,76 @@
+"""A document's settings as commands have them: references resolved in our own environment."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.group_document import GroupDocument, format_document
+from pgsluice.console.flags import known_options
+from pgsluice.shared import config, telemetry
+from pgsluice.shared.config.connections import NatsSettings, PostgresSettings
+from pgsluice.shared.config.declaration import part, settings, variables_of
+from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+
+_NATS_URL = "nats-url"
+
+log = telemetry.logger(__name__)
+
+
+def _has_host(values: Values) -> bool:
+    return values.given("host")
+
+
+@settings
+class SourceSettings:
+    """Where a document says that its group's source is; None where it does not. NATS is whoever's asks."""
+
+    source: PostgresSettings | None = part(PostgresSettings, database="source", when=_has_host)
+
+
+def load_document(document: GroupDocument, *settings: type[Any]) -> config.Values:
+    """What a command with these settings reads. Raises UsageError, without a value, for what is wrong with it here, as a variable
+    that is not set."""
+    with tempfile.NamedTemporaryFile(prefix=f"{document.group}-", suffix=".yaml") as file:
+        file.write(format_document(document).encode())
+        file.flush()
+        return config.load({"config": file.name}, environment_of(document), *settings, known=known_options())
+
+
+async def source_of(store: DocumentStore, group: str) -> PostgresSettings | None:
+    """Where its document says that the source is, as far as that can be read here; None without."""
+    stored = await store.find(group)
+    return None if stored is None else source_in(stored.document)
+
+
+def source_in(document: GroupDocument) -> PostgresSettings | None:
+    """The same of a document that was read."""
+    try:
+        return config.make(SourceSettings, load_document(document, SourceSettings)).source
+    except UsageError as error:
+        log.info("the source of a group is not looked at", group=document.group, reason=error.fact)
+        return None
+
+
+def names_nats(document: GroupDocument) -> bool:
+    """Whether it says which NATS its group is on; one that does not means the one that it is stored in."""
+    return document.raw(_NATS_URL) is not None
+
+
+def process_environment(document: GroupDocument, nats: NatsSettings) -> Mapping[str, str]:
+    """What a process of the group is started with by somebody on ``nats``."""
+    environment = environment_of(document)
+    return environment if names_nats(document) else {**environment, **variables_of(nats)}
+
+
+def environment_of(document: GroupDocument) -> Mapping[str, str]:
+    """Ours, without settings of our own that the document does not refer to: those are the server's."""
+    text = format_document(document)
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX)) or f"${{{name}" in text
+    }

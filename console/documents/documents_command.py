@@ -1,0 +1,64 @@
+"""``pgsluice plan``, ``apply`` and ``export``: their flags and their help."""
+
+from __future__ import annotations
+
+import click
+
+from pgsluice.console.flags import confirm, load_settings, takes
+from pgsluice.shared.config.server_settings import DocumentSettings
+
+_files = click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="A document; repeatable. -: standard input",
+)
+
+
+@click.command()
+@takes(DocumentSettings)
+@_files
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each document")
+@click.pass_context
+def plan(context: click.Context, files: tuple[str, ...], as_json: bool) -> None:
+    """Show what applying documents would change. A document is a group's configuration file, with secrets as references.
+
+    Exits with 0 when nothing would change, with 1 when something would.
+    """
+    settings = load_settings(context, DocumentSettings)
+    from pgsluice.console.documents.applied_files import show_plan
+
+    context.exit(show_plan(settings, files, as_json=as_json))
+
+
+@click.command()
+@takes(DocumentSettings)
+@_files
+@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.pass_context
+def apply(context: click.Context, files: tuple[str, ...], yes: bool) -> None:
+    """Say what groups are to be, in the broker. 'pgsluice server --run' runs them so; others take it up when they start."""
+    settings = load_settings(context, DocumentSettings)
+    from pgsluice.console.documents.applied_files import apply_files, show_plan
+
+    if not yes:
+        if not show_plan(settings, files, as_json=False):
+            return
+        confirm("apply", "Apply this?")
+    apply_files(settings, files)
+
+
+@click.command()
+@takes(DocumentSettings)
+@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@click.pass_context
+def export(context: click.Context, groups: tuple[str, ...]) -> None:
+    """Write documents as YAML that 'apply' takes: those of the groups named, or all."""
+    settings = load_settings(context, DocumentSettings)
+    from pgsluice.console.documents.applied_files import export_documents
+
+    export_documents(settings, groups)

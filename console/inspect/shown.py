@@ -1,0 +1,140 @@
+"""What ``pgsluice messages`` and ``pgsluice trace`` write to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import orjson
+from nats.aio.client import Client
+
+from pgsluice.console.columns import format_bytes
+from pgsluice.console.inspect.messages import InspectedMessage, MessagesPage, Place, read_messages
+from pgsluice.console.inspect.row_trace import RowKey, Trace, TracedChange, trace_row
+from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.config.inspect_settings import TraceSettings
+from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import TablePattern
+
+NOT_FOUND = 1
+"""The exit code when the stream holds no change of the row."""
+
+T = TypeVar("T")
+
+
+def show_messages(settings: GroupSettings, start: str, table: str, limit: int, *, as_json: bool) -> None:
+    """Goes on through the stream until ``limit`` changes were shown. Raises UsageError for a place or a pattern that is none."""
+    place, pattern = parse_place(start), parse_pattern(table) if table else None
+    names = GroupNames(settings.group)
+
+    async def show(client: Client) -> None:
+        following, left = place, limit
+        while left > 0:
+            page = await read_messages(client, names, following, pattern, left)
+            for message in page.messages:
+                sys.stdout.writelines(_json_line(message) if as_json else _message_lines(message))
+            left -= sum(len(message.changes) for message in page.messages)
+            if page.next_sequence is None:
+                return
+            following = Place(page.next_sequence)
+
+    _at_broker(settings, show)
+
+
+def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_messages: int, *, as_json: bool) -> int:
+    """The exit code."""
+    row, names = RowKey(parse_pattern(table), parse_key(key)), GroupNames(settings.group)
+    transformation = load_transformation(settings.rules_file, settings.routing_file)
+
+    async def look(client: Client) -> Trace:
+        tables = await load_tables(StateBucket(client, names))
+        return await trace_row(client, names, row, transformation.knowing(tables or ()), most_messages)
+
+    trace = _at_broker(GroupSettings(settings.group, settings.log, settings.nats), look)
+    sys.stdout.writelines(_json_line(trace) if as_json else (f"{line}\n" for line in format_trace(trace)))
+    return 0 if trace.changes else NOT_FOUND
+
+
+def parse_place(text: str) -> Place:
+    """A sequence or a time. Raises UsageError."""
+    if not text:
+        return Place()
+    if text.isascii() and text.isdecimal():
+        return Place(sequence=int(text))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is neither a sequence nor a time", "write it like 4711 or 2026-01-31T09:15:00+00:00"
+        ) from None
+    return Place(time=time.astimezone(UTC))
+
+
+def parse_pattern(text: str) -> TablePattern:
+    """Raises UsageError."""
+    try:
+        return TablePattern.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} {error}", "write it like orders or sales.orders") from None
+
+
+def parse_key(pairs: Sequence[str]) -> dict[str, str]:
+    """Raises UsageError; shows no value."""
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if not all("=" in pair for pair in pairs) or "" in found:
+        raise UsageError("the row is not named by COLUMN=VALUE", "write its key like id=7")
+    return found
+
+
+def _json_line(content: InspectedMessage | MessagesPage | Trace) -> Iterator[str]:
+    yield orjson.dumps(content).decode() + "\n"
+
+
+def _message_lines(message: InspectedMessage) -> Iterator[str]:
+    chunks = f", {message.chunks} chunks" if message.chunks > 1 else ""
+    packed = ", compressed" if message.compressed else ""
+    yield f"-- {message.sequence} at {message.stored_at}, {format_bytes(message.stored_bytes)}{chunks}{packed}, "
+    yield f"{message.first} to {message.last}\n"
+    for change in message.changes:
+        yield orjson.dumps(change).decode() + "\n"
+    if message.left_out:
+        yield f"-- and {message.left_out} changes more\n"
+
+
+def format_trace(trace: Trace) -> Iterator[str]:
+    """Lines for people."""
+    if trace.more:
+        yield f"earlier changes than the newest {len(trace.changes)} are not shown"
+    for change in trace.changes:
+        yield from _change_lines(change)
+    searched = f"messages {trace.searched_from} to {trace.searched_to}"
+    reach = "all that the stream holds" if trace.is_whole else "the stream holds earlier ones (--messages)"
+    yield f"{len(trace.changes)} changes in {searched}, {reach}"
+    if trace.copied:
+        since = f"; its copy holds what was committed before {trace.copy_lsn}" if trace.copy_lsn else ""
+        yield f"copy of {trace.table}: {trace.copied}{since}"
+
+
+def _change_lines(change: TracedChange) -> Iterator[str]:
+    yield f"{change.position} {change.operation}, transaction {change.xid} committed {change.committed_at}"
+    yield f"  published {change.published_at}, message {change.sequence}"
+    for each in change.workers:
+        detail = f": {each.detail}" if each.detail else ""
+        yield f"  worker {each.worker}: {each.outcome.value}{detail}"
+    yield f"  {orjson.dumps(change.change).decode()}"
+
+
+def _at_broker(settings: GroupSettings, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        async with connected(settings.nats, f"pgsluice inspect {settings.group}") as client:
+            return await work(client)
+
+    return asyncio.run(answer())

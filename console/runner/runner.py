@@ -1,0 +1,116 @@
+"""The runner: every document's units on this machine, as long as this machine has the group's lease."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.processes.log_file import LogFile
+from pgsluice.console.runner.group_units import folder_of, units_of
+from pgsluice.console.runner.unit_place import UnitPlace
+from pgsluice.console.runner.unit_runner import UnitName, UnitRunner
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.config.connections import NatsSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.positions.lease import Lease
+
+LOOK_INTERVAL_S = 1.0
+
+log = telemetry.logger(__name__)
+
+
+class Runner:
+    """``run`` beside a server. What it started goes on when it ends."""
+
+    def __init__(self, client: Client, control: ControlBucket, state_directory: Path, nats: NatsSettings) -> None:
+        """``nats`` is where ``client`` is connected, and what documents mean that name none."""
+        self._client = client
+        self._nats = nats
+        self._control = control
+        self._documents = DocumentStore(control)
+        self._state_directory = state_directory
+        self._groups: dict[str, _RunGroup] = {}
+        self._news = RetryNews()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                try:
+                    await self._look()
+                except PgsluiceError as error:
+                    if self._news.is_due(error):
+                        log.warning("processes are not looked after for now", reason=str(error))
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            for group in self._groups.values():
+                await group.leave()
+
+    def log_of(self, group: str, unit: str) -> LogFile:
+        """Of a unit that runs here, or ran."""
+        return UnitPlace(folder_of(self._state_directory, group), unit).log
+
+    async def _look(self) -> None:
+        documents = {stored.document.group: stored for stored in await self._documents.all()}
+        for name in documents.keys() - self._groups.keys():
+            folder = folder_of(self._state_directory, name)
+            self._groups[name] = _RunGroup(name, self._client, self._control, folder, self._nats)
+        for name, group in list(self._groups.items()):
+            await group.look(documents.get(name))
+            if name not in documents:
+                await self._groups.pop(name).leave()
+
+
+class _RunGroup:
+    """One group. Nothing is done before this machine has its lease."""
+
+    def __init__(self, group: str, client: Client, control: ControlBucket, folder: Path, nats: NatsSettings) -> None:
+        self._group = group
+        self._nats = nats
+        self._bucket = StateBucket(client, GroupNames(group))
+        self._folder = folder
+        self._lease = Lease(control, group, f"runner.{group}", f"the processes of group '{group}'")
+        self._acquiring = asyncio.create_task(self._lease.acquire(self._lose))
+        self._is_lost = False
+        self._units: dict[str, UnitRunner] = {}
+        self._news: dict[str, RetryNews] = {}
+
+    async def look(self, document: StoredDocument | None) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._acquiring = asyncio.create_task(self._lease.acquire(self._lose))
+        if not self._acquiring.done():
+            return
+        self._acquiring.result()
+        wanted = {} if document is None else units_of(document.document)
+        for unit in wanted.keys() - self._units.keys():
+            self._units[unit] = UnitRunner(UnitName(self._group, unit, self._nats), UnitPlace(self._folder, unit))
+        for unit, runner in self._units.items():
+            try:
+                await runner.look(document, wanted.get(unit), self._bucket)
+            except (PgsluiceError, OSError) as error:
+                if self._news.setdefault(unit, RetryNews()).is_due(error):
+                    reason = str(error) if isinstance(error, PgsluiceError) else error.strerror
+                    log.warning("a unit is not looked after for now", group=self._group, unit=unit, reason=reason)
+
+    async def leave(self) -> None:
+        """Gives the lease back; processes go on."""
+        await cancel([self._acquiring])
+        for runner in self._units.values():
+            await runner.leave()
+        try:
+            await self._lease.release()
+        except PgsluiceError as error:
+            log.debug("a runner's lease ends by itself", group=self._group, reason=error.fact)
+
+    def _lose(self, error: BaseException) -> None:
+        log.warning("another runner has this group now, or the lease could not be kept", group=self._group, reason=str(error))
+        self._is_lost = True

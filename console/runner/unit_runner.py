@@ -1,0 +1,146 @@
+"""One unit of one group on this machine: looked at once a second, and started when there is to be a process and is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import assert_never
+
+from pgsluice.console.documents.document_store import StoredDocument
+from pgsluice.console.processes.child_process import ChildProcess
+from pgsluice.console.processes.supervised_process import PAUSES, describe_exit
+from pgsluice.console.runner.group_units import command_of
+from pgsluice.console.runner.unit_place import UnitPlace
+from pgsluice.console.runner.unit_wish import StartedWith, Step, UnitCase, next_step
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, DesiredRecord, ProcessRecord, desired_key, process_key
+from pgsluice.shared.config.connections import NatsSettings
+from pgsluice.shared.process.retrying import Backoff
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitName:
+    """``nats`` is the one that documents mean which name none."""
+
+    group: str
+    unit: str
+    nats: NatsSettings
+
+
+class UnitRunner:
+    """``look`` is called again and again. Processes that it finds running were started by a server before this one."""
+
+    def __init__(self, name: UnitName, place: UnitPlace) -> None:
+        self._name = name
+        self._place = place
+        self._child: ChildProcess | None = None
+        self._waiter: asyncio.Task[None] | None = None
+        self._backoff = Backoff(PAUSES)
+        self._start_at = 0.0
+        """Not before, by the monotonic clock."""
+        self._renewed: StartedWith | None = None
+        """With what the process was started that was asked to end."""
+
+    async def look(self, document: StoredDocument | None, kind: str | None, bucket: StateBucket) -> None:
+        """``kind`` is None for a unit that the document does not name. Raises TransientError when NATS does not answer, OSError
+        when no process can be made."""
+        case = await self._case(document, kind, bucket)
+        match next_step(case):
+            case Step.LEAVE:
+                return
+            case Step.RENEW:
+                self._renew(case)
+            case Step.START:
+                self._backoff.note_success()
+                await self._start(document, kind, case.now)
+            case Step.AGAIN:
+                await self._start_again(document, kind, case)
+            case unreachable:
+                assert_never(unreachable)
+
+    async def _case(self, document: StoredDocument | None, kind: str | None, bucket: StateBucket) -> UnitCase:
+        desired, process = NOTHING_DESIRED, None
+        desired_revision = 0
+        if await bucket.exists():  # a first start makes it
+            wish = await bucket.read(desired_key(self._name.unit), DesiredRecord)
+            desired, desired_revision = (desired, 0) if wish is None else (wish.value, wish.revision)
+            entry = await bucket.read(process_key(self._name.unit), ProcessRecord)
+            process = None if entry is None else entry.value
+        last, is_running = self._place.last, self._child is not None or self._place.is_running
+        is_told = process is not None and last is not None and process.pid == last.pid
+        exit_code = None if last is None else last.exit_code
+        if exit_code is None and is_told and process is not None:
+            exit_code = process.exit_code
+        return UnitCase(
+            wanted=document is not None and kind is not None,
+            desired=desired.state,
+            now=StartedWith(0 if document is None else document.revision, desired_revision),
+            is_running=is_running,
+            started=None if last is None else last.started,
+            exit_code=exit_code,
+            is_finished=is_told and process is not None and process.is_finished,
+        )
+
+    async def _start_again(self, document: StoredDocument | None, kind: str | None, case: UnitCase) -> None:
+        now = time.monotonic()
+        if self._start_at == 0.0:
+            pause_s = self._backoff.next_pause_s()
+            self._start_at = now + pause_s
+            ended = "without a word" if case.exit_code is None else describe_exit(case.exit_code)
+            log.warning(
+                "a process ended and is started again",
+                group=self._name.group,
+                unit=self._name.unit,
+                ended=ended,
+                pause_s=round(pause_s, 1),
+            )
+        if now >= self._start_at:
+            await self._start(document, kind, case.now)
+
+    async def _start(self, document: StoredDocument | None, kind: str | None, started: StartedWith) -> None:
+        assert document is not None
+        assert kind is not None
+        lock = self._place.take()
+        if lock is None:
+            return
+        try:
+            self._place.log.rotate()
+            command = command_of(self._name.unit, kind, document.document, self._place, lock, self._name.nats)
+            self._place.note_started(started)
+            child = await ChildProcess.start(command)
+        finally:
+            os.close(lock)
+        self._place.note_started(started, child.pid)
+        self._child, self._start_at, self._renewed = child, 0.0, None
+        self._waiter = asyncio.create_task(self._wait(child))
+        log.info("a process was started", group=self._name.group, unit=self._name.unit, pid=child.pid)
+
+    async def _wait(self, child: ChildProcess) -> None:
+        exit_code = await child.wait()
+        self._place.note_ended(exit_code)
+        log.info("a process ended", group=self._name.group, unit=self._name.unit, how=describe_exit(exit_code))
+        self._child = None
+
+    def _renew(self, case: UnitCase) -> None:
+        """Once for each process; it ends what it has in hand."""
+        last = self._place.last
+        if last is None or not last.pid or self._renewed == case.started:
+            return
+        self._renewed = case.started
+        log.info("a process takes up another document", group=self._name.group, unit=self._name.unit, pid=last.pid)
+        if self._child is not None:
+            self._child.stop()
+        elif self._place.is_running:  # its lock is held, so the number is still its own
+            os.kill(last.pid, signal.SIGTERM)
+
+    async def leave(self) -> None:
+        """The process goes on without us."""
+        if self._waiter is not None:
+            self._waiter.cancel()
+            await asyncio.wait({self._waiter})

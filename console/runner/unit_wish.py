@@ -1,0 +1,57 @@
+"""Whether a unit's process is to be started, stopped or left alone: pure, from what is desired and how the last one ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pgsluice.console.processes.supervised_process import may_start_again
+from pgsluice.shared.broker.unit_records import Desired
+
+
+class Step(StrEnum):
+    """What a runner does with a unit. AGAIN: it is started after a pause that grows. RENEW: its process is asked to end, because
+    it runs an older document; the next one is started then."""
+
+    LEAVE = "leave"
+    START = "start"
+    AGAIN = "again"
+    RENEW = "renew"
+
+
+@dataclass(frozen=True, slots=True)
+class StartedWith:
+    """What a process was started with: the revisions of the group's document and of what was desired of the unit."""
+
+    document: int
+    desired: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCase:
+    """``wanted``: the document names the unit. ``started`` is None for a unit that was never started here. ``exit_code`` is that
+    of the last process, None where nobody knows how it ended; ``is_finished``: it did all that it was started for."""
+
+    wanted: bool
+    desired: Desired
+    now: StartedWith
+    is_running: bool
+    started: StartedWith | None = None
+    exit_code: int | None = None
+    is_finished: bool = False
+
+
+def next_step(case: UnitCase) -> Step:
+    """A unit obeys by itself what is desired of it; a runner sees only that there is a process which can."""
+    if case.is_running:
+        is_older = case.started is not None and case.started.document != case.now.document
+        return Step.RENEW if case.wanted and is_older else Step.LEAVE
+    if not case.wanted or case.desired is Desired.STOPPED:
+        return Step.LEAVE
+    if case.started is None or case.started != case.now:
+        return Step.START
+    if case.exit_code == 0:
+        return Step.LEAVE if case.is_finished else Step.AGAIN
+    if case.exit_code is None or may_start_again(case.exit_code):
+        return Step.AGAIN
+    return Step.LEAVE

@@ -1,0 +1,77 @@
+"""From where a request may come: the Host that it names, and the Origin of the page that sends it.
+
+A server on loopback is within reach of any page that a browser shows: by a name that its owner resolves to 127.0.0.1 (DNS
+rebinding), or by a form that posts across origins. Both tell themselves apart in headers that a page cannot forge.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pgsluice.console.server.problem import Kind, Problem
+
+_LOOPBACK_NAMES = ("localhost",)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOrigin:
+    """What this server is called by. ``hosts`` are names and addresses without ports; ``any_port``: a proxy in front of us
+    listens on another one. ``is_secure``: browsers reach us by https."""
+
+    hosts: frozenset[str]
+    port: int
+    is_secure: bool
+    any_port: bool = False
+
+    def check(self, host: str, origin: str, fetch_site: str) -> None:
+        """Raises Problem for a request whose headers name another server, or that another site's page sends."""
+        if not self._is_ours(host, 443 if self.is_secure else 80):
+            raise Problem(
+                Kind.FOREIGN,
+                "the request names another host than this server's",
+                "use the address that the server printed, or add the name to 'server-hosts'",
+                "Host",
+            )
+        if origin and not self._is_own_origin(origin, host):
+            raise Problem(Kind.FOREIGN, "a page of another origin sends this request", "open the page of this server", "Origin")
+        if fetch_site not in ("", "same-origin", "none"):
+            raise Problem(
+                Kind.FOREIGN, "a page of another site sends this request", "open the page of this server", "Sec-Fetch-Site"
+            )
+
+    def _is_ours(self, host: str, default_port: int) -> bool:
+        try:
+            parts = urlsplit(f"//{host}")
+            name, port = (parts.hostname or "").rstrip("."), parts.port or default_port
+        except ValueError:
+            return False
+        return name in self.hosts and (self.any_port or port == self.port)
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        return origin.lower() == f"{'https' if self.is_secure else 'http'}://{host.lower()}"
+
+
+def own_hosts(listen_host: str, configured: tuple[str, ...]) -> frozenset[str]:
+    """By which names a server that listens there is called: an address for all interfaces is no name."""
+    names = {name.lower().rstrip(".") for name in configured}
+    if is_loopback(listen_host):
+        names |= {*_LOOPBACK_NAMES, "127.0.0.1", "::1", listen_host.lower()}
+    elif not _is_unspecified(listen_host):
+        names.add(listen_host.lower())
+    return frozenset(names)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in _LOOPBACK_NAMES
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,0 +1,112 @@
+"""How a browser gets in: a link that works once, and the session that it is exchanged for.
+
+A session is a signed text in a cookie; the key lies in the state directory, so sessions outlive a restart. It names a token, and
+ends with it. Links are files of digests in the state directory, so that a command can make one for a server that runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from pgsluice.shared.process.private_file import write_private
+
+SESSION_S = 12 * 3600.0
+LINK_S = 600.0
+
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``token`` is the name of the token that it began with. ``csrf`` has to come back in a header with whatever is written."""
+
+    token: str
+    csrf: str
+    ends_at: float
+
+
+class Sessions:
+    """Signed with the key in ``path``, which is made when it is first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key = b""
+
+    def begin(self, token: str) -> tuple[str, Session]:
+        """The cookie's text, and the session that it stands for."""
+        ends_at = round(time.time() + SESSION_S, 3)
+        payload = orjson.dumps({"token": token, "nonce": secrets.token_urlsafe(16), "ends_at": ends_at})
+        text = _text(payload)
+        return f"{text}.{self._signed(text)}", self._session(text, token, ends_at)
+
+    def find(self, cookie: str) -> Session | None:
+        """None for one that we did not sign, or that has ended."""
+        text, _, signature = cookie.rpartition(".")
+        if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
+            return None
+        content = orjson.loads(_bytes(text))
+        if content["ends_at"] < time.time():
+            return None
+        return self._session(text, content["token"], content["ends_at"])
+
+    def _session(self, text: str, token: str, ends_at: float) -> Session:
+        return Session(token, self._signed(f"csrf {text}"), ends_at)
+
+    def _signed(self, text: str) -> str:
+        return _text(hmac.digest(self._load_key(), text.encode(), "sha256"))
+
+    def _load_key(self) -> bytes:
+        if not self._key:
+            if not self._path.exists():
+                write_private(self._path, secrets.token_bytes(_KEY_BYTES))
+            self._key = self._path.read_bytes()
+        return self._key
+
+
+class Links:
+    """Codes that let a browser in once, as files named by their digests in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def make(self, token: str) -> str:
+        """A code for the token of that name, good for LINK_S."""
+        self._remove_old()
+        code = secrets.token_urlsafe(24)
+        write_private(self._folder / _digest(code), token.encode())
+        return code
+
+    def take(self, code: str) -> str | None:
+        """The token's name. Whoever asks second gets None, as do those who come too late."""
+        path = self._folder / _digest(code)
+        try:
+            is_good, token = time.time() - path.stat().st_mtime <= LINK_S, path.read_text()
+            path.unlink()
+        except FileNotFoundError:
+            return None
+        return token if is_good else None
+
+    def _remove_old(self) -> None:
+        for path in self._folder.glob("*"):
+            if time.time() - path.stat().st_mtime > LINK_S:
+                path.unlink(missing_ok=True)
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _text(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

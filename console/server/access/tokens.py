@@ -1,0 +1,101 @@
+"""Tokens that the API takes: kept as digests in a file of the server's state directory, changed by commands while it runs.
+
+A token is ``pgs_`` and 256 random bits, so a plain SHA-256 is enough: there is nothing to guess. Several may be valid, so that
+one can be replaced without a gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from pgsluice.console.server.access.principal import Principal, Role
+from pgsluice.shared.broker.record import MalformedError, TimeText, of_fields
+from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.process.private_file import write_private
+
+_PREFIX = "pgs_"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """``sha256`` is the hexadecimal digest of the token's text, which is stored nowhere."""
+
+    name: str
+    role: Role
+    values: bool
+    sha256: str
+    created_at: TimeText
+
+
+class Tokens:
+    """Those in ``path``. Whoever reads sees what another process has written by then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._known: tuple[KnownToken, ...] = ()
+
+    def known(self) -> tuple[KnownToken, ...]:
+        """() when there is no file. Raises TerminalError for one that is not ours."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._known = None, ()
+            return ()
+        stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if stamp != self._stamp:
+            self._known, self._stamp = self._read(), stamp
+        return self._known
+
+    def create(self, name: str, role: Role, *, values: bool) -> str:
+        """The text of a new token, which nobody can ask for again. Raises UsageError for a name that is taken or is none."""
+        if _NAME.fullmatch(name) is None:
+            raise UsageError(f"{name!r} is no name for a token", "use up to 64 lower-case letters, digits, '_', '.', '@' and '-'")
+        if any(token.name == name for token in self.known()):
+            raise UsageError(f"there is a token named '{name}' already", "revoke it first, or give the new one another name")
+        text = _PREFIX + secrets.token_urlsafe(32)
+        token = KnownToken(name, role, values, _digest(text), datetime.now(UTC).isoformat())
+        self._write((*self.known(), token))
+        return text
+
+    def revoke(self, name: str) -> None:
+        """Sessions that began with it end too. Raises UsageError when there is none of that name."""
+        left = tuple(token for token in self.known() if token.name != name)
+        if len(left) == len(self.known()):
+            raise UsageError(f"there is no token named '{name}'", "'pgsluice token list' shows those that there are")
+        self._write(left)
+
+    def principal(self, text: str) -> Principal | None:
+        """Whose token it is. Compares with all of them, however early one fits."""
+        digest, found = _digest(text), None
+        for token in self.known():
+            if hmac.compare_digest(token.sha256, digest):
+                found = Principal(token.name, token.role, token.values)
+        return found
+
+    def named(self, name: str) -> Principal | None:
+        """Who a session is of that began with the token of that name; None when it was revoked."""
+        return next((Principal(each.name, each.role, each.values, True) for each in self.known() if each.name == name), None)
+
+    def _read(self) -> tuple[KnownToken, ...]:
+        try:
+            content = orjson.loads(self._path.read_bytes())
+            return tuple(of_fields(KnownToken, each) for each in content["tokens"])
+        except (orjson.JSONDecodeError, MalformedError, TypeError, KeyError):
+            raise TerminalError(f"{self._path} is not a file of tokens", "remove it; the next start makes a token anew") from None
+
+    def _write(self, tokens: tuple[KnownToken, ...]) -> None:
+        write_private(self._path, orjson.dumps({"tokens": tokens}, option=orjson.OPT_INDENT_2))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

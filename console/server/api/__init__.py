@@ -1,0 +1,1 @@
+"""The endpoints, by what they are about; each module ends with its rows of the table."""

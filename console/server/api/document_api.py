@@ -1,0 +1,180 @@
+"""Documents: what groups are to be, planned, applied, exported; each with its revision as ETag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgsluice.console.documents.applied_files import read_documents
+from pgsluice.console.documents.document_plan import PlannedDocument, apply_documents, plan_documents
+from pgsluice.console.documents.document_store import StoredDocument
+from pgsluice.console.documents.group_document import GroupDocument, format_document
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.revisions import check_revision, stale
+from pgsluice.shared.broker.record import TimeText
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentView:
+    """``yaml`` is what ``PUT`` takes; secrets are references in it."""
+
+    group: str
+    yaml: str
+    revision: int
+    applied_at: TimeText
+    applied_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentList:
+    """By group, or of one group the newest first."""
+
+    documents: tuple[DocumentView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """The group's configuration file. ``reason`` is for the audit."""
+
+    yaml: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentTexts:
+    """Files; one may hold several documents, with --- between. ``reason`` is for the audit."""
+
+    documents: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPlan:
+    documents: tuple[PlannedDocument, ...]
+
+
+async def list_documents(call: Call) -> Answer:
+    return Answer(DocumentList(tuple(map(_view, await call.parts.documents.all()))))
+
+
+async def show_document(call: Call) -> Answer:
+    stored = await _found(call)
+    return Answer(_view(stored), revision=stored.revision)
+
+
+async def show_history(call: Call) -> Answer:
+    return Answer(DocumentList(tuple(map(_view, await call.parts.documents.history(call.path["group"])))))
+
+
+async def put_document(call: Call) -> Answer:
+    """Created without If-Match; replaced only by whoever names what is there."""
+    document = _only(read_documents("the body", call.body.yaml), call.path["group"])
+    stored = await call.parts.documents.find(document.group)
+    revision = None if stored is None else stored.revision
+    check_revision(call, revision, _spoken(document.group))
+    written = await call.parts.documents.put(document, call.who.name, revision)
+    if written is None:
+        raise stale(_spoken(document.group))
+    call.parts.looks.renew(document.group)
+    status = 201 if revision is None else 200
+    location = f"{PREFIX}/groups/{document.group}/document"
+    return Answer(_view(written), status, written.revision, location, document.group, revision)
+
+
+async def delete_document(call: Call) -> Answer:
+    stored = await _found(call)
+    check_revision(call, stored.revision, _spoken(stored.document.group))
+    if not await call.parts.documents.delete(stored.document.group, stored.revision):
+        raise stale(_spoken(stored.document.group))
+    call.parts.looks.renew(stored.document.group)
+    return Answer(target=stored.document.group, revision_before=stored.revision)
+
+
+async def plan(call: Call) -> Answer:
+    planned = await plan_documents(call.parts.documents, _documents(call))
+    return Answer(DocumentPlan(tuple(planned)), target=_targets(planned))
+
+
+async def apply(call: Call) -> Answer:
+    done = await apply_documents(call.parts.documents, _documents(call), call.who.name)
+    for each in done:
+        call.parts.looks.renew(each.group)
+    return Answer(DocumentPlan(tuple(done)), target=_targets(done))
+
+
+async def export(call: Call) -> Answer:
+    return Answer("---\n".join(format_document(stored.document) for stored in await call.parts.documents.all()))
+
+
+def _documents(call: Call) -> list[GroupDocument]:
+    found = [each for i, text in enumerate(call.body.documents) for each in read_documents(f"documents[{i}]", text)]
+    if not found:
+        raise Problem(Kind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents")
+    return found
+
+
+def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
+    if len(documents) != 1 or documents[0].group != group:
+        raise Problem(Kind.MALFORMED, f"the body is not one document of group '{group}'", f"write 'group: {group}'", "yaml")
+    return documents[0]
+
+
+async def _found(call: Call) -> StoredDocument:
+    stored = await call.parts.documents.find(call.path["group"])
+    if stored is None:
+        raise Problem(Kind.NOT_FOUND, f"group '{call.path['group']}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
+    return stored
+
+
+def _spoken(group: str) -> str:
+    return f"the document of group '{group}' is"
+
+
+def _targets(planned: list[PlannedDocument]) -> str:
+    return ", ".join(each.group for each in planned)[:1000]
+
+
+def _view(stored: StoredDocument) -> DocumentView:
+    document = stored.document
+    return DocumentView(document.group, format_document(document), stored.revision, document.applied_at, document.applied_by)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/documents", "What groups are to be", Role.VIEWER, list_documents, answer=DocumentList),
+    Endpoint("GET", "/export", "All documents as YAML", Role.VIEWER, export, answer=str, media_type="application/yaml"),
+    Endpoint("GET", "/groups/{group}/document", "What a group is to be", Role.VIEWER, show_document, answer=DocumentView),
+    Endpoint(
+        "GET", "/groups/{group}/document/history", "What it was to be before", Role.VIEWER, show_history, answer=DocumentList
+    ),
+    Endpoint(
+        "PUT",
+        "/groups/{group}/document",
+        "Say what a group is to be",
+        Role.ADMIN,
+        put_document,
+        answer=DocumentView,
+        body=DocumentText,
+        names_revision=True,
+    ),
+    Endpoint(
+        "DELETE",
+        "/groups/{group}/document",
+        "Take a document back; what it made goes on",
+        Role.ADMIN,
+        delete_document,
+        status=204,
+        names_revision=True,
+    ),
+    Endpoint("POST", "/plan", "What applying documents would change", Role.VIEWER, plan, answer=DocumentPlan, body=DocumentTexts),
+    Endpoint(
+        "POST",
+        "/apply",
+        "Say what groups are to be, all or the first that cannot be",
+        Role.ADMIN,
+        apply,
+        answer=DocumentPlan,
+        body=DocumentTexts,
+        takes_key=True,
+    ),
+)

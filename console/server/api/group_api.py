@@ -1,0 +1,116 @@
+"""Groups as they are: all of them, one of them, its figures over time, and what changes as it changes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.live.event_stream import events
+from pgsluice.console.server.live.group_looks import GroupView
+from pgsluice.console.server.live.series import Series, SeriesName
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.wire.names import GroupNames
+
+DEFAULT_SERIES_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """By name."""
+
+    groups: tuple[GroupView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesQuery:
+    """``name`` is empty for all series. ``since_s`` is in seconds since 1970, None for an hour ago."""
+
+    name: tuple[SeriesName, ...] = ()
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesList:
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventsQuery:
+    """``after`` is the number of the newest view that is known already; 0 for all that there are."""
+
+    after: int = 0
+
+
+async def list_groups(call: Call) -> Answer:
+    return Answer(GroupList(tuple(call.parts.looks.views)))
+
+
+async def show_group(call: Call) -> Answer:
+    return Answer(await view_of(call))
+
+
+async def view_of(call: Call) -> GroupView:
+    """That of the group in the path. Raises Problem when there is none."""
+    group = call.path["group"]
+    view = call.parts.looks.view(group) or await call.parts.looks.look_now(group)
+    if view is None:
+        raise Problem(
+            Kind.NOT_FOUND, f"there is no group '{group}' on this NATS", "GET /api/v1/groups lists those that there are"
+        )
+    return view
+
+
+async def bucket_of(call: Call) -> StateBucket:
+    """The state bucket of the group in the path. Raises Problem when there is no such group, or it was never started."""
+    bucket = await found_bucket(call)
+    if bucket is None:
+        group = call.path["group"]
+        raise Problem(Kind.CONFLICT, f"group '{group}' was never started", "start its replicator first, or have a server run it")
+    return bucket
+
+
+async def found_bucket(call: Call) -> StateBucket | None:
+    """The same; None for a group of which there is nothing but its document."""
+    bucket = StateBucket(call.parts.client, GroupNames((await view_of(call)).group))
+    return bucket if await bucket.exists() else None
+
+
+async def show_series(call: Call) -> Answer:
+    view = await view_of(call)
+    since_s = time.time() - DEFAULT_SERIES_S if call.query.since_s is None else call.query.since_s
+    if not 0 <= since_s <= 2**40:
+        raise Problem(Kind.MALFORMED, "since_s is not a time in seconds since 1970", "leave it out for the last hour", "since_s")
+    names = call.query.name or tuple(SeriesName)
+    return Answer(SeriesList(tuple(call.parts.series.read(view.group, name, since_s) for name in names)))
+
+
+async def stream_events(call: Call) -> Answer:
+    who, entrance = call.who, call.parts.entrance
+    return Answer(events(call.parts.looks, call.query.after, lambda: entrance.tokens.named(who.name) is not None))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/groups", "All groups on this NATS, as last seen", Role.VIEWER, list_groups, answer=GroupList),
+    Endpoint("GET", "/groups/{group}", "One group, as last seen", Role.VIEWER, show_group, answer=GroupView),
+    Endpoint(
+        "GET",
+        "/groups/{group}/series",
+        "A group's figures over the last 24 hours",
+        Role.VIEWER,
+        show_series,
+        answer=SeriesList,
+        query=SeriesQuery,
+    ),
+    Endpoint(
+        "GET",
+        "/events",
+        "Views of groups as they change, as server-sent events",
+        Role.VIEWER,
+        stream_events,
+        query=EventsQuery,
+        media_type="text/event-stream",
+    ),
+)

@@ -1,0 +1,169 @@
+"""What is in a group's stream, where a row is, and what rules would make of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from pgsluice.console.change_lines import guess_tables, known_tables, read_lines
+from pgsluice.console.inspect.messages import MessagesPage, Place, read_messages
+from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, RowKey, Trace, trace_row
+from pgsluice.console.inspect.shown import parse_pattern, parse_place
+from pgsluice.console.inspect.trial_steps import ChangeOutcome, Trial, TrialStep
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.api.group_api import view_of
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.typed_json import Json
+from pgsluice.rules.transformation_files import read_transformation
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Table, TablePattern
+
+MOST_CHANGES = 1000
+MOST_SEARCHED = 200_000
+MOST_SAMPLE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """``start`` is a sequence or a time (RFC 3339), "" for the newest; ``table`` a name or a pattern, "" for any."""
+
+    start: str = ""
+    table: str = ""
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """``key`` are the row's values by column, texts as PostgreSQL writes them. ``rules`` and ``routing`` are the texts of the
+    files that the workers have, "" without: they tell what was dropped. ``messages`` says how far to look back."""
+
+    table: str
+    key: Mapping[str, str]
+    rules: str = ""
+    routing: str = ""
+    messages: int = SEARCHED_MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """What to try rules and routes (their files' texts) on: ``lines``, changes as JSON lines, or the newest ``sample`` changes of
+    a group's tables that ``table`` matches."""
+
+    rules: str = ""
+    routing: str = ""
+    lines: tuple[Json, ...] = ()
+    group: str = ""
+    table: str = ""
+    sample: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BenchedChange:
+    """``before`` is the change's JSON line, ``after`` those of what a worker would hand to its sink."""
+
+    before: Json
+    steps: tuple[TrialStep, ...]
+    outcome: ChangeOutcome
+    after: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """``hash`` is that of rules and routes together, as workers report it. ``warnings`` are what may surprise about them."""
+
+    hash: str
+    warnings: tuple[str, ...]
+    changes: tuple[BenchedChange, ...]
+
+
+async def show_messages(call: Call) -> Answer:
+    query = call.query
+    limit = _within(query.limit, MOST_CHANGES, "limit")
+    place, pattern = parse_place(query.start), parse_pattern(query.table) if query.table else None
+    view = await view_of(call)
+    return Answer(await read_messages(call.parts.client, GroupNames(view.group), place, pattern, limit))
+
+
+async def trace(call: Call) -> Answer:
+    request, view = call.body, await view_of(call)
+    if not request.key:
+        raise Problem(Kind.MALFORMED, "key names no column", 'give the row\'s key, like {"id": "7"}', "key")
+    most = _within(request.messages, MOST_SEARCHED, "messages")
+    names = GroupNames(view.group)
+    transformation = read_transformation(request.rules, request.routing)
+    tables = await load_tables(StateBucket(call.parts.client, names)) or []
+    row = RowKey(parse_pattern(request.table), request.key)
+    found = await trace_row(call.parts.client, names, row, transformation.knowing(tables), most)
+    return Answer(found, target=f"{view.group} {request.table}")
+
+
+async def bench(call: Call) -> Answer:
+    request = call.body
+    transformation = read_transformation(request.rules, request.routing)
+    contents, tables = [orjson.dumps(line) for line in request.lines], list[Table]()
+    if request.group:
+        names = GroupNames(request.group)
+        tables = await load_tables(StateBucket(call.parts.client, names)) or []
+        if not contents:
+            contents = await _sample(call, names, request)
+    lines = read_lines(contents, "lines")
+    by_name = guess_tables(lines) | known_tables(tables)
+    trial, changes = Trial(transformation.knowing(tables)), []
+    for line in lines:
+        tried = trial.of(line.message(by_name[line.name]))
+        after = tuple(map(orjson.Fragment, tried.lines))
+        changes.append(BenchedChange(orjson.Fragment(contents[line.number - 1]), tried.steps, tried.outcome, after))
+    return Answer(BenchResult(transformation.hash, tuple(transformation.warnings(tables)), tuple(changes)))
+
+
+async def _sample(call: Call, names: GroupNames, request: BenchRequest) -> list[bytes]:
+    """The newest changes, as lines."""
+    most = _within(request.sample, MOST_SAMPLE, "sample")
+    pattern: TablePattern | None = parse_pattern(request.table) if request.table else None
+    page = await read_messages(call.parts.client, names, Place(), pattern, most)
+    return [orjson.dumps(change) for message in page.messages for change in message.changes][-most:]
+
+
+def _within(number: int, most: int, name: str) -> int:
+    if not 1 <= number <= most:
+        raise Problem(Kind.MALFORMED, f"{name} is not from 1 to {most}", "ask for less at once", name)
+    return number
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/groups/{group}/messages",
+        "What the change stream holds, message by message",
+        Role.VIEWER,
+        show_messages,
+        answer=MessagesPage,
+        query=MessageQuery,
+        reads_values=True,
+    ),
+    Endpoint(
+        "POST",
+        "/groups/{group}/trace",
+        "Where a row is: each change of it, and what each worker made of that",
+        Role.VIEWER,
+        trace,
+        answer=Trace,
+        body=TraceRequest,
+        reads_values=True,
+    ),
+    Endpoint(
+        "POST",
+        "/rules/test",
+        "What rules and routes make of changes, step by step",
+        Role.VIEWER,
+        bench,
+        answer=BenchResult,
+        body=BenchRequest,
+        reads_values=True,
+    ),
+)

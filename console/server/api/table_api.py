@@ -1,0 +1,127 @@
+"""A group's tables: which it has and why, and orders about them, which its replicator carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.api.group_api import bucket_of, found_bucket
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.tables import ListedTable, listed_tables
+from pgsluice.console.units.table_pauses import TablePause, write_pause
+from pgsluice.replicator.membership.membership import load_membership
+from pgsluice.shared.broker.ledger import Ledger
+from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, give_order, load_orders
+from pgsluice.shared.broker.table_selection import load_selection
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.units.paused_tables import PausedTable, load_paused_tables
+from pgsluice.shared.wire.table import TablePattern
+
+
+@dataclass(frozen=True, slots=True)
+class TableList:
+    """``orders`` are those that are not carried out yet; ``paused`` are tables whose changes wait in the stream."""
+
+    tables: tuple[ListedTable, ...]
+    orders: tuple[TableOrder, ...]
+    paused: tuple[PausedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """``tables`` are names or patterns; ``paused`` is whether their changes are to wait. ``reason`` is shown with them."""
+
+    tables: tuple[str, ...]
+    paused: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PausedList:
+    """Those that were meant."""
+
+    tables: tuple[PausedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest:
+    """``tables`` are names or patterns. ``reason`` is for the audit."""
+
+    verb: OrderVerb
+    tables: tuple[str, ...]
+    without_copy: bool = False
+    reason: str = ""
+
+
+async def list_tables(call: Call) -> Answer:
+    """None of a group that was never started."""
+    bucket = await found_bucket(call)
+    if bucket is None:
+        return Answer(TableList((), (), ()))
+    ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
+    tables = listed_tables(ledger, membership, await load_selection(bucket))
+    paused = (await load_paused_tables(bucket)).tables
+    return Answer(TableList(tuple(tables), (await load_orders(bucket)).open, paused))
+
+
+async def pause_tables(call: Call) -> Answer:
+    request: PauseRequest = call.body
+    if not request.tables:
+        raise Problem(Kind.MALFORMED, "no tables are named", "name one at least", "tables")
+    pause = TablePause(request.tables, request.paused, request.reason)
+    meant = await write_pause(await bucket_of(call), pause, call.who.name)
+    verb = "paused" if request.paused else "resumed"
+    return Answer(PausedList(tuple(meant)), target=f"{call.path['group']} {verb} {' '.join(request.tables)}"[:1000])
+
+
+async def order_tables(call: Call) -> Answer:
+    request: OrderRequest = call.body
+    if not request.tables:
+        raise Problem(Kind.MALFORMED, "no tables are named", "name one at least", "tables")
+    for text in request.tables:
+        try:
+            TablePattern.parse(text)
+        except ValueError as error:
+            raise UsageError(f"{text!r} {error}", "name tables like 'orders', 'sales.orders' or 'sales.*'") from None
+    bucket = await bucket_of(call)
+    number = await give_order(bucket, request.verb, request.tables, without_copy=request.without_copy, request=call.request_id)
+    given = (await load_orders(bucket)).order(number)
+    location = f"{PREFIX}/groups/{call.path['group']}/orders/{number}"
+    return Answer(given, location=location, target=f"{call.path['group']} {request.verb.value} {' '.join(request.tables)}"[:1000])
+
+
+async def show_order(call: Call) -> Answer:
+    text = call.path["number"]
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
+    found = (await load_orders(await bucket_of(call))).order(number)
+    if found is None:
+        raise Problem(Kind.NOT_FOUND, f"there is no order {text}, or not any more", "the list of tables shows open ones")
+    return Answer(found)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/groups/{group}/tables", "Tables and open orders about them", Role.VIEWER, list_tables, answer=TableList),
+    Endpoint(
+        "POST",
+        "/groups/{group}/orders",
+        "Add tables, remove, copy again, retry or forget them",
+        Role.OPERATOR,
+        order_tables,
+        answer=TableOrder,
+        status=202,
+        body=OrderRequest,
+        takes_key=True,
+    ),
+    Endpoint(
+        "PUT",
+        "/groups/{group}/tables/desired",
+        "Have changes of tables wait in the stream, or go on; others do not notice",
+        Role.OPERATOR,
+        pause_tables,
+        answer=PausedList,
+        status=202,
+        body=PauseRequest,
+    ),
+    Endpoint("GET", "/groups/{group}/orders/{number}", "What became of an order", Role.VIEWER, show_order, answer=TableOrder),
+)

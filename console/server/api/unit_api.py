@@ -1,0 +1,142 @@
+"""A group's processes: their states, what they are to do, and the logs of those that run here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgsluice.console.processes.log_file import LogFile
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.api.group_api import bucket_of, found_bucket, view_of
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.units.orders import write_desired
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import Ledger
+from pgsluice.shared.broker.unit_records import Desired
+from pgsluice.shared.units.found_units import known_units, read_units
+from pgsluice.shared.units.unit_states import UnitFacts, UnitState, unit_state
+
+MOST_LOG_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class UnitView:
+    """``desired`` is what the unit is to do, since ``revision``; ``acknowledged`` the revision that its process obeys."""
+
+    state: UnitState
+    desired: Desired
+    revision: int
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitList:
+    """The replicator, then the workers by name."""
+
+    units: tuple[UnitView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredRequest:
+    """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. Whoever is to rest or to end obeys by itself, and
+    soon; ``reason`` is shown with the state."""
+
+    state: Desired
+    units: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """``after`` is the number of bytes that are known already; -1 for the end of the log alone."""
+
+    unit: str
+    after: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """``next_after`` leads on from here."""
+
+    lines: tuple[str, ...]
+    next_after: int
+
+
+async def list_units(call: Call) -> Answer:
+    """Of a group that was never started, those that its document names."""
+    bucket, named = await found_bucket(call), call.parts.looks.units_named(call.path["group"])
+    if bucket is None:
+        return Answer(UnitList(tuple(_unit(UnitFacts(unit)) for unit in named)))
+    return Answer(await _units(bucket, await known_units(bucket, named)))
+
+
+async def set_desired(call: Call) -> Answer:
+    request: DesiredRequest = call.body
+    bucket = await bucket_of(call)
+    known = await known_units(bucket, call.parts.looks.units_named(call.path["group"]))
+    units = request.units or tuple(unit for unit in known if unit.startswith("worker."))
+    unknown = sorted(set(units) - set(known))
+    if unknown or not units:
+        named = f"there is no unit '{unknown[0]}'" if unknown else "the group has no worker"
+        raise Problem(Kind.MALFORMED, named, f"there are {', '.join(known)}", "units")
+    revisions = [(await write_desired(bucket, unit, lambda _: request.state, call.who.name, request.reason))[1] for unit in units]
+    target = f"{call.path['group']} {', '.join(units)}: {request.state.value}"[:1000]
+    location = f"{PREFIX}/groups/{call.path['group']}/units"
+    return Answer(await _units(bucket, list(units)), location=location, target=target, revision=max(revisions))
+
+
+async def show_log(call: Call) -> Answer:
+    view, runner = await view_of(call), call.parts.runner
+    if runner is None:
+        raise Problem(Kind.NOT_FOUND, "this server runs no processes", "ask the machine or the orchestrator that runs them")
+    bucket, named = await found_bucket(call), call.parts.looks.units_named(view.group)
+    known = named if bucket is None else await known_units(bucket, named)
+    if call.query.unit not in known:
+        raise Problem(Kind.NOT_FOUND, f"there is no unit '{call.query.unit}'", f"there are {', '.join(known)}", "unit")
+    return Answer(_read(runner.log_of(view.group, call.query.unit), call.query.after))
+
+
+def _read(log: LogFile, after: int) -> LogPart:
+    """Whole lines. A log that was put aside meanwhile begins again."""
+    size = log.size()
+    start = max(0, size - MOST_LOG_BYTES) if after < 0 or after > size else after
+    content = log.read(start, MOST_LOG_BYTES)
+    whole = content.rpartition(b"\n")[0]
+    lines = whole.decode(errors="replace").split("\n") if whole else []
+    if after < 0 and start > 0:
+        lines = lines[1:]
+    return LogPart(tuple(lines), start + len(whole) + (1 if whole else 0))
+
+
+async def _units(bucket: StateBucket, units: list[str]) -> UnitList:
+    facts = await read_units(bucket, units, await Ledger(bucket).load())
+    return UnitList(tuple(map(_unit, facts)))
+
+
+def _unit(facts: UnitFacts) -> UnitView:
+    acknowledged = 0 if facts.process is None else facts.process.acknowledged
+    return UnitView(unit_state(facts), facts.desired.state, facts.revision, acknowledged)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/groups/{group}/units", "Processes and their states", Role.VIEWER, list_units, answer=UnitList),
+    Endpoint(
+        "PUT",
+        "/groups/{group}/desired",
+        "Say what processes are to do: run, pause or stop",
+        Role.OPERATOR,
+        set_desired,
+        answer=UnitList,
+        status=202,
+        body=DesiredRequest,
+    ),
+    Endpoint(
+        "GET",
+        "/groups/{group}/logs",
+        "The log of a process that this server runs",
+        Role.OPERATOR,
+        show_log,
+        answer=LogPart,
+        query=LogQuery,
+    ),
+)

@@ -1,0 +1,79 @@
+"""What an endpoint of the API is: one row, of which the route, the checks and the description are made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pgsluice.console.server.access.principal import Principal, Role
+
+if TYPE_CHECKING:
+    from pgsluice.console.server.parts import ServerParts
+
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, checked: who asks may do it, and ``query`` and ``body`` are of the endpoint's types.
+
+    ``revision`` is what If-Match names, None without. ``request_id`` is the same whenever a request comes again
+    under its Idempotency-Key, so what it makes can bear it; a request without a key has one of its own."""
+
+    parts: ServerParts
+    who: Principal
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    revision: int | Literal["*"] | None
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``content`` is of the endpoint's ``answer`` type. ``revision`` becomes the ETag, ``location`` says where to look on.
+
+    ``target`` and the revisions are what the audit says of a write."""
+
+    content: object = None
+    status: int | None = None
+    revision: int | None = None
+    location: str = ""
+    target: str = ""
+    revision_before: int | None = None
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """``path`` is below PREFIX, with names in braces. ``status`` is that of a success.
+
+    ``reads_values``: the answer holds row values, so whoever asks needs that right. ``names_revision``: If-Match is read, and
+    wanted where something is replaced. ``takes_key``: an Idempotency-Key is obeyed."""
+
+    verb: str
+    path: str
+    summary: str
+    role: Role
+    handler: Handler
+    answer: Any = None
+    status: int = 200
+    query: Any = None
+    body: Any = None
+    reads_values: bool = False
+    names_revision: bool = False
+    takes_key: bool = False
+    media_type: str = field(default="application/json")
+
+    @property
+    def writes(self) -> bool:
+        return self.verb != "GET"
+
+    @property
+    def name(self) -> str:
+        """Of the operation, for the description and the audit."""
+        words = [word for word in self.path.replace("{", "").replace("}", "").split("/") if word]
+        return "_".join([self.verb.lower(), *words]).replace(".", "_").replace("-", "_") if words else "get_api"

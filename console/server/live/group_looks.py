@@ -1,0 +1,252 @@
+"""What is known of every group on one NATS: looked up once for all who ask, whenever something changed.
+
+Whatever a group's processes tell is a write to its state bucket, and each write passes by as an ordinary message: a plain
+subscription to those is a bell, which needs no consumer and may be missed. A group that rang is looked at within LOOK_INTERVAL_S,
+any other once in a while. Where the account may not subscribe, every group is looked at in turn, and only that. A group that was
+never started is there too where it has a document: its units are drafts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from pgsluice.console.documents.control_bucket import CONTROL_BUCKET
+from pgsluice.console.documents.document_settings import source_in
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument, group_of_key
+from pgsluice.console.runner.group_units import units_of
+from pgsluice.console.status import GroupStatus, look
+from pgsluice.replicator.source.slot_look import SlotLook
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import find_groups
+from pgsluice.shared.broker.dead_letter_stream import LetterCounts
+from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.wire.names import GroupNames
+
+LOOK_INTERVAL_S = 1.0
+UNPROMPTED_S = 5.0
+"""A group that does not ring is looked at so often, and less often where there are many."""
+GROUPS_PER_S = 10
+"""That are looked at without having rung."""
+LISTING_INTERVAL_S = 5.0
+AT_ONCE = 8
+
+_BELL = "$KV.*.>"
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """``status`` is what the newest look found that succeeded, at ``looked_at``; None before the first. ``problem`` is why a
+    later one failed, "" when none did. ``number`` grows with every view that differs from the one before, over all groups, and
+    over servers that follow each other: it begins with the time in milliseconds, so who listened before misses nothing.
+    ``document`` is the revision of the group's document, None without one."""
+
+    group: str
+    number: int
+    looked_at: TimeText = ""
+    status: GroupStatus | None = None
+    problem: str = ""
+    document: int | None = None
+
+
+class GroupLooks:
+    """``run`` beside the server. ``documents`` say how sources are reached, and which units there are to be."""
+
+    def __init__(self, client: Client, documents: DocumentStore) -> None:
+        self._client = client
+        self._documents = documents
+        self._watched: dict[str, _WatchedGroup] = {}
+        self._rung: set[str] = set()
+        self._unknown = False
+        """Whether a group rang that is not watched yet."""
+        self._documented: set[str] = set()
+        """Groups whose documents were written since they were read."""
+        self._is_heard = False
+        """Whether writes are heard of."""
+        self._numbers = itertools.count(time.time_ns() // 1_000_000)
+        self._listed_at = float("-inf")
+        self._listing = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._news = RetryNews()
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def views(self) -> list[GroupView]:
+        """By group."""
+        return [self._watched[name].view for name in sorted(self._watched)]
+
+    def view(self, group: str) -> GroupView | None:
+        watched = self._watched.get(group)
+        return None if watched is None else watched.view
+
+    async def look_now(self, group: str) -> GroupView | None:
+        """What is the case now, for whoever has just changed something; None for a group that there is not."""
+        if group not in self._watched:
+            await self._list()
+        watched = self._watched.get(group)
+        if watched is None:
+            return None
+        await self._look(watched)
+        return watched.view
+
+    def units_named(self, group: str) -> tuple[str, ...]:
+        """Those that the group's document names."""
+        watched = self._watched.get(group)
+        return () if watched is None else watched.units
+
+    def renew(self, group: str) -> None:
+        """Its document is another by now; its next view shows that."""
+        self._documented.add(group)
+        self._unknown = True
+
+    async def changed(self) -> None:
+        """Returns when there is a view with a new number, or a group has gone."""
+        await self._changed.wait()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            subscription = await self._client.subscribe(_BELL, cb=self._ring, pending_msgs_limit=0, pending_bytes_limit=0)
+            self._is_heard = True
+        except nats.errors.Error as error:
+            log.warning("writes to state buckets are not heard of, groups are looked at in turn", reason=type(error).__name__)
+            subscription = None
+        try:
+            while True:
+                await self._round()
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            if subscription is not None and self._client.is_connected:
+                await subscription.unsubscribe()
+            for watched in self._watched.values():
+                await watched.close()
+
+    async def _ring(self, message: Msg) -> None:
+        """``$KV.pgsluice_orders.worker.postgres``, or ``$KV.pgsluice-control.group.orders``"""
+        _, bucket, key = message.subject.split(".", 2)
+        documented = group_of_key(key) if bucket == CONTROL_BUCKET else None
+        if documented is not None:
+            self.renew(documented)
+            return
+        prefix = GroupNames("x").bucket.removesuffix("x")
+        if bucket.startswith(prefix):
+            group = bucket.removeprefix(prefix)
+            self._rung.add(group)
+            self._unknown = self._unknown or group not in self._watched
+
+    async def _round(self) -> None:
+        now = time.monotonic()
+        if self._unknown or now - self._listed_at >= LISTING_INTERVAL_S:
+            try:
+                await self._list()
+            except PgsluiceError as error:
+                if self._news.is_due(error):
+                    log.warning("groups cannot be listed now", reason=str(error))
+        rung, self._rung = self._rung, set()
+        patience_s = max(UNPROMPTED_S, len(self._watched) / GROUPS_PER_S)
+        due = [each for name, each in self._watched.items() if name in rung or now - each.looked_at_s >= patience_s]
+        await asyncio.gather(*map(self._look, due))
+
+    async def _list(self) -> None:
+        """Groups that were started, and those that are documents alone so far."""
+        async with self._listing:
+            self._unknown = False
+            try:
+                await self._list_once()
+            except PgsluiceError:
+                self._unknown = True
+                raise
+
+    async def _list_once(self) -> None:
+        found, named = set(await find_groups(self._client)), set(await self._documents.groups())
+        drafts = {name for name in named - found if await self._document_of(name) is not None}
+        for name in self._watched.keys() - found - drafts:
+            gone = self._watched.pop(name)
+            await gone.close()
+            self._tell()
+        for name in (self._documented if self._is_heard else named) & self._watched.keys():
+            self._documented.discard(name)
+            await self._read_document(self._watched[name])
+            self._rung.add(name)
+        for name in (found | drafts) - self._watched.keys():
+            watched = _WatchedGroup(GroupNames(name), GroupView(name, next(self._numbers)))
+            await self._read_document(watched)
+            self._watched[name] = watched
+            self._documented.discard(name)
+        self._listed_at = time.monotonic()
+
+    async def _document_of(self, group: str) -> StoredDocument | None:
+        """None also for one that cannot be read: the group is there all the same."""
+        try:
+            return await self._documents.find(group)
+        except TerminalError as error:
+            if self._news.is_due(error):
+                log.warning("a group's document cannot be read", group=group, reason=str(error))
+            return None
+
+    async def _read_document(self, watched: _WatchedGroup) -> None:
+        try:
+            stored = await self._document_of(watched.names.group)
+        except TransientError:
+            self._documented.add(watched.names.group)
+            raise
+        revision = None if stored is None else stored.revision
+        if revision == watched.document:
+            return
+        source, units = (None, ()) if stored is None else (source_in(stored.document), units_of(stored.document))
+        async with watched.looking:
+            before, watched.slot = watched.slot, SlotLook(source, watched.names)
+            watched.document, watched.units = revision, tuple(units)
+        await before.close()
+
+    async def _look(self, watched: _WatchedGroup) -> None:
+        async with self._at_once, watched.looking:
+            watched.looked_at_s = time.monotonic()
+            before, problem = watched.view, ""
+            status: GroupStatus | None
+            try:
+                status = await look(self._client, watched.names, watched.slot, watched.letters, watched.units)
+            except PgsluiceError as error:
+                status, problem = before.status, str(error)
+            if (status, problem, watched.document) == (before.status, before.problem, before.document):
+                return
+            looked_at = before.looked_at if problem else datetime.now(UTC).isoformat()
+            number = next(self._numbers)
+            watched.view = GroupView(watched.names.group, number, looked_at, status, problem, watched.document)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class _WatchedGroup:
+    """One group, and what is kept from one look to the next."""
+
+    def __init__(self, names: GroupNames, view: GroupView) -> None:
+        self.names = names
+        self.slot = SlotLook(None, names)
+        self.document: int | None = None
+        """The revision of the one that ``slot`` and ``units`` are of."""
+        self.units: tuple[str, ...] = ()
+        self.letters = LetterCounts()
+        self.view = view
+        self.looked_at_s = float("-inf")
+        self.looking = asyncio.Lock()
+        """One look at a time: they share the slot's connection."""
+
+    async def close(self) -> None:
+        """A look that is under way ends first."""
+        async with self.looking:
+            await self.slot.close()

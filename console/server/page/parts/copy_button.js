@@ -1,0 +1,25 @@
+// Copies a text as it stands; a screen reader hears that it did.
+
+import { useState } from "../vendor/hooks.js";
+import { html } from "./html.js";
+
+const SHOWN_MS = 2000;
+
+export function CopyButton({ text, what = "" }) {
+  const [copied, tell] = useState("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      tell("Copied");
+    } catch {
+      tell("Select the text and copy it: the browser does not allow the button");
+    }
+    setTimeout(() => tell(""), SHOWN_MS);
+  };
+  return html`<button type="button" class="small" onClick=${copy} aria-label=${what ? `Copy ${what}` : undefined}>
+    <span role="status">${copied || "Copy"}</span></button>`;
+}
+
+export function Sql({ text, what }) {
+  return html`<div class="sql"><pre tabindex="0" aria-label=${what}><code>${text}</code></pre><${CopyButton} text=${text} what=${what} /></div>`;
+}

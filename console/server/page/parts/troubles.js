@@ -1,0 +1,40 @@
+// What is not as it should be with a group, the worst first: each a sentence, and what a reader can do.
+
+import { count, plural } from "./format.js";
+
+const ORDER = { error: 0, warning: 1 };
+
+export function troublesOf({ status, problem }) {
+  const found = [];
+  const note = (severity, subject, fact, remedy = "") => found.push({ severity, subject, fact, remedy });
+  if (problem) {
+    note("warning", "server", `what is shown may be old: ${problem}`);
+  }
+  if (!status) {
+    return found;
+  }
+  if (status.halt) {
+    note("error", "group", status.halt.fact, status.halt.remedy);
+  }
+  if (status.slot?.lost) {
+    note("error", "source", `the replication slot is lost: ${status.slot.lost}`, "drop the group and begin it with a copy");
+  }
+  status.units.forEach((unit) => {
+    if (["failed", "unknown", "failing"].includes(unit.state)) {
+      note(unit.state === "failed" ? "error" : "warning", unit.unit, unit.fact || `it is ${unit.state}`, unit.remedy);
+    }
+  });
+  status.tables.filter((table) => table.error).forEach((table) => note("error", table.table, table.error, table.remedy));
+  status.membership?.missing.forEach((each) => {
+    note("error", `${each.schema}.${each.table}`, `changes are missing since ${each.lsn}: ${each.reason}`, "copy the table again");
+  });
+  status.workers.forEach((worker) => {
+    const subject = `worker.${worker.name}`;
+    if (worker.dead_letters) {
+      note("warning", subject, `${plural(worker.dead_letters, "change was", "changes were")} set aside as dead letters`);
+    }
+    const missed = worker.missed.filter((each) => each.diverged);
+    missed.forEach((each) => note("warning", subject, `${count(each.changes)} changes of ${each.table} met no row in the target`));
+  });
+  return found.sort((one, other) => ORDER[one.severity] - ORDER[other.severity]);
+}

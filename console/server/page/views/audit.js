@@ -1,0 +1,43 @@
+// Who did what to what, the newest first.
+
+import { useState } from "../vendor/hooks.js";
+import { html } from "../parts/html.js";
+import { clock } from "../parts/format.js";
+import { useAnswer } from "../parts/hooks.js";
+import { ProblemText } from "../parts/problem.js";
+import { Badge } from "../parts/state.js";
+import { Table } from "../parts/table.js";
+import { get } from "../server/api.js";
+
+const LIMIT = 100;
+
+// "post_groups_group_dead_replay" is the API's name of it; people read "dead replay".
+function spoken(action) {
+  return action.replace(/^(get|post|put|delete)_/, (verb) => (verb === "delete_" ? "delete " : "")).replace("groups_group_", "").replaceAll("_", " ");
+}
+
+export function Audit() {
+  const [before, turn] = useState(null);
+  const { answer, problem, again } = useAnswer(() => get("/audit", { limit: LIMIT, before }), String(before));
+  const columns = [
+    { title: "When", cell: ({ entry }) => html`<time datetime=${entry.at}>${clock(entry.at)}</time>` },
+    { title: "Who", cell: ({ entry }) => html`${entry.who} <span class="soft">${entry.role}${entry.client ? `, ${entry.client}` : ""}</span>` },
+    { title: "Did", cell: ({ entry }) => html`<span title=${entry.action}>${spoken(entry.action)}</span>` },
+    { title: "To", wide: true, cell: ({ entry }) => entry.target },
+    { title: "Revision", number: true, cell: ({ entry }) => revisions(entry) },
+    { title: "Outcome", cell: ({ entry }) => html`<${Badge} state=${entry.outcome === "done" ? "done" : "error"} says=${entry.outcome} />` },
+    { title: "Reason", cell: ({ entry }) => entry.reason },
+  ];
+  return html`
+    <div class="title"><h1 tabindex="-1">Audit</h1><p class="soft">Every write, kept for 90 days</p></div>
+    <p class="buttons"><button onClick=${() => (before === null ? again() : turn(null))}>Newest</button>
+      <button disabled=${!answer?.next_before} onClick=${() => turn(answer.next_before)}>Earlier</button></p>
+    <${ProblemText} problem=${problem} />
+    ${answer && !answer.entries.length ? html`<p>Nobody has written anything yet.</p>` : null}
+    ${answer?.entries.length ? html`<${Table} caption="Audit" columns=${columns} rows=${answer.entries} keyOf=${({ sequence }) => sequence} />` : null}`;
+}
+
+function revisions({ revision_before: before, revision_after: after }) {
+  const known = [before, after].filter((each) => each !== null);
+  return known.length === 2 ? `${before} → ${after}` : known.join("");
+}

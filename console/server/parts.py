@@ -1,0 +1,36 @@
+"""What the endpoints of one server work with, begun by ``console.server.server``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nats.aio.client import Client
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.runner.runner import Runner
+from pgsluice.console.server.access.entrance import Entrance
+from pgsluice.console.server.access.origin import OwnOrigin
+from pgsluice.console.server.audit import AuditStream
+from pgsluice.console.server.live.group_looks import GroupLooks
+from pgsluice.console.server.live.series import SeriesStore
+from pgsluice.console.server.repeated_requests import RepeatedRequests
+from pgsluice.shared.config.server_settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """``client`` is connected, and reconnects by itself."""
+
+    settings: ServerSettings
+    version: str
+    client: Client
+    origin: OwnOrigin
+    entrance: Entrance
+    control: ControlBucket
+    documents: DocumentStore
+    audit: AuditStream
+    repeated: RepeatedRequests
+    looks: GroupLooks
+    series: SeriesStore
+    runner: Runner | None

@@ -1,0 +1,70 @@
+"""What a request is answered that cannot be done: a problem as RFC 9457 has it, with our fact and our remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Kind(Enum):
+    """Each with its HTTP status and its title, which never change."""
+
+    UNAUTHENTICATED = 401, "no valid token or session"
+    FORBIDDEN = 403, "this role may not do it"
+    FOREIGN = 403, "the request comes from elsewhere"
+    NOT_FOUND = 404, "there is no such thing"
+    METHOD = 405, "this cannot be done with it"
+    CONFLICT = 409, "it cannot be done as things are"
+    STALE = 412, "somebody changed it meanwhile"
+    TOO_LARGE = 413, "the request is too large"
+    MEDIA = 415, "the request is in a form that is not read"
+    MALFORMED = 422, "the request is not what it has to be"
+    REVISION_WANTED = 428, "the revision has to be named that is to be replaced"
+    DEFECT = 500, "an unexpected error"
+    UNAVAILABLE = 503, "it cannot be done for now"
+
+    def __init__(self, status: int, title: str) -> None:
+        self.status = status
+        self.title = title
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemContent:
+    """The answer's content. ``detail`` is the fact, ``remedy`` what the reader can do, ``where`` the part of the request that it
+    is about ("" for all of it)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    remedy: str = ""
+    where: str = ""
+
+
+class Problem(Exception):  # noqa: N818  it is an answer
+    """Raised by whoever answers a request. Holds no secret and no row value, as every error."""
+
+    def __init__(self, kind: Kind, detail: str, remedy: str = "", where: str = "") -> None:
+        super().__init__(kind, detail)
+        self.kind = kind
+        self.content = ProblemContent(f"urn:pgsluice:{_slug(kind)}", kind.title, kind.status, detail, remedy, where)
+
+
+def problem_of(error: PgsluiceError) -> Problem:
+    """What an error of ours is to whoever asked."""
+    match error:
+        case TransientError():
+            kind = Kind.UNAVAILABLE
+        case UsageError():
+            kind = Kind.MALFORMED
+        case _:
+            kind = Kind.CONFLICT
+    return Problem(kind, error.fact, error.remedy)
+
+
+def _slug(kind: Kind) -> str:
+    return kind.name.lower().replace("_", "-")

@@ -1,0 +1,112 @@
+"""Requests that come again under one Idempotency-Key: done once, and answered as they were the first time.
+
+A claim is written before a request is carried out, its answer afterwards. A server that dies in between leaves the claim, and
+whoever repeats the request has it carried out again under the same id: what it makes bears that id, so it is made once. The
+same key with another request is refused, since one of the two would be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.shared.broker.record import TimeText
+
+KEPT = timedelta(days=1)
+
+_PREFIX = "answer."
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """What was answered: ``body`` is JSON as it was sent."""
+
+    status: int
+    body: str
+    etag: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """``request`` is the digest of verb, path and body. ``answer`` is None until the request is done."""
+
+    request: str
+    at: TimeText
+    answer: StoredAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """``who`` sent it: two who choose the same key do not meet. ``digest`` is of all that makes the request this one."""
+
+    who: str
+    key: str
+    digest: str
+
+    @property
+    def id(self) -> str:
+        """The same for each repetition, and for nothing else."""
+        return hashlib.sha256(f"{self.who}\0{self.key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class RepeatedRequests:
+    """Of one bucket. Several servers may share it."""
+
+    def __init__(self, bucket: ControlBucket) -> None:
+        self._bucket = bucket
+        self._under_way: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def once(self, request: RequestKey, carry_out: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
+        """The first answer. What is refused leaves nothing, so it may come again when it is mended."""
+        lock = self._under_way[request.id]
+        try:
+            async with lock:
+                return await self._once(request, carry_out)
+        finally:
+            if not lock.locked():
+                self._under_way.pop(request.id, None)
+
+    async def remove_old(self) -> None:
+        """Forgets answers that are older than KEPT."""
+        for key in await self._bucket.keys():
+            if key.startswith(_PREFIX):
+                entry = await self._bucket.read(key, _Claim)
+                if entry is not None and _age(entry.value) > KEPT:
+                    await self._bucket.purge(key)
+
+    async def _once(self, request: RequestKey, carry_out: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
+        key = _PREFIX + request.id
+        revision = await self._bucket.create(key, _Claim(request.digest, _now()))
+        if revision is None:
+            entry = await self._bucket.read(key, _Claim)
+            if entry is not None and entry.value.request != request.digest:
+                raise Problem(
+                    Kind.MALFORMED,
+                    "this Idempotency-Key came with another request before",
+                    "give each request a key of its own",
+                    "Idempotency-Key",
+                )
+            if entry is not None and entry.value.answer is not None:
+                return entry.value.answer
+        try:
+            answer = await carry_out()
+        except BaseException:
+            await self._bucket.purge(key)
+            raise
+        await self._bucket.put(key, _Claim(request.digest, _now(), answer))
+        return answer
+
+
+def _age(claim: _Claim) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(claim.at)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

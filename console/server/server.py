@@ -1,0 +1,180 @@
+"""``pgsluice server``: from its checks to its end. What it begins it ends in the opposite order; the groups do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import uvicorn
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.runner.runner import Runner
+from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance
+from pgsluice.console.server.access.origin import OwnOrigin, is_loopback, own_hosts
+from pgsluice.console.server.api.table import all_endpoints
+from pgsluice.console.server.application import make_application
+from pgsluice.console.server.audit import AuditStream
+from pgsluice.console.server.live.group_looks import GroupLooks
+from pgsluice.console.server.live.series import SeriesStore, record_series
+from pgsluice.console.server.parts import ServerParts
+from pgsluice.console.server.repeated_requests import RepeatedRequests
+from pgsluice.replicator.tasks import cancel, repeat, run_until_first
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.config.kinds import split_address
+from pgsluice.shared.config.server_settings import ServerSettings, TokenSettings
+from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.process import stop_signals
+from pgsluice.shared.process.listening import listen
+from pgsluice.shared.process.private_file import state_home
+
+GRACE_S = 5  # for answers under way when the server ends
+KEEP_ALIVE_S = 75
+TIDY_INTERVAL_S = 600.0
+
+log = telemetry.logger(__name__)
+
+
+def run(settings: ServerSettings) -> None:
+    """Serves until a signal stops it. Raises UsageError for an address that would not be safe, TerminalError for one that is not
+    to be had, TransientError when NATS does not answer within ``connect_timeout_s``."""
+    check_address(settings.entrance)
+    asyncio.run(_serve(settings))
+
+
+def check_address(settings: TokenSettings) -> None:
+    """Tokens cross the network in the clear without TLS."""
+    host, _ = split_address(settings.listen)
+    if not is_loopback(host) and not settings.tls_cert and not settings.behind_proxy:
+        raise UsageError(
+            f"the server would listen at {settings.listen}, where others reach it, without TLS",
+            "give server-tls-cert and server-tls-key, or behind-proxy with a proxy that speaks https, or listen at 127.0.0.1",
+        )
+
+
+def state_directory(settings: TokenSettings) -> Path:
+    return Path(settings.state_directory) if settings.state_directory else state_home() / "server"
+
+
+def address_of(settings: TokenSettings, port: int) -> str:
+    """What a browser is told to open."""
+    host, _ = split_address(settings.listen)
+    if settings.behind_proxy:
+        return f"https://{settings.hosts[0]}"
+    name = settings.hosts[0] if settings.hosts and settings.tls_cert else "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"{'https' if settings.tls_cert else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+async def _serve(settings: ServerSettings) -> None:
+    host, port = split_address(settings.entrance.listen)
+    with contextlib.closing(listen(host, port, "listen")) as listener:
+        async with _begun(settings, listener.getsockname()[1]) as parts:
+            server = _HttpServer(_http_settings(parts))
+            call_soon = asyncio.get_running_loop().call_soon_threadsafe
+            ended = asyncio.ensure_future(_ended_task(parts))
+            with stop_signals.calling(lambda: call_soon(server.end)):
+                _welcome(parts)
+                ended.add_done_callback(lambda _: server.end())
+                await server.serve([listener])
+                await cancel([ended]) if not ended.done() else ended.result()
+                log.info("server stopped")
+
+
+async def _ended_task(parts: ServerParts) -> None:
+    """Runs what goes on beside the answers, until it is cancelled; raises what ended one of them: none may die alone."""
+    calls = [parts.looks.run(), record_series(parts.looks, parts.series), _tidy(parts)]
+    await run_until_first(calls if parts.runner is None else [*calls, parts.runner.run()])
+    raise TransientError("a task beside the answers ended by itself", "start the server again")
+
+
+async def _tidy(parts: ServerParts) -> None:
+    await repeat(parts.repeated.remove_old, TIDY_INTERVAL_S, "answers that nobody asks for again could not be removed")
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True
+
+
+def _http_settings(parts: ServerParts) -> uvicorn.Config:
+    settings = parts.settings.entrance
+    return uvicorn.Config(
+        make_application(parts, all_endpoints(parts.version)),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.behind_proxy,
+        forwarded_allow_ips="*" if settings.behind_proxy else None,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        lifespan="off",
+    )
+
+
+@contextlib.asynccontextmanager
+async def _begun(settings: ServerSettings, port: int) -> AsyncIterator[ServerParts]:
+    directory = state_directory(settings.entrance)
+    client = await connect(settings.nats, "pgsluice server", settings.connect_timeout_s)
+    try:
+        control, audit = ControlBucket(client), AuditStream(client)
+        documents = DocumentStore(control)
+        await control.make(settings.replicas)
+        await audit.ensure(settings.replicas)
+        yield ServerParts(
+            settings=settings,
+            version=version("pgsluice"),
+            client=client,
+            origin=_origin(settings.entrance, port),
+            entrance=Entrance.of(directory),
+            control=control,
+            documents=documents,
+            audit=audit,
+            repeated=RepeatedRequests(control),
+            looks=GroupLooks(client, documents),
+            series=SeriesStore(),
+            runner=Runner(client, control, directory, settings.nats) if settings.runs else None,
+        )
+    finally:
+        await disconnect(client)
+
+
+def _origin(settings: TokenSettings, port: int) -> OwnOrigin:
+    host, _ = split_address(settings.listen)
+    return OwnOrigin(
+        own_hosts(host, settings.hosts),
+        port,
+        is_secure=bool(settings.tls_cert) or settings.behind_proxy,
+        any_port=settings.behind_proxy,
+    )
+
+
+def _welcome(parts: ServerParts) -> None:
+    """Says where the server is, to whom it may concern. Only a terminal is shown a link: a log may be read by others."""
+    settings, entrance = parts.settings.entrance, parts.entrance
+    address = address_of(settings, parts.origin.port)
+    made = entrance.make_first_token()
+    log.info("serving", address=address, state_directory=str(entrance.state_directory))
+    if made is not None:
+        log.info("a first token was made", file=str(made), name=FIRST_TOKEN)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\nOpen this link within ten minutes; it works once:\n  {link_of(entrance, address)}\n\n")
+    else:
+        log.info("'pgsluice token link' prints a link for a browser")
+
+
+def link_of(entrance: Entrance, address: str, token: str = FIRST_TOKEN) -> str:
+    """A link that lets a browser in once, as the token of that name."""
+    return f"{address}/login?code={entrance.links.make(token)}"

@@ -1,0 +1,218 @@
+"""``pgsluice pause``, ``resume``, ``stop``, ``start``: what units are to do is written down, and they obey by themselves.
+
+Each is idempotent: what is wanted already is not written again. An order reaches a unit that does not run when it is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import assert_never
+
+from pgsluice.console.units.room import say_room, say_wal
+from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.ledger import Ledger
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.unit_records import (
+    NOTHING_DESIRED,
+    REPLICATOR_UNIT,
+    Desired,
+    DesiredRecord,
+    desired_key,
+    worker_of_unit,
+    worker_unit,
+)
+from pgsluice.shared.config.settings import StatusSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.units.found_units import known_units, read_units
+from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_alive, unit_state
+from pgsluice.shared.wire.names import GroupNames
+
+LOOK_INTERVAL_S = 0.5
+
+NOT_THERE_YET = 75
+"""The exit code when units are not in the state that is wanted when the wait is over."""
+
+
+class UnitVerb(StrEnum):
+    """What is ordered. RESUME is for what is paused, START for what is stopped: neither undoes the other's opposite."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    START = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOrder:
+    """``workers`` are names, () for all. ``source``: the replicator too; what is resumed or started without naming workers is
+    everything."""
+
+    verb: UnitVerb
+    workers: tuple[str, ...] = ()
+    source: bool = False
+    reason: str = ""
+    wait_s: float | None = None
+
+
+def desired_after(verb: UnitVerb, desired: Desired) -> Desired:
+    """What is desired of a unit after the order."""
+    match verb:
+        case UnitVerb.PAUSE:
+            return Desired.PAUSED
+        case UnitVerb.STOP:
+            return Desired.STOPPED
+        case UnitVerb.RESUME:
+            return Desired.RUNNING if desired is Desired.PAUSED else desired
+        case UnitVerb.START:
+            return Desired.RUNNING if desired is Desired.STOPPED else desired
+        case unreachable:
+            assert_never(unreachable)
+
+
+def chosen_units(order: UnitOrder, units: Sequence[str]) -> list[str]:
+    """Of those that there are, in the order in which they obey best: the replicator first. Raises UsageError for a worker that
+    there is not."""
+    unknown = [worker for worker in order.workers if worker_unit(worker) not in units]
+    if unknown:
+        workers = [worker for unit in units if (worker := worker_of_unit(unit)) is not None]
+        there = f"its workers are: {', '.join(workers)}" if workers else "no worker has ever run"
+        raise UsageError(f"the group has no worker {unknown[0]!r}", there)
+    brings_back = order.verb in (UnitVerb.RESUME, UnitVerb.START)
+    chosen = [REPLICATOR_UNIT] if order.source or (brings_back and not order.workers) else []
+    named = [worker_unit(worker) for worker in order.workers] or [unit for unit in units if unit != REPLICATOR_UNIT]
+    return chosen + named
+
+
+def run(settings: StatusSettings, order: UnitOrder) -> int:
+    """Writes to standard output and returns the exit code. Raises UsageError for a group or worker that there is not,
+    TransientError when NATS does not answer."""
+    return asyncio.run(_order(settings, order))
+
+
+async def _order(settings: StatusSettings, order: UnitOrder) -> int:
+    names = GroupNames(settings.group)
+    async with connected(settings.nats, f"pgsluice {order.verb} {names.group}") as client:
+        bucket = await opened_bucket(client, names)
+        units = chosen_units(order, await known_units(bucket))
+        if not units:
+            raise UsageError(f"group {names.group!r} has no worker", "start one first, or give --source for the replicator")
+        for unit in units:
+            await write_order(bucket, unit, order)
+        facts = await _follow(bucket, units, order.wait_s)
+        _say(_outcome(facts, order))
+        if order.verb is UnitVerb.PAUSE:
+            _say(await say_room(ChangeStream(client, names)))
+    if order.verb in (UnitVerb.PAUSE, UnitVerb.STOP) and order.source:
+        _say(await say_wal(settings.source, names))
+    return NOT_THERE_YET if order.wait_s is not None and not all(map(is_obeyed, facts)) else 0
+
+
+def _say(lines: Iterator[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+async def write_order(bucket: StateBucket, unit: str, order: UnitOrder) -> None:
+    """Does nothing where what would be desired is desired already."""
+    await write_desired(bucket, unit, lambda desired: desired_after(order.verb, desired), who(), order.reason)
+
+
+async def write_desired(
+    bucket: StateBucket, unit: str, change: Callable[[Desired], Desired], by: str, reason: str
+) -> tuple[Desired, int]:
+    """What is desired then, and its revision (0: nobody ever said). Does nothing where that is desired already."""
+    while True:
+        entry = await bucket.read(desired_key(unit), DesiredRecord)
+        before, revision = (NOTHING_DESIRED, 0) if entry is None else (entry.value, entry.revision)
+        after = change(before.state)
+        if after is before.state:
+            return after, revision
+        record, key = DesiredRecord(after, reason, by, datetime.now(UTC).isoformat()), desired_key(unit)
+        written = await (bucket.create(key, record) if entry is None else bucket.update(key, record, entry.revision))
+        if written is not None:
+            return after, written
+
+
+def is_obeyed(facts: UnitFacts) -> bool:
+    """Whether the unit has acknowledged what is desired of it, and is in that state."""
+    state, process = unit_state(facts).state, facts.process
+    match facts.desired.state:
+        case Desired.RUNNING:
+            acknowledged = process is not None and process.acknowledged >= facts.revision
+            return acknowledged and state in (State.RUNNING, State.COPYING, State.FINISHED)
+        case Desired.PAUSED:
+            return state is State.PAUSED
+        case Desired.STOPPED:
+            return state is State.STOPPED
+        case unreachable:
+            assert_never(unreachable)
+
+
+async def _follow(bucket: StateBucket, units: Sequence[str], wait_s: float | None) -> list[UnitFacts]:
+    """As they are when all have obeyed, or after the wait."""
+    deadline = time.monotonic() + (wait_s or 0.0)
+    ledger = Ledger(bucket)
+    while True:
+        facts = await read_units(bucket, units, await ledger.load())
+        if wait_s is None or all(map(is_obeyed, facts)) or time.monotonic() >= deadline:
+            return facts
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def _outcome(facts: Sequence[UnitFacts], order: UnitOrder) -> Iterator[str]:
+    for each in facts:
+        state = unit_state(each)
+        yield f"{_name(each)}: {_sentence(each, state, order)}"
+
+
+def _name(facts: UnitFacts) -> str:
+    worker = worker_of_unit(facts.unit)
+    return "replicator" if worker is None else f"worker {worker}"
+
+
+def _sentence(facts: UnitFacts, state: UnitState, order: UnitOrder) -> str:
+    if facts.desired.state is not desired_after(order.verb, facts.desired.state):  # somebody else was faster
+        return f"{state.state}, for by now it is to be {facts.desired.state}"
+    if order.verb is UnitVerb.RESUME and facts.desired.state is Desired.STOPPED:
+        return "it is to be stopped: 'pgsluice start'"
+    if order.verb is UnitVerb.START and facts.desired.state is Desired.PAUSED:
+        return "it is to be paused: 'pgsluice resume'"
+    if is_obeyed(facts):
+        return str(state.state)
+    if not is_alive(facts):
+        return f"{_when_started(facts)} (now: {state.state})"
+    held_up = f": {state.fact}" if state.fact else ""
+    return f"{state.state}, and not yet {_goal(facts.desired.state)}{held_up}"
+
+
+def _when_started(facts: UnitFacts) -> str:
+    match facts.desired.state:
+        case Desired.RUNNING:
+            return "its process has ended: a supervisor starts it again, or you do"
+        case Desired.PAUSED:
+            return "its process does not run; it will rest when it is started"
+        case Desired.STOPPED:
+            return "its process does not run; one that is started ends at once"
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _goal(desired: Desired) -> str:
+    return {Desired.RUNNING: "running", Desired.PAUSED: "paused", Desired.STOPPED: "stopped"}[desired]
+
+
+def who() -> str:
+    """Who gives an order, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

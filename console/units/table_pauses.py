@@ -1,0 +1,134 @@
+"""``pgsluice pause --table`` and ``resume --table``: a table's changes are held back, and catch up later, while others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgsluice.console.units.orders import LOOK_INTERVAL_S, NOT_THERE_YET, who
+from pgsluice.console.units.room import say_room
+from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
+from pgsluice.shared.config.settings import StatusSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.units.paused_tables import PAUSED_TABLES_KEY, PausedTable, PausedTables, load_paused_tables
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Table, TablePattern
+
+
+@dataclass(frozen=True, slots=True)
+class TablePause:
+    """``named`` are tables or patterns. ``is_wanted``: pause, or else resume."""
+
+    named: tuple[str, ...]
+    is_wanted: bool
+    reason: str = ""
+    wait_s: float | None = None
+
+
+def run(settings: StatusSettings, pause: TablePause) -> int:
+    """Writes to standard output and returns the exit code. Raises UsageError for what cannot be paused, TransientError when NATS
+    does not answer."""
+    return asyncio.run(_order(settings, pause))
+
+
+async def _order(settings: StatusSettings, pause: TablePause) -> int:
+    names = GroupNames(settings.group)
+    async with connected(settings.nats, f"pgsluice pause {names.group}") as client:
+        bucket = await opened_bucket(client, names)
+        chosen = await write_pause(bucket, pause, who())
+        missing = await _follow(bucket, frozenset(table.oid for table in chosen), pause)
+        sys.stdout.writelines(f"{line}\n" for line in _outcome(chosen, missing, pause))
+        if pause.is_wanted:
+            sys.stdout.writelines(f"{line}\n" for line in await say_room(ChangeStream(client, names)))
+    return NOT_THERE_YET if missing and pause.wait_s is not None else 0
+
+
+async def write_pause(bucket: StateBucket, pause: TablePause, by: str) -> list[PausedTable]:
+    """Which tables are meant; workers obey soon. Raises UsageError for what cannot be paused."""
+    if pause.is_wanted:
+        check_sinks(await read_reports(bucket))
+        chosen = chosen_tables(pause, await load_tables(bucket) or [], by)
+    else:
+        chosen = chosen_paused(pause, await load_paused_tables(bucket))
+    await bucket.change(PAUSED_TABLES_KEY, PausedTables, lambda before: _changed(before or PausedTables(), chosen, pause))
+    return chosen
+
+
+def check_sinks(reports: dict[str, WorkerReport]) -> None:
+    """Raises UsageError when there is a worker that could only hold back all tables."""
+    single = sorted(worker for worker, report in reports.items() if not report.two_lanes)
+    if single:
+        raise UsageError(
+            f"the sink of worker {single[0]!r} keeps one place in the stream for all tables, so none can wait alone",
+            f"pause the worker: 'pgsluice pause --worker {single[0]}'; or give the sink 'keeps_catch_up'. A worker of an earlier "
+            "version has to be started with this one first",
+        )
+
+
+def chosen_tables(pause: TablePause, published: Sequence[Table], by: str) -> list[PausedTable]:
+    """Raises UsageError for a name that is no published table's."""
+    at = datetime.now(UTC).isoformat()
+    tables: dict[int, PausedTable] = {}
+    for text in pause.named:
+        pattern = _pattern(text)
+        found = [table for table in published if pattern.matches(table.schema, table.name)]
+        if not found:
+            raise UsageError(f"the group publishes no table {text!r}", "'pgsluice tables list' shows those that it does")
+        tables |= {table.oid: PausedTable(table.oid, table.schema, table.name, pause.reason, by, at) for table in found}
+    return list(tables.values())
+
+
+def chosen_paused(pause: TablePause, paused: PausedTables) -> list[PausedTable]:
+    """What is not paused needs no resuming."""
+    patterns = [_pattern(text) for text in pause.named]
+    return [table for table in paused.tables if any(pattern.matches(table.schema, table.table) for pattern in patterns)]
+
+
+def _pattern(text: str) -> TablePattern:
+    try:
+        return TablePattern.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--table: {text!r} {error}", "name a table") from None
+
+
+def _changed(before: PausedTables, chosen: Sequence[PausedTable], pause: TablePause) -> PausedTables:
+    oids = {table.oid for table in chosen}
+    if pause.is_wanted:
+        return PausedTables(before.tables + tuple(table for table in chosen if table.oid not in before.oids))
+    return PausedTables(tuple(table for table in before.tables if table.oid not in oids))
+
+
+async def _follow(bucket: StateBucket, oids: frozenset[int], pause: TablePause) -> list[str]:
+    """The workers that have not obeyed when the wait is over."""
+    deadline = time.monotonic() + (pause.wait_s or 0.0)
+    while True:
+        reports = await read_reports(bucket)
+        missing = sorted(worker for worker, report in reports.items() if not has_obeyed(report, oids, pause))
+        if not missing or time.monotonic() >= deadline:
+            return missing
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def has_obeyed(report: WorkerReport, oids: frozenset[int], pause: TablePause) -> bool:
+    """Whether the worker holds these tables back, or has caught up with all of them."""
+    if pause.is_wanted:
+        return oids <= set(report.paused_tables)
+    return oids.isdisjoint(report.paused_tables) and oids.isdisjoint(report.catching_up)
+
+
+def _outcome(chosen: Sequence[PausedTable], missing: Sequence[str], pause: TablePause) -> Iterator[str]:
+    if not chosen:
+        yield "no such table is paused"
+    for table in chosen:
+        yield f"table {table.qualified_name}: {'paused' if pause.is_wanted else 'resumed'}"
+    what = "holds them back" if pause.is_wanted else "has caught up with them"
+    for worker in missing:
+        yield f"worker {worker}: not known yet that it {what}"

@@ -1,0 +1,1 @@
+"""What ``pgsluice check`` looks at in the source, and what a replicator's first session looks at before it makes anything."""

@@ -1,0 +1,80 @@
+"""Looking at a group's slot, over one connection however often, and telling others of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pgsluice.replicator.source.slot import ReplicationSlot, find_slot
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared import telemetry
+from pgsluice.shared.alerts.slot_record import SLOT_KEY, TELLING_INTERVAL_S, SlotRecord
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.wire.names import GroupNames
+
+ANSWER_DEADLINE_S = 10.0
+_RETRY_S = 5.0
+
+log = telemetry.logger(__name__)
+
+
+class SlotLook:
+    """``settings`` is None when no source was given. Connects at the first look, and again after a failure."""
+
+    def __init__(self, settings: PostgresSettings | None, names: GroupNames) -> None:
+        self._settings = settings
+        self._names = names
+        self._source: Source | None = None
+
+    async def look(self) -> tuple[ReplicationSlot | None, str]:
+        """The slot (None: there is none), or why it is not known."""
+        if self._settings is None:
+            return None, "no source given (--host, --dbname, --user)"
+        try:
+            return await asyncio.wait_for(self._find(self._settings), ANSWER_DEADLINE_S), ""
+        except TimeoutError:
+            await self.close()
+            return None, f"the source has not answered for {ANSWER_DEADLINE_S:g} s"
+        except PgsluiceError as error:
+            await self.close()
+            return None, str(error)
+
+    async def close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+
+    async def _find(self, settings: PostgresSettings) -> ReplicationSlot | None:
+        if self._source is None:
+            self._source = await Source.connect(settings)
+        return await find_slot(self._source, self._names)
+
+
+async def tell_of_slot(settings: PostgresSettings, names: GroupNames, bucket: Callable[[], StateBucket | None]) -> None:
+    """Until it is cancelled, for those who have no connection to the source. What cannot be told makes the record grow old."""
+    slot_look = SlotLook(settings, names)
+    try:
+        while True:
+            is_told = await _tell(slot_look, bucket())
+            await asyncio.sleep(TELLING_INTERVAL_S if is_told else _RETRY_S)
+    finally:
+        await slot_look.close()
+
+
+async def _tell(slot_look: SlotLook, bucket: StateBucket | None) -> bool:
+    """False when there is nothing to tell, or nobody to be told."""
+    slot, _ = await slot_look.look()
+    if slot is None or bucket is None:
+        return False
+    try:
+        await bucket.put(SLOT_KEY, _record(slot))
+    except PgsluiceError as error:
+        log.debug("the slot's record cannot be written now", reason=str(error))
+        return False
+    return True
+
+
+def _record(slot: ReplicationSlot) -> SlotRecord:
+    return SlotRecord(slot.name, slot.wal_status or "", slot.lost, slot.lag_bytes, slot.safe_wal_bytes)

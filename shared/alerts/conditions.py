@@ -1,0 +1,162 @@
+"""What is wrong with a group now: a pure function of the facts that its bucket and streams hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pgsluice.shared.alerts.slot_record import SlotRecord
+from pgsluice.shared.broker.halt import Halt
+from pgsluice.shared.broker.lag import Lag
+from pgsluice.shared.broker.ledger import Phase, TableRecord
+from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.units.unit_states import State, UnitState
+
+NEARLY_FULL = 0.8
+LITTLE_SAFE_WAL = 0.2
+"""Of the WAL that the source may keep for the slot, what is left of it."""
+
+
+class AlertName(StrEnum):
+    """A closed set, which receivers may sort by."""
+
+    GROUP_HALTED = "group-halted"
+    SLOT_LOST = "slot-lost"
+    SLOT_AT_RISK = "slot-at-risk"
+    UNIT_FAILED = "unit-failed"
+    UNIT_FAILING = "unit-failing"
+    UNIT_DOWN = "unit-down"
+    TABLE_ERRORED = "table-errored"
+    DEAD_LETTERS = "dead-letters"
+    LAG = "lag"
+    STREAM_NEARLY_FULL = "stream-nearly-full"
+    TEST = "test"
+    """Nothing is wrong: somebody asked whether alerts arrive."""
+
+
+class Severity(StrEnum):
+    """CRITICAL: data is lost, or will be, or nothing goes on until a person acts."""
+
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+_CRITICAL = frozenset(
+    {AlertName.GROUP_HALTED, AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK, AlertName.UNIT_FAILED, AlertName.UNIT_DOWN}
+)
+_AT_ONCE = frozenset(
+    {AlertName.GROUP_HALTED, AlertName.SLOT_LOST, AlertName.UNIT_FAILED, AlertName.TABLE_ERRORED, AlertName.DEAD_LETTERS}
+)
+"""What does not pass by itself within a minute; everything else is told when it has lasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is wrong. ``subject`` is a table, a worker, a stream or the slot: with ``alert`` it is the condition's
+    identity. ``fact`` and ``remedy`` are sentences without row values and secrets."""
+
+    alert: AlertName
+    subject: str
+    fact: str
+    remedy: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        return Severity.CRITICAL if self.alert in _CRITICAL else Severity.WARNING
+
+    @property
+    def is_told_at_once(self) -> bool:
+        return self.alert in _AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What one look found. ``slot`` is None when it is not known; ``lags`` and ``letters`` are by worker."""
+
+    halt: Halt | None
+    slot: SlotRecord | None
+    units: tuple[UnitState, ...]
+    tables: tuple[TableRecord, ...]
+    streams: Mapping[str, StreamState]
+    lags: Mapping[str, Lag]
+    letters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """``unknown`` are alerts of which this look can say nothing, neither that they fire nor that they do not."""
+
+    conditions: tuple[Condition, ...]
+    unknown: frozenset[AlertName] = frozenset()
+
+
+def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
+    """Pure."""
+    conditions = [
+        *_halt(facts.halt),
+        *_slot(facts.slot),
+        *(condition for unit in facts.units for condition in _unit(unit)),
+        *(_errored(table) for table in facts.tables if table.phase is Phase.ERRORED),
+        *(_letters(worker, count) for worker, count in sorted(facts.letters.items()) if count),
+        *(condition for worker, lag in sorted(facts.lags.items()) for condition in _lag(worker, lag, longest_lag_s)),
+        *(condition for name, state in sorted(facts.streams.items()) for condition in _stream(name, state)),
+    ]
+    unknown = frozenset({AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK} if facts.slot is None else ())
+    return Findings(tuple(conditions), unknown)
+
+
+def _halt(halt: Halt | None) -> Iterator[Condition]:
+    if halt is not None:
+        yield Condition(AlertName.GROUP_HALTED, "group", halt.fact, halt.remedy)
+
+
+def _slot(slot: SlotRecord | None) -> Iterator[Condition]:
+    if slot is None:
+        return
+    if slot.lost:
+        remedy = "run 'pgsluice drop' and start again with an empty target, after raising max_slot_wal_keep_size"
+        yield Condition(AlertName.SLOT_LOST, slot.name, f"replication slot {slot.name} is lost ({slot.lost})", remedy)
+    elif slot.wal_status == "unreserved" or _has_little_room(slot):
+        left = "" if slot.safe_wal_bytes is None else f", {max(0, slot.safe_wal_bytes)} bytes of WAL before it is given up"
+        fact = f"replication slot {slot.name} may be lost soon: wal_status {slot.wal_status}{left}"
+        remedy = "see why the replicator does not confirm, and raise max_slot_wal_keep_size at the source"
+        yield Condition(AlertName.SLOT_AT_RISK, slot.name, fact, remedy)
+
+
+def _has_little_room(slot: SlotRecord) -> bool:
+    if slot.safe_wal_bytes is None or slot.lag_bytes is None:
+        return False
+    return slot.safe_wal_bytes < LITTLE_SAFE_WAL * (slot.safe_wal_bytes + slot.lag_bytes)
+
+
+def _unit(unit: UnitState) -> Iterator[Condition]:
+    alert = {
+        State.FAILED: AlertName.UNIT_FAILED,
+        State.FAILING: AlertName.UNIT_FAILING,
+        State.UNKNOWN: AlertName.UNIT_DOWN,
+    }.get(unit.state)
+    if alert is not None:
+        yield Condition(alert, unit.name, unit.fact, unit.remedy)
+
+
+def _errored(table: TableRecord) -> Condition:
+    return Condition(AlertName.TABLE_ERRORED, table.qualified_name, table.error, table.remedy)
+
+
+def _letters(worker: str, count: int) -> Condition:
+    fact = f"worker {worker} has {count} dead letters: changes that it could not apply"
+    return Condition(AlertName.DEAD_LETTERS, worker, fact, "see 'pgsluice dead list'; replay them when the cause is removed")
+
+
+def _lag(worker: str, lag: Lag, longest_s: float) -> Iterator[Condition]:
+    """A lag that is not known is no lag; why it is not known is another alert's."""
+    if lag.seconds is not None and lag.seconds > longest_s:
+        fact = f"worker {worker} is {lag.seconds:.0f} s and {lag.messages} messages behind the stream"
+        yield Condition(AlertName.LAG, worker, fact, "see what it waits for: 'pgsluice status'")
+
+
+def _stream(name: str, state: StreamState) -> Iterator[Condition]:
+    if state.max_bytes > 0 and state.bytes > NEARLY_FULL * state.max_bytes:
+        fact = f"stream {name} is {state.bytes / state.max_bytes:.0%} full; when it is full, the source keeps its WAL"
+        yield Condition(AlertName.STREAM_NEARLY_FULL, name, fact, "start the workers that lag, or raise stream-max-bytes")

@@ -1,0 +1,22 @@
+"""What the replicator tells of its slot, for those who have no connection to the source: ``slot`` in the state bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SLOT_KEY = "slot"
+TELLING_INTERVAL_S = 30.0
+FRESH_S = 4 * TELLING_INTERVAL_S
+"""An older record says nothing of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """``lost`` says why the server gave the slot up, "" when it did not. ``lag_bytes`` of WAL are not confirmed; after
+    ``safe_wal_bytes`` more the server gives it up (None: never)."""
+
+    name: str
+    wal_status: str
+    lost: str
+    lag_bytes: int | None = None
+    safe_wal_bytes: int | None = None

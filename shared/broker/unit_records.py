@@ -1,0 +1,106 @@
+"""What each unit of a group is to do, and what its process tells of itself, in the state bucket.
+
+A *unit* is a process that a group has: its replicator, or one of its workers. People write what it is to do under
+``desired.<unit>``; it watches that key itself, whoever started it, and writes what it does under ``process.<unit>``. The state
+that is shown (running, failing, paused, …) is derived from these two, from the lease and from the ledger; it is stored nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.errors import Cause
+from pgsluice.shared.process.pulse import Activity
+
+REPLICATOR_UNIT = "replicator"
+
+_WORKER_UNIT = "worker."
+_DESIRED = "desired."
+_PROCESS = "process."
+
+
+class Desired(StrEnum):
+    """What a unit is to do. STOPPED: its process ends with 0, and a supervisor that starts it again sees it end again."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredRecord:
+    """Under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people."""
+
+    state: Desired
+    reason: str = ""
+    by: str = ""
+    at: TimeText = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRecord:
+    """What a process waits for: ``shared.process.pulse.Wait``. ``next_attempt_at`` is "" while nothing is planned."""
+
+    cause: Cause
+    reason: str
+    since: TimeText
+    next_attempt_at: TimeText = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """What a unit's process tells of itself, under ``process.<unit>``: written when it changes, and every ALIVE_INTERVAL_S.
+
+    ``acknowledged`` is the revision of ``desired.<unit>`` that it obeys (0: there was none). ``progressed_at`` is when its work
+    moved last; ``idle``: there was nothing to do then. ``exit_code``, ``fact`` and ``remedy`` are those it ended with; a process
+    that lives has none, and one that was killed has left none. ``is_finished``: it ended because it had done all that it was
+    started for."""
+
+    host: str
+    pid: int
+    started_at: TimeText
+    updated_at: TimeText
+    activity: Activity
+    progressed_at: TimeText = ""
+    idle: bool = True
+    wait: WaitRecord | None = None
+    acknowledged: int = 0
+    version: str = ""
+    exit_code: int | None = None
+    fact: str = ""
+    remedy: str = ""
+    is_finished: bool = False
+
+
+NOTHING_DESIRED = DesiredRecord(Desired.RUNNING)
+"""What holds for a unit of which nobody wanted anything."""
+
+ALIVE_INTERVAL_S = 10.0
+"""A process whose record is three times older than that has ended, or is frozen, or has no broker."""
+
+
+def worker_unit(worker: str) -> str:
+    return _WORKER_UNIT + worker
+
+
+def worker_of_unit(unit: str) -> str | None:
+    """The worker's name; None for the replicator."""
+    return unit.removeprefix(_WORKER_UNIT) if unit.startswith(_WORKER_UNIT) else None
+
+
+def desired_key(unit: str) -> str:
+    return _DESIRED + unit
+
+
+def process_key(unit: str) -> str:
+    return _PROCESS + unit
+
+
+def unit_of_key(key: str) -> str | None:
+    """Whose desired state or process the bucket has under ``key``; None for any other key."""
+    for prefix in (_DESIRED, _PROCESS):
+        if key.startswith(prefix):
+            return key.removeprefix(prefix)
+    return None

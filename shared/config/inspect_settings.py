@@ -1,0 +1,22 @@
+"""The settings of commands that look into a group's streams."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.connections import GROUP, LogSettings, NatsSettings
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+
+RULES_FILE = Option("rules-config", Kind.FILE, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml")
+ROUTING_FILE = Option("routing-config", Kind.FILE, "Routing file: to which tables, columns and operations", "routing.yaml")
+
+
+@settings
+class TraceSettings:
+    """``rules_file`` and ``routing_file`` are those that the group's workers have, "" without."""
+
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    rules_file: str = read(RULES_FILE)
+    routing_file: str = read(ROUTING_FILE)

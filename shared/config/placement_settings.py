@@ -1,0 +1,19 @@
+"""Where a process may work."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+
+
+@settings
+class PlacementSettings:
+    """``domain`` is "" for what the NATS server says of itself; ``allow_domains`` is empty for anywhere."""
+
+    domain: str = read(
+        Option("domain", Kind.TEXT, "Domain that this process is in (default: the JetStream domain of its NATS server)", "aws-a")
+    )
+    allow_domains: tuple[str, ...] = read(
+        Option("allow-domains", Kind.LIST, "Domains in which this process may work; anywhere when it is not given", "aws-a,gcp-b")
+    )

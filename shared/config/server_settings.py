@@ -1,0 +1,108 @@
+"""The settings of ``pgsluice server``, which is of no single group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgsluice.shared.config.connections import CONNECT_TIMEOUT, LogSettings, NatsSettings
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.stream_settings import REPLICAS
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+
+STATE_DIRECTORY = Option(
+    "server-state-dir",
+    Kind.TEXT,
+    "Where tokens and the key of sessions are kept, for this user alone (default: pgsluice/server in the XDG state directory)",
+    "/var/lib/pgsluice/server",
+)
+
+
+@settings
+class TokenSettings:
+    """Where the commands about tokens find them. ``state_directory`` is "" for the default."""
+
+    log: LogSettings = part(LogSettings)
+    state_directory: str = read(STATE_DIRECTORY)
+    listen: str = read(
+        Option(
+            "listen",
+            Kind.ADDRESS,
+            "Where the server listens; with port 0 at any that is free, which the log names",
+            "127.0.0.1:8470",
+            "127.0.0.1:8470",
+        )
+    )
+    tls_cert: str = read(Option("server-tls-cert", Kind.FILE, "The server's certificate, for https", "/etc/pgsluice/server.pem"))
+    tls_key: str = read(Option("server-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/server.key"))
+    hosts: tuple[str, ...] = read(
+        Option("server-hosts", Kind.LIST, "Names by which browsers reach the server, beside its address", "pgsluice.example.com")
+    )
+    behind_proxy: bool = read(
+        Option(
+            "behind-proxy",
+            Kind.SWITCH,
+            "A proxy in front speaks https, and is all that reaches the server; give its name in server-hosts",
+            "true",
+            "false",
+        )
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        if values.given("server-tls-cert") != values.given("server-tls-key"):
+            yield values.missing("server-tls-key" if values.given("server-tls-cert") else "server-tls-cert")
+        if values.switch("behind-proxy") and not values.given("server-hosts"):
+            yield UsageError(
+                f"{values.named('behind-proxy')} is given without the name that browsers use", "give server-hosts too"
+            )
+
+
+@settings
+class ServerSettings:
+    """One server. ``replicas`` are those of its own bucket and stream. ``runs``: it runs the processes of groups that have a
+    document, on this machine."""
+
+    nats: NatsSettings = part(NatsSettings)
+    connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    replicas: int = read(REPLICAS)
+    entrance: TokenSettings = part(TokenSettings)
+    runs: bool = read(
+        Option(
+            "run",
+            Kind.SWITCH,
+            "Run the processes of groups that were applied, on this machine; without it others start them",
+            "true",
+            "false",
+        )
+    )
+
+    @property
+    def log(self) -> LogSettings:
+        return self.entrance.log
+
+
+@settings
+class DocumentSettings:
+    """Where documents are. ``replicas`` are those of their bucket, where it is not there yet."""
+
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    replicas: int = read(REPLICAS)
+
+
+@settings
+class RunSettings:
+    """What ``pgsluice server --run`` reads of a group's document beside what the group's processes read. ``workers`` are kinds of
+    sinks, or ``name=kind``."""
+
+    workers: tuple[str, ...] = read(
+        Option(
+            "workers",
+            Kind.LIST,
+            "Workers that 'pgsluice server --run' runs beside the replicator: kinds of sinks, or name=kind",
+            "postgres,archive=file",
+        )
+    )

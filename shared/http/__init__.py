@@ -1,0 +1,1 @@
+"""Posting to addresses that a configuration names."""

@@ -1,0 +1,62 @@
+"""The ways on which a process shows its vitals, as its settings ask for them: none of their libraries is loaded without.
+
+Each runs on a thread of its own. One that ends by itself ends the process, for a supervisor to start it again: a light that went
+out must not be taken for a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from pgsluice.shared.config.metrics_settings import MetricsSettings
+from pgsluice.shared.errors import PgsluiceError, UsageError
+from pgsluice.shared.metrics.vitals import Vitals
+from pgsluice.shared.process.defect import ended_task
+
+
+class Outputs:
+    """Those of one process, from its making to ``close``."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self.url = ""
+        """Of the endpoints; "" without."""
+
+    @classmethod
+    def begin(cls, settings: MetricsSettings, vitals: Vitals, on_ended: Callable[[PgsluiceError], None]) -> Outputs:
+        """``on_ended`` is told, on another thread, why one of them has ended. Raises UsageError or TerminalError when one cannot
+        begin."""
+        outputs = cls()
+
+        def told(error: BaseException) -> None:
+            on_ended(ended_task("what shows metrics and health", error))
+
+        try:
+            if settings.listen:
+                from pgsluice.shared.metrics.listener import Listener
+
+                listener = Listener(settings.listen, vitals, told)
+                outputs._open.callback(listener.close)
+                outputs.url = listener.url
+            if settings.otlp_endpoint:
+                outputs._open.callback(_push(settings, vitals, told))
+        except PgsluiceError:
+            outputs.close()
+            raise
+        return outputs
+
+    def close(self) -> None:
+        """May be called again."""
+        self._open.close()
+
+
+def _push(settings: MetricsSettings, vitals: Vitals, on_ended: Callable[[BaseException], None]) -> Callable[[], None]:
+    """What ends it."""
+    try:
+        from pgsluice.shared.metrics.otlp_push import Push
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"otlp-endpoint is given, and module '{error.name}' is not installed", "pip install 'pgsluice[otlp]'"
+        ) from None
+    return Push(settings, vitals, on_ended).close

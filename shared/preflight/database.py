@@ -1,0 +1,42 @@
+"""What a source and a target should have in common: encoding, collation, and the types that somebody made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLocale:
+    """As pg_database has it. ``provider`` is "c" (libc), "i" (ICU) or "b" (built in), "" before PostgreSQL 15."""
+
+    encoding: str
+    collation: str
+    character_type: str
+    provider: str
+
+
+LOCALE_QUERY = """
+    SELECT pg_encoding_to_char(d.encoding)::text AS encoding, d.datcollate::text AS collation, d.datctype::text AS character_type,
+           coalesce(to_jsonb(d) ->> 'datlocprovider', '') AS provider
+      FROM pg_database d
+     WHERE d.datname = current_database()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UserType:
+    """A type of replicated columns that PostgreSQL does not bring itself.
+
+    ``name`` is ``format_type``'s, ``extension`` the one that brings it, "" for none; ``creations`` are the statements that make
+    it elsewhere, none where that takes more.
+    """
+
+    name: str
+    schema: str
+    extension: str
+    creations: tuple[str, ...]
+
+
+def schema_creation(name: str) -> str:
+    """``name`` is quoted as SQL wants it."""
+    return f"CREATE SCHEMA IF NOT EXISTS {name}"

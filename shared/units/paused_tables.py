@@ -1,0 +1,47 @@
+"""Tables whose changes are held back because a person paused them, under ``paused_tables`` in the state bucket.
+
+They are known by OID, so that a table which is renamed stays paused. Workers look at the record once a second, and say in their
+reports which tables they hold back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.record import TimeText
+
+PAUSED_TABLES_KEY = "paused_tables"
+
+
+@dataclass(frozen=True, slots=True)
+class PausedTable:
+    """``schema`` and ``table`` are its name when it was paused. ``by`` and ``reason`` are for people."""
+
+    oid: int
+    schema: str
+    table: str
+    reason: str = ""
+    by: str = ""
+    at: TimeText = ""
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class PausedTables:
+    """All that are paused."""
+
+    tables: tuple[PausedTable, ...] = ()
+
+    @property
+    def oids(self) -> frozenset[int]:
+        return frozenset(table.oid for table in self.tables)
+
+
+async def load_paused_tables(bucket: StateBucket) -> PausedTables:
+    """Raises TransientError when NATS does not answer, TerminalError when the record is none."""
+    entry = await bucket.read(PAUSED_TABLES_KEY, PausedTables)
+    return PausedTables() if entry is None else entry.value

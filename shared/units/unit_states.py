@@ -1,0 +1,203 @@
+"""In which state each process of a group is: derived from what it told, from its lease, the ledger and what is desired of it.
+
+Nothing here is stored, so it cannot disagree with the facts. A state comes with the fact behind it and with what a reader can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from pgsluice.shared.broker.unit_records import (
+    ALIVE_INTERVAL_S,
+    NOTHING_DESIRED,
+    Desired,
+    DesiredRecord,
+    ProcessRecord,
+    worker_of_unit,
+)
+from pgsluice.shared.errors import Cause
+from pgsluice.shared.process.pulse import Activity
+
+LONGEST_SILENCE_S = 3 * ALIVE_INTERVAL_S
+"""After that a process whose record was not written again has ended, is frozen, or has no broker."""
+STUCK_S = 60.0
+"""A process that has something to do and has not moved for so long is not well."""
+SILENT_WORKER_S = 86_400.0
+"""A worker that was not heard of for a day is worth a warning: messages are kept for it."""
+
+_RESUME = "'pgsluice resume' lets it go on"
+_START = "'pgsluice start', then start its process, or let its supervisor do so"
+_RESTART = "its supervisor starts it again; without one, start it"
+
+
+class State(StrEnum):
+    """Of a unit, from what is desired and from what is the case."""
+
+    DRAFT = "draft"
+    """Never started."""
+    STARTING = "starting"
+    COPYING = "copying"
+    """Running, while a table waits for its copy or is read."""
+    RUNNING = "running"
+    PAUSING = "pausing"
+    """To be paused, and not resting yet: the batch in hand is finished first."""
+    PAUSED = "paused"
+    FAILING = "failing"
+    """Alive, and it waits or tries again; or it is to be started again. It recovers by itself."""
+    FAILED = "failed"
+    """It ended, and needs a person."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    """It did what it was started for, as with --until-sequence, and ended."""
+    UNKNOWN = "unknown"
+    """It went without a word: killed, frozen, or without a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFacts:
+    """What is known of a unit. ``process_age_s`` is for how long its record was not written, by the broker's clock;
+    ``holds_lease`` whether a process holds the worker's lease now (a replicator has none); ``is_copying`` whether tables wait for
+    their copy, or have rows that it has not applied; ``was_started`` whether the group knows of it in any other way."""
+
+    unit: str
+    desired: DesiredRecord = NOTHING_DESIRED
+    revision: int = 0
+    process: ProcessRecord | None = None
+    process_age_s: float = 0.0
+    holds_lease: bool = False
+    is_copying: bool = False
+    was_started: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """``since`` is "" where it is not known. ``fact`` and ``remedy`` are sentences for people, "" where there is nothing to say.
+    ``cause`` is what a failing unit waits for, ``next_attempt_at`` when it tries again."""
+
+    unit: str
+    state: State
+    since: str = ""
+    fact: str = ""
+    remedy: str = ""
+    cause: Cause | None = None
+    next_attempt_at: str = ""
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return worker_of_unit(self.unit) or self.unit
+
+
+def unit_state(facts: UnitFacts) -> UnitState:
+    """Pure."""
+    process = facts.process
+    if process is None:
+        return _untold(facts)
+    if process.exit_code is not None:
+        return _ended(facts, process, process.exit_code)
+    if not is_alive(facts):
+        return _silent(facts, process)
+    match facts.desired.state:
+        case Desired.RUNNING:
+            return _running(facts, process)
+        case Desired.PAUSED:
+            return _pausing(facts, process)
+        case Desired.STOPPED:
+            return _waiting(facts, process, State.STOPPING, facts.desired.at)
+        case unreachable:
+            assert_never(unreachable)
+
+
+def is_alive(facts: UnitFacts) -> bool:
+    """Whether the unit's process seems to live. A worker's lease ends sooner than its record grows old."""
+    if facts.process is None or facts.process.exit_code is not None:
+        return False
+    return facts.process_age_s <= LONGEST_SILENCE_S and (facts.holds_lease or worker_of_unit(facts.unit) is None)
+
+
+def _untold(facts: UnitFacts) -> UnitState:
+    """Of a unit whose process has told nothing: it has just begun, or is of an earlier version, or never was."""
+    if facts.holds_lease:
+        return UnitState(facts.unit, State.STARTING)
+    if facts.desired.state is Desired.STOPPED:
+        return _wanted(facts, State.STOPPED, _START)
+    if facts.was_started:
+        return UnitState(facts.unit, State.UNKNOWN, fact="its process has told nothing of itself", remedy=_RESTART)
+    return UnitState(facts.unit, State.DRAFT, fact="it was never started")
+
+
+def _ended(facts: UnitFacts, process: ProcessRecord, exit_code: int) -> UnitState:
+    if facts.desired.state is Desired.STOPPED and exit_code in (0, 75):
+        return _wanted(facts, State.STOPPED, _START)
+    if exit_code == 0:
+        if process.is_finished:
+            return UnitState(facts.unit, State.FINISHED, process.updated_at)
+        return UnitState(facts.unit, State.STOPPED, process.updated_at, "its process was stopped", "start it again")
+    if exit_code == 75:
+        return UnitState(facts.unit, State.FAILING, process.updated_at, process.fact, process.remedy or _RESTART)
+    return UnitState(facts.unit, State.FAILED, process.updated_at, process.fact, process.remedy)
+
+
+def _silent(facts: UnitFacts, process: ProcessRecord) -> UnitState:
+    """A process that was killed could write nothing."""
+    if facts.desired.state is Desired.STOPPED and not facts.holds_lease:
+        return _wanted(facts, State.STOPPED, _START)
+    fact = f"nothing was heard of process {process.pid} on {process.host} since {process.updated_at[:19]}"
+    remedy = f"it was killed, is frozen, or has no broker: look there; {_RESTART}"
+    if worker_of_unit(facts.unit) is not None and facts.process_age_s > SILENT_WORKER_S:
+        remedy = f"messages are kept for it: 'pgsluice forget --worker {worker_of_unit(facts.unit)}', if it does not come back"
+    return UnitState(facts.unit, State.UNKNOWN, process.updated_at, fact, remedy)
+
+
+def _running(facts: UnitFacts, process: ProcessRecord) -> UnitState:
+    match process.activity:
+        case Activity.STARTING | Activity.PAUSED:
+            return _failing(facts, process) or UnitState(facts.unit, State.STARTING, process.started_at)
+        case Activity.ENDING:
+            return UnitState(facts.unit, State.STOPPING, process.updated_at)
+        case Activity.WORKING:
+            state = State.COPYING if facts.is_copying else State.RUNNING
+            return _failing(facts, process) or UnitState(facts.unit, state, process.started_at)
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _pausing(facts: UnitFacts, process: ProcessRecord) -> UnitState:
+    if process.activity is Activity.ENDING:
+        return UnitState(facts.unit, State.STOPPING, process.updated_at)
+    if process.activity is Activity.PAUSED and process.acknowledged >= facts.revision:
+        return _wanted(facts, State.PAUSED, _RESUME)
+    return _waiting(facts, process, State.PAUSING, facts.desired.at)
+
+
+def _wanted(facts: UnitFacts, state: State, remedy: str) -> UnitState:
+    """As somebody wanted it."""
+    desired = facts.desired
+    by = f"by {desired.by}" if desired.by else ""
+    return UnitState(facts.unit, state, desired.at, ": ".join(part for part in (by, desired.reason) if part), remedy)
+
+
+def _waiting(facts: UnitFacts, process: ProcessRecord, state: State, since: str) -> UnitState:
+    """On its way, and perhaps held up."""
+    wait = process.wait
+    if wait is None:
+        return UnitState(facts.unit, state, since)
+    return UnitState(facts.unit, state, since, wait.reason, "", wait.cause, wait.next_attempt_at)
+
+
+def _failing(facts: UnitFacts, process: ProcessRecord) -> UnitState | None:
+    """None for a process that is well."""
+    if process.wait is not None:
+        return _waiting(facts, process, State.FAILING, process.wait.since)
+    if not process.idle and process.progressed_at and _seconds(process.progressed_at, process.updated_at) > STUCK_S:
+        fact = f"it has something to do, and nothing has moved since {process.progressed_at[:19]}"
+        return UnitState(facts.unit, State.FAILING, process.progressed_at, fact, "look into its log")
+    return None
+
+
+def _seconds(first: str, last: str) -> float:
+    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)) / timedelta(seconds=1)

@@ -1,0 +1,72 @@
+"""``pgsluice plan``, ``apply`` and ``export`` against a real broker."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pgsluice.console.program import run
+from tests.servers import NatsServer
+
+
+class Files:
+    """Documents in files, and the commands about them, in groups of this test alone."""
+
+    def __init__(self, nats: NatsServer, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = directory / "documents.yaml"
+        self.groups = [f"d-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+        self._flags = ["--nats-url", nats.url]
+        self._capsys = capsys
+
+    def write(self, *lines: str) -> None:
+        """A document for each."""
+        documents = [f"group: {group}\n{line}\n" for group, line in zip(self.groups, lines, strict=False)]
+        self.path.write_text("---\n".join(documents))
+
+    def run(self, command: str, *arguments: str) -> tuple[int, str]:
+        files = [] if command == "export" else ["-f", str(self.path)]
+        code = run([command, *self._flags, *files, *arguments])
+        captured = self._capsys.readouterr()
+        return code, captured.out + captured.err
+
+
+@pytest.fixture
+def files(nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Files:
+    return Files(nats_server, tmp_path, capsys)
+
+
+def test_what_is_planned_is_applied_and_exported(files: Files) -> None:
+    first, second = files.groups
+    files.write("tables: [a]", "publish: [insert]")
+    assert files.run("plan") == (
+        1,
+        f'{first}: create\n  + group: "{first}"\n  + tables: ["a"]\n{second}: create\n'
+        f'  + group: "{second}"\n  + publish: ["insert"]\n',
+    )
+    assert files.run("apply", "--yes") == (0, f"{first}: created\n{second}: created\n")
+    assert files.run("plan") == (0, f"{first}: none\n{second}: none\n")
+    files.write("tables: [a, b]", "publish: [insert]")
+    assert files.run("plan")[1] == f'{first}: change\n  ~ tables: ["a"] -> ["a","b"]\n{second}: none\n'
+    assert files.run("apply", "--yes") == (0, f"{first}: changed\n{second}: as it was\n")
+    code, exported = files.run("export", first)
+    assert (code, exported) == (0, f'group: "{first}"\ntables: ["a","b"]\n')
+    files.path.write_text(exported)
+    assert files.run("plan")[0] == 0
+
+
+def test_nothing_is_applied_without_being_asked_for(files: Files) -> None:
+    files.write("tables: [a]")
+    code, said = files.run("apply")
+    assert (code, "give --yes" in said) == (2, True)
+    assert "create" in files.run("plan")[1]
+
+
+def test_what_cannot_be_applied_is_said(files: Files) -> None:
+    files.write("tabels: [a]")
+    assert files.run("plan")[0] == 2
+    files.path.write_text(f"group: {files.groups[0]}\n---\ngroup: {files.groups[0]}\n")
+    assert "two documents" in files.run("apply", "--yes")[1]
+    assert "has no document" in files.run("export", "nobody")[1]
+    assert files.run("plan", "-f", "/nowhere.yaml")[0] == 2

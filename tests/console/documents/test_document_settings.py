@@ -1,0 +1,30 @@
+"""What a process of a group is started with, and how its source is reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgsluice.console.documents.document_settings import process_environment, source_in
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.shared.config.connections import NatsSettings
+
+SOURCE = {"host": "db", "port": "5432", "dbname": "shop", "user": "ada"}
+OURS = NatsSettings("nats://broker:4222", "u", "m4rk3r", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
+
+
+def test_a_document_that_names_no_nats_means_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSLUICE_NATS_TOKEN", "of the server")
+    variables = {"PGSLUICE_NATS_URL": "nats://broker:4222", "PGSLUICE_NATS_USER": "u", "PGSLUICE_NATS_PASSWORD": "m4rk3r"}
+    given = process_environment(GroupDocument("shop", {"group": "shop"}), OURS)
+    assert {name: text for name, text in given.items() if name.startswith("PGSLUICE_NATS")} == variables
+    named = process_environment(GroupDocument("shop", {"group": "shop", "nats-url": "nats://other:4222"}), OURS)
+    assert not any(name.startswith("PGSLUICE_NATS") for name in named)
+
+
+def test_the_source_is_known_without_nats_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_PASSWORD", "s")
+    found = source_in(GroupDocument("shop", SOURCE | {"group": "shop", "password": "${SOURCE_PASSWORD}"}))
+    assert found is not None
+    assert (found.host, found.dbname, found.password) == ("db", "shop", "s")
+    assert source_in(GroupDocument("shop", {"group": "shop"})) is None
+    assert source_in(GroupDocument("shop", {"group": "shop", "host": "db"})) is None

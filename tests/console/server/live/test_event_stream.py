@@ -1,0 +1,113 @@
+"""What whoever listens hears of groups, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.record import Record
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.wire.names import GroupNames
+from tests.console.server.served import Served
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+
+
+def heard(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Kind and content of each event."""
+    kind = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            kind = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield kind, json.loads(line.removeprefix("data: "))
+
+
+def write(nats: NatsServer, group: str, key: str, record: Record) -> None:
+    async def put() -> None:
+        async with connected(nats.settings(), "test") as client:
+            await StateBucket(client, GroupNames(group)).put(key, record)
+
+    asyncio.run(put())
+
+
+def drop(nats: NatsServer, group: str) -> None:
+    async def destroy() -> None:
+        async with connected(nats.settings(), "test") as client:
+            await StateBucket(client, GroupNames(group)).destroy()
+
+    asyncio.run(destroy())
+
+
+def test_what_a_worker_tells_is_heard_within_two_seconds(served: Served, nats_server: NatsServer) -> None:
+    ensure_bucket(nats_server.settings(), "heard")
+    with served.client() as client, client.stream("GET", "/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = heard(answer)
+        next(content for kind, content in events if kind == "group" and content["group"] == "heard")
+        began = time.monotonic()
+        write(nats_server, "heard", worker_key("w"), WorkerReport(7))
+        for _, content in events:
+            if content["group"] == "heard" and content["status"] and content["status"]["workers"]:
+                break
+        assert content["status"]["workers"][0]["sequence"] == 7
+        assert time.monotonic() - began < 2
+
+
+def test_a_group_that_is_dropped_is_told(served: Served, nats_server: NatsServer) -> None:
+    ensure_bucket(nats_server.settings(), "dropped")
+    with served.client() as client, client.stream("GET", "/events") as answer:
+        events = heard(answer)
+        next(content for _, content in events if content["group"] == "dropped")
+        drop(nats_server, "dropped")
+        assert next(content["group"] for kind, content in events if kind == "gone") == "dropped"
+        assert client.get("/groups/dropped").status_code == 404
+
+
+def test_whoever_comes_again_hears_what_is_new(served: Served, nats_server: NatsServer) -> None:
+    ensure_bucket(nats_server.settings(), "again")
+    with served.client() as client:
+        client.get("/groups/again")
+        newest = max(view["number"] for view in client.get("/groups").json()["groups"])
+        with client.stream("GET", "/events", params={"after": newest}) as answer:
+            write(nats_server, "again", worker_key("w"), WorkerReport(1))
+            kind, content = next(event for event in heard(answer) if event[1]["group"] == "again")
+            assert (kind, content["number"] > newest) == ("group", True)
+
+
+def test_who_loses_the_token_hears_no_more(served: Served, nats_server: NatsServer) -> None:
+    token = served.token("listener")
+    ensure_bucket(nats_server.settings(), "unheard")
+    with served.client(token) as client, client.stream("GET", "/events") as answer:
+        events = heard(answer)
+        next(events)
+        served.run_command("token", "revoke", "listener")
+        for number in range(1, 100):
+            write(nats_server, "unheard", worker_key("w"), WorkerReport(number))
+            if next((event for event in events if event[1]["group"] == "unheard"), None) is None:
+                return
+    raise AssertionError("it went on")
+
+
+def test_numbers_go_on_where_an_earlier_server_ended(nats_server: NatsServer, tmp_path: Path) -> None:
+    """Whoever kept views of the server before would take those of the next one for older ones."""
+    ensure_bucket(nats_server.settings(), "numbered")
+
+    def numbers(server: Served) -> list[int]:
+        with server.client() as client:
+            client.get("/groups/numbered")
+            return [view["number"] for view in client.get("/groups").json()["groups"]]
+
+    with Served(nats_server.url, tmp_path) as server:
+        before = numbers(server)
+        server.kill()
+        server.start()
+        assert max(before) < min(numbers(server))

@@ -1,0 +1,148 @@
+"""Who gets in, from where, and what everybody is told to be safe."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.console.server.served import CSRF_HEADER, Served
+from tests.servers import NatsServer
+from tests.servers.program import PgsluiceProcess
+
+
+def test_without_a_token_nothing_is_told(served: Served) -> None:
+    for header in (
+        {},
+        {"Authorization": "Bearer pgs_wrong"},
+        {"Authorization": "Basic YTpi"},
+        {"Cookie": "pgsluice-session=a.b"},
+    ):
+        answer = httpx.get(f"{served.address}/api/v1/", headers=header)
+        assert answer.status_code == 401
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["remedy"]
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_the_first_token_is_an_admins_and_for_its_owner_alone(served: Served) -> None:
+    for name in ("token", "tokens.json"):
+        assert stat.S_IMODE((served.state_directory / name).stat().st_mode) == 0o600
+    assert served.admin_token not in (served.state_directory / "tokens.json").read_text()
+    assert served.admin_token not in served.process.log()
+    with served.client() as client:
+        assert client.get("/").json() | {"version": ""} == {
+            "version": "",
+            "runs": False,
+            "nats_connected": True,
+            "who": "admin",
+            "role": "admin",
+            "values": True,
+        }
+
+
+def test_a_token_that_is_revoked_ends_with_its_sessions(served: Served) -> None:
+    token = served.token("leaver", "operator")
+    with served.client(token) as client, served.browser("leaver") as browser:
+        assert client.get("/").json()["role"] == "operator"
+        assert browser.get("/").json()["who"] == "leaver"
+        served.run_command("token", "revoke", "leaver")
+        assert client.get("/").status_code == 401
+        assert browser.get("/").status_code == 401
+
+
+def test_a_link_lets_one_browser_in_once(served: Served) -> None:
+    link = served.link()
+    first = httpx.get(link)
+    assert (first.status_code, first.headers["location"]) == (303, "/")
+    cookies = first.headers.get_list("set-cookie")
+    assert any("pgsluice-session" in each and "HttpOnly" in each and "SameSite=strict" in each for each in cookies)
+    assert httpx.get(link).status_code == 401
+
+
+def test_a_session_outlives_the_server(nats_server: NatsServer, tmp_path: Path) -> None:
+    with Served(nats_server.url, tmp_path) as server, server.browser() as browser:
+        cookies = dict(browser.cookies)
+        server.kill()
+        server.start()
+        assert httpx.get(f"{server.address}/api/v1/", cookies=cookies).json()["who"] == "admin"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "attacker.example"},
+        {"Host": "localhost:1"},
+        {"Host": ""},
+        {"Origin": "https://attacker.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_requests_for_others_or_from_others_are_refused(served: Served, headers: dict[str, str]) -> None:
+    with served.client() as client:
+        for path in ("/", "/health", served.address + "/"):
+            answer = client.get(path, headers=headers)
+            assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+        assert client.get("/", headers={"Origin": served.address, "Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_every_answer_tells_browsers_to_be_careful(served: Served) -> None:
+    for path in ("/", "/api/v1/", "/login?code=x", "/nothing"):
+        headers = httpx.get(served.address + path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
+        assert "server" not in headers
+
+
+def test_what_is_not_there_is_a_problem_too(served: Served) -> None:
+    with served.client() as client:
+        assert client.get("/nothing").status_code == 404
+        refused = client.delete("/health")
+        assert (refused.status_code, refused.json()["title"]) == (405, "this cannot be done with it")
+        assert "GET" in refused.headers["allow"]
+        unknown = client.get("/audit", params={"limits": "1"})
+        assert (unknown.status_code, unknown.json()["where"]) == (422, "limits")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--listen", "0.0.0.0:8470"], "without TLS"),
+        (["--listen", "127.0.0.1"], "is not HOST:PORT"),
+        (["--behind-proxy"], "without the name that browsers use"),
+        (["--server-tls-cert", "/etc/hostname"], "server-tls-key"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_would_not_be_safe_is_refused(options: list[str], sentence: str) -> None:
+    with PgsluiceProcess("server", *options, config={"nats-url": "nats://127.0.0.1:1"}) as process:
+        assert process.wait() == 2
+        assert sentence in process.log()
+
+
+def test_an_address_that_is_taken_is_said(served: Served, nats_server: NatsServer, tmp_path: Path) -> None:
+    address = served.address.partition("//")[2]
+    with PgsluiceProcess(
+        "server", config={"nats-url": nats_server.url, "listen": address, "server-state-dir": str(tmp_path)}
+    ) as process:
+        assert process.wait() == 70
+        assert "Address already in use" in process.log()
+
+
+def test_the_header_of_our_page_is_asked_of_browsers_that_write(served: Served) -> None:
+    with served.browser() as browser:
+        assert CSRF_HEADER in browser.headers
+        assert browser.get("/", headers={CSRF_HEADER: ""}).status_code == 200
+
+
+def test_it_ends_when_it_is_told_to(nats_server: NatsServer, tmp_path: Path) -> None:
+    with Served(nats_server.url, tmp_path) as server:
+        server.process.terminate()
+        assert server.process.wait() == 0
+        assert "server stopped" in server.process.log()

@@ -1,0 +1,71 @@
+"""The API's description, held against the server: requests that it allows and that it does not, made up by schemathesis."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from pgsluice.console.server.api.table import all_endpoints
+from pgsluice.console.server.endpoint_table import PREFIX
+from tests.console.server.served import Served
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+
+EXAMPLES = 15
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+
+
+OPERATIONS = [f"{endpoint.verb} {endpoint.path}" for endpoint in all_endpoints("") if endpoint.media_type == "application/json"]
+
+
+@pytest.fixture(scope="module")
+def described(served: Served, nats_server: NatsServer) -> Any:
+    """With a group, so that not every path leads to nothing."""
+    ensure_bucket(nats_server.settings(), "described")
+    with served.client() as client:
+        return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_answer_is_as_described(described: Any, served: Served, operation: str) -> None:
+    verb, path = operation.split(" ")
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(case=described[PREFIX + path][verb].as_strategy())
+    def answers_as_described(case: Any) -> None:
+        case.call_and_validate(base_url=served.address, headers=headers, checks=CHECKS)
+
+    headers = {"Authorization": f"Bearer {served.admin_token}"}
+    answers_as_described()
+
+
+def test_every_operation_has_a_name_a_summary_and_its_problems(served: Served) -> None:
+    with served.client() as client:
+        content = client.get("/openapi.json").json()
+    operations = [operation for path in content["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert all(operation["summary"] and {"401", "403", "422"} <= operation["responses"].keys() for operation in operations)
+
+
+def test_references_lead_somewhere(served: Served) -> None:
+    with served.client() as client:
+        text = client.get("/openapi.json").text
+    defined = json.loads(text)["components"]["schemas"]
+    named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert named <= defined.keys()

@@ -1,0 +1,103 @@
+"""Requests that come again under one key, whatever becomes of the server in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.repeated_requests import RepeatedRequests, RequestKey, StoredAnswer
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.table_orders import load_orders
+from pgsluice.shared.wire.names import GroupNames
+from tests.console.server.served import Served
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+from tests.waiting import wait_until
+
+KILLS = 6
+ORDERS = 12
+
+
+def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsServer, tmp_path: Path) -> None:
+    ensure_bucket(nats_server.settings(), "killed")
+    seed = int(os.environ.get("KILL_SEED", "0")) or random.randrange(1 << 31)
+    print(f"KILL_SEED={seed}")
+    chance, answers = random.Random(seed), dict[int, str]()
+    with Served(nats_server.url, tmp_path) as server:
+        killing = threading.Event()
+
+        def order(number: int) -> bool:
+            body, headers = {"verb": "retry", "tables": [f"t{number}"]}, {"Idempotency-Key": f"order-{number}"}
+            try:
+                with server.client() as client:
+                    answer = client.post("/groups/killed/orders", json=body, headers=headers)
+            except httpx.TransportError:
+                return False
+            answers[number] = answer.text
+            return answer.status_code == 202
+
+        def give_all() -> None:
+            for number in range(ORDERS):
+                wait_until(lambda number=number: order(number), deadline_s=60, what=f"order {number}")  # type: ignore[misc]
+            killing.set()
+
+        thread = threading.Thread(target=give_all)
+        thread.start()
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0, 0.3))  # the moment of a kill is random, and nothing is waited for
+            server.kill()
+            server.start()
+        thread.join(60)
+        assert killing.is_set()
+        first = dict(answers)
+        assert all(order(number) for number in range(ORDERS))
+        assert answers == first
+
+    async def given() -> list[tuple[str, ...]]:
+        async with connected(nats_server.settings(), "test") as client:
+            orders = await load_orders(StateBucket(client, GroupNames("killed")))
+            return [each.tables for each in orders.orders]
+
+    assert sorted(asyncio.run(given())) == sorted((f"t{number}",) for number in range(ORDERS))
+
+
+async def test_one_that_was_refused_leaves_nothing(nats_server: NatsServer) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = ControlBucket(client)
+        await bucket.make(1)
+        repeated, before = RepeatedRequests(bucket), set(await bucket.keys())
+
+        async def refuse() -> StoredAnswer:
+            raise Problem(Kind.MALFORMED, "it is wrong")
+
+        with pytest.raises(Problem):
+            await repeated.once(RequestKey("who", "refused-key", "digest"), refuse)
+        assert set(await bucket.keys()) == before
+
+
+async def test_two_at_the_same_time_are_one(nats_server: NatsServer) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = ControlBucket(client)
+        await bucket.make(1)
+        repeated, calls = RepeatedRequests(bucket), list[int]()
+
+        async def carry_out() -> StoredAnswer:
+            calls.append(1)
+            await asyncio.sleep(0.05)
+            return StoredAnswer(202, "{}")
+
+        key = RequestKey("who", f"at-once-{time.monotonic_ns()}", "digest")
+        answers = await asyncio.gather(*(repeated.once(key, carry_out) for _ in range(5)))
+        assert (len(calls), set(answers)) == (1, {StoredAnswer(202, "{}")})
+        other = RequestKey("somebody else", key.key, "another digest")
+        assert (await repeated.once(other, carry_out)).status == 202

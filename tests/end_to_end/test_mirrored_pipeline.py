@@ -1,0 +1,63 @@
+"""Raw changes, rules, a second group of the broker, and sinks behind that: what arrives is what the rules make of the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.end_to_end.group_under_test import configuration
+from tests.end_to_end.once import Outcome, apply, replicate, succeed
+from tests.servers import Database, NatsServer, PgsluiceProcess
+
+RULES = """
+tables:
+  users:
+    - {type: transform, column: email, parameters: {type: mask, mask_char: "*", keep_domain: true}}
+    - {type: filter, column: age, parameters: {operator: gte, value: 18}}
+"""
+ROUTES = """
+users: [{destination_table: customers}, {destination_table: newcomers, operations: [INSERT]}]
+"""
+LATER_RULES = """
+tables:
+  customers:
+    - {type: transform, column: note, parameters: {type: regex, pattern: "secret", replace: "-"}}
+"""
+MADE = (
+    "SELECT id, left(email, 1) || repeat('*', position('@' in email) - 3) || substr(email, position('@' in email) - 1), age, "
+    "replace(note, 'secret', '-') FROM users WHERE age >= 18 ORDER BY id"
+)
+
+
+def test_a_worker_reads_the_group_that_another_worker_publishes(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    """Copied rows, then changes; one that the target refuses becomes a letter of the second group."""
+    for name, text in (("rules", RULES), ("routes", ROUTES), ("later", LATER_RULES)):
+        (tmp_path / name).write_text(text)
+    raw = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True, "nats-group": f"{group}-next"})
+    raw |= {"rules-config": str(tmp_path / "rules"), "routing-config": str(tmp_path / "routes")}
+    after = configuration(f"{group}-next", source_database, target_database, nats_server)
+    after |= {"target-sync-schema": True, "rules-config": str(tmp_path / "later")}
+    source_database.execute("CREATE TABLE users (id int PRIMARY KEY, email text, age int, note text)")
+    source_database.execute(
+        "INSERT INTO users SELECT n, 'user' || n || '@example.com', n % 60, 'a secret' FROM generate_series(1, 2000) n"
+    )
+    with PgsluiceProcess("replicator", "--until-lsn", "current", config=raw) as replicator:
+        assert replicator.wait(120) == 0, replicator.log()
+    source_database.execute("UPDATE users SET age = age + 1 WHERE id % 5 = 0; DELETE FROM users WHERE id % 11 = 0")
+    source_database.execute("UPDATE users SET note = repeat('x', 3000000) WHERE id = 30")
+    source_database.execute("UPDATE users SET age = 95 WHERE id = 40; UPDATE users SET id = 5000 WHERE id = 30")
+    source_database.execute("INSERT INTO users VALUES (6000, 'last@example.com', 40, 'n')")
+    target_database.execute("CREATE TABLE customers (id int PRIMARY KEY, email text, age int, note text, CHECK (age < 90))")
+    log = hop(raw, after).log
+    assert "dead letter" in log, log
+    expected = [row for row in source_database.execute(MADE) if row[0] != 40]
+    assert target_database.execute("SELECT * FROM customers WHERE id <> 40 ORDER BY id") == expected
+    assert target_database.execute("SELECT age FROM customers WHERE id = 40") == [(41,)]
+    assert target_database.execute("SELECT count(*) FROM newcomers WHERE id = 6000") == [(1,)]
+
+
+def hop(raw: dict[str, object], after: dict[str, object]) -> Outcome:
+    succeed(replicate(raw))
+    succeed(apply(raw, "nats"))
+    return succeed(apply(after))

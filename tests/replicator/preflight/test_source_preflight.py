@@ -1,0 +1,112 @@
+"""What is found of a source, beside the faults that ``tests/console/check/planted.py`` plants."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.replicator.preflight.source_preflight import examine_source
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.config.settings import ReplicatorSettings
+from pgsluice.shared.preflight.finding import Finding, Severity
+from tests.replicated_group import Group
+
+
+def examine(replication: Group, settings: ReplicatorSettings) -> dict[str, Finding]:
+    """Errors and warnings by their checks."""
+
+    async def look() -> list[Finding]:
+        async with connected(replication.nats, "test") as client:
+            return (await examine_source(settings, StateBucket(client, replication.names))).findings
+
+    return {each.check: each for each in asyncio.run(look()) if each.severity is not Severity.INFO}
+
+
+@contextmanager
+def roles(replication: Group, *names: str) -> Iterator[None]:
+    for name in names:
+        replication.source.execute(f'CREATE ROLE "{name}" LOGIN')
+    try:
+        yield
+    finally:
+        for name in names:
+            replication.source.execute(f'DROP OWNED BY "{name}"; DROP ROLE "{name}"')
+
+
+def test_at_rds_cures_are_those_of_rds_and_members_of_its_role_replicate(replication: Group) -> None:
+    reader = f"reader_{uuid.uuid4().hex[:8]}"
+    settings = replace(replication.settings(), source=replace(replication.source.settings, user=reader))
+    with roles(replication, reader, "rds_superuser", "rds_replication"):
+        found = examine(replication, settings)
+        assert found["source-replication-role"].statements == (f'GRANT rds_replication TO "{reader}"',)
+        assert "in the parameter group" in found["source-kept-wal"].remedy
+        assert found["source-kept-wal"].statements == ()
+        replication.source.execute(*found["source-replication-role"].statements)
+        assert "source-replication-role" not in examine(replication, settings)
+
+
+def test_a_running_group_is_fine_and_one_without_its_slot_is_not(replication: Group) -> None:
+    replication.replicate()
+    before = examine(replication, replication.settings())
+    assert set(before) == {"source-kept-wal"}
+    replication.source.execute("SELECT pg_drop_replication_slot(%s)", [replication.names.slot])
+    found = examine(replication, replication.settings())
+    assert "is gone" in found["group-source"].fact
+
+
+def test_a_slot_that_nats_knows_nothing_of_is_found(replication: Group) -> None:
+    replication.source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [replication.names.slot])
+    assert "NATS knows nothing of group" in examine(replication, replication.settings())["group-source"].fact
+
+
+def test_a_slot_of_another_plugin_is_found(replication: Group) -> None:
+    replication.source.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [replication.names.slot])
+    assert "uses plugin test_decoding" in examine(replication, replication.settings())["source-slot"].fact
+
+
+def test_a_slot_that_another_group_left_is_found(replication: Group) -> None:
+    replication.source.execute("SELECT pg_create_logical_replication_slot('pgsluice_left_over', 'pgoutput')")
+    assert "nobody reads replication slot pgsluice_left_over" in examine(replication, replication.settings())["source-left"].fact
+
+
+def test_an_administrators_publication_is_cured_by_its_statements(replication: Group) -> None:
+    source, settings = replication.source, replication.settings(publication="chosen", tables=("t", "u"), publish=("insert",))
+    source.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    [creation] = examine(replication, settings)["source-publication"].statements
+    assert creation.startswith('CREATE PUBLICATION "chosen" FOR TABLE')
+    source.execute("CREATE PUBLICATION chosen FOR TABLE t WHERE (id > 0)")
+    for statement in examine(replication, settings)["source-publication"].statements:
+        source.execute(statement)
+    assert "source-publication" not in examine(replication, settings)
+
+
+@pytest.mark.parametrize(
+    ("definition", "cure"),
+    [
+        ("(id int)", "FULL"),
+        ("(id int, u int UNIQUE)", "FULL"),
+        ("(id int NOT NULL, u int NOT NULL); CREATE UNIQUE INDEX k ON x (id)", "USING INDEX k"),
+        ("(id int NOT NULL); CREATE UNIQUE INDEX k ON x (id) WHERE id > 0", "FULL"),
+        ("(id int PRIMARY KEY DEFERRABLE)", "FULL"),
+        ("(id int PRIMARY KEY); ALTER TABLE x REPLICA IDENTITY NOTHING", "DEFAULT"),
+    ],
+)
+def test_the_cheapest_replica_identity_is_advised(replication: Group, definition: str, cure: str) -> None:
+    replication.source.execute(f"CREATE TABLE x {definition}")
+    finding = examine(replication, replication.settings())["source-replica-identity"]
+    assert finding.statements == (f"ALTER TABLE public.x REPLICA IDENTITY {cure}",)
+    replication.source.execute(*finding.statements)
+    assert "source-replica-identity" not in examine(replication, replication.settings())
+
+
+def test_a_table_that_is_not_there_is_found_beside_the_others(replication: Group) -> None:
+    replication.source.execute("CREATE TABLE bare (id int)")
+    found = examine(replication, replication.settings(tables=("nowhere", "bare")))
+    assert "'public.nowhere' does not exist" in found["source-table"].fact
+    assert "public.bare" in found["source-replica-identity"].fact

@@ -1,0 +1,200 @@
+"""OpenSearch, twice: a fake that is there at once and forgets at its end, and the real one.
+
+Their answers to what the search sink asks are the same (``tests/test_search_servers.py``). The fake is the binary of the package
+``osmem_server``; the real one is OpenSearch's own jars (``maven``) in a JVM, which needs a JDK, Java 17 or later.
+"""
+
+from __future__ import annotations
+
+import http.client
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+from osmem_server import resolve_binary
+
+from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, pause
+from tests.servers.maven import java, server_jars
+from tests.waiting import wait_until
+
+START_DEADLINE_S = 240.0
+REQUEST_DEADLINE_S = 60.0
+
+NODE_CLASS = Path(__file__).with_name("RealOpenSearch.java")
+HEAP = "384m"
+SETTINGS = {
+    "discovery.type": "single-node",
+    "network.host": HOST,
+    # Of a full disk only what a test asks for: the tests' machine may be nearly full.
+    "cluster.routing.allocation.disk.watermark.low": "3mb",
+    "cluster.routing.allocation.disk.watermark.high": "2mb",
+    "cluster.routing.allocation.disk.watermark.flood_stage": "1mb",
+}
+
+
+class SearchServer(ABC):
+    """A server that answers as OpenSearch does; ``start`` after ``kill`` continues on the same port."""
+
+    kind: str
+    keeps_data: bool
+    """Over its end."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._directory: PrivateDirectory | None = None
+        self._process: ChildProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        return (self._private() / "log").read_text(errors="replace")
+
+    def _private(self) -> Path:
+        if self._directory is None:
+            self._directory = PrivateDirectory("opensearch")
+        return self._directory.path
+
+    @abstractmethod
+    def _command(self, directory: Path) -> list[str]: ...
+
+    def start(self) -> None:
+        """Returns when the server answers."""
+        assert not self.is_running, "the server is running already"
+        directory = self._private()
+        self._process = ChildProcess(self._command(directory), log_path=directory / "log", cwd=directory)
+        if wait_until(self._started, deadline_s=START_DEADLINE_S, what=f"start of the {self.kind} OpenSearch") is not True:
+            raise RuntimeError(f"the {self.kind} OpenSearch did not start: {self.log()}")
+
+    def _started(self) -> bool | str:
+        """True, False ("not yet") or "ended"."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return "ended"
+        try:
+            return self.ask("GET", "/_cluster/health")["status"] in ("green", "yellow")
+        except (OSError, http.client.HTTPException, SearchServerError):
+            return False
+
+    def ask(self, method: str, target: str, body: Any = None) -> Any:
+        """One request; ``body`` is JSON, or lines of it that are bytes already. Raises SearchServerError for what fails."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=REQUEST_DEADLINE_S)
+        try:
+            content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+            connection.request(method, target, content, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read()
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise SearchServerError(answer.status, said.decode(errors="replace"))
+        return orjson.loads(said) if said else None
+
+    def indices(self) -> list[str]:
+        return sorted(each["index"] for each in self.ask("GET", "/_cat/indices?format=json"))
+
+    def documents(self, index: str) -> dict[str, tuple[int, dict[str, Any]]]:
+        """All that a search finds: version and source of each, by their ids."""
+        self.ask("POST", f"/{index}/_refresh")
+        found: dict[str, tuple[int, dict[str, Any]]] = {}
+        query: dict[str, Any] = {"size": 1000, "version": True, "sort": [{"_id": "asc"}], "query": {"match_all": {}}}
+        while hits := self.ask("POST", f"/{index}/_search", query)["hits"]["hits"]:
+            found |= {hit["_id"]: (hit["_version"], hit["_source"]) for hit in hits}
+            query["search_after"] = hits[-1]["sort"]
+        return found
+
+    def count(self, index: str) -> int:
+        """As a search sees it now."""
+        return int(self.ask("GET", f"/{index}/_count")["count"])
+
+    def clear(self) -> None:
+        """Removes all indices, templates excepted."""
+        for index in self.indices():
+            self.ask("DELETE", f"/{index}")
+
+    def stop(self) -> None:
+        """A clean stop. Nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.send(signal.SIGTERM)
+            self._process.wait(STOP_DEADLINE_S)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It stands still, with all its connections open."""
+        pause(self.pid)
+        try:
+            yield
+        finally:
+            assert self._process is not None
+            self._process.send(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kills the server and removes what it holds."""
+        if self._directory is None:
+            return
+        self.kill()
+        self._directory.remove()
+        self._directory = self._process = None
+
+
+class SearchServerError(Exception):
+    """What a server answered that is no success."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(f"{status}: {said[:2000]}")
+        self.status, self.said = status, said
+
+
+class FakeOpenSearch(SearchServer):
+    """In memory; says that it is OpenSearch 3."""
+
+    kind = "fake"
+    keeps_data = False
+
+    def _command(self, directory: Path) -> list[str]:
+        return [resolve_binary(), "--addr", f"{HOST}:{self.port}", "--no-ja", "--no-stdin-watch"]
+
+
+class RealOpenSearch(SearchServer):
+    """One node of OpenSearch 2.19; ``start`` after ``stop`` or ``kill`` continues on the same data."""
+
+    kind = "real"
+    keeps_data = True
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._transport_port = free_port()
+        self._settings = SETTINGS | dict(settings or {})
+
+    def _command(self, directory: Path) -> list[str]:
+        (directory / "tmp").mkdir(exist_ok=True)
+        jvm = [f"-Xms{HEAP}", f"-Xmx{HEAP}", f"-Djava.io.tmpdir={directory / 'tmp'}"]
+        classes = ["-cp", f"{server_jars('opensearch')}/*", str(NODE_CLASS)]
+        settings = [f"{name}={value}" for name, value in self._settings.items()]
+        return [java(), *jvm, *classes, str(directory / "node"), str(self.port), str(self._transport_port), *settings]

@@ -1,0 +1,1 @@
+"""Tests of the NATS sink on a real server."""

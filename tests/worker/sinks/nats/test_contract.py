@@ -1,0 +1,141 @@
+"""The contract of sinks, kept by the NATS sink."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.rows.columns import decode_changes
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
+from pgsluice.worker.sinks.lines.json_lines import encode_lines
+from tests.changes_builder import insert, message_of, transaction
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+from tests.worker.sinks.batch import apply
+from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.nats.target import NatsDestination, TargetStreamReader
+from tests.worker.sinks.test_contract import counting_events
+from tests.worker.sinks.tried_batches import EVENTS, batch, followed_accounts, position
+
+
+class JsonDestination(NatsDestination):
+    def delivered(self) -> list[int]:
+        return counting_events(self.reader.lines())
+
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(self.reader.lines())
+
+
+class TestJson(SinkContract):
+    kind = "nats"
+
+    @pytest.fixture
+    def destination(self, nats_server: NatsServer, group: str) -> JsonDestination:
+        return JsonDestination(nats_server.settings(), group)
+
+
+class GroupDestination(NatsDestination):
+    """The change stream of a group that the worker publishes, as its workers decode it."""
+
+    def __init__(self, nats: NatsSettings, group: str) -> None:
+        derived = f"{group}-next"
+        super().__init__(nats, group)
+        self._changed = {"group": derived}
+        self.reader = TargetStreamReader(nats, GroupNames(derived).changes_stream)
+
+    @property
+    def stream(self) -> str:
+        return ""
+
+    def changes(self) -> Iterator[dict[str, Any]]:
+        """As JSON lines, of bodies whose headers follow each other."""
+        before: Anchor | None = NO_ANCHOR
+        for message in self.reader.stored():
+            headers = MessageHeaders.decode(message.headers)
+            assert headers.after == before
+            before = headers.anchor
+            ordinal = headers.first.ordinal
+            decoded = decode_changes(
+                message.data, first_sequence=message.sequence, sequence=message.sequence, first_ordinal=ordinal
+            )
+            yield from (json.loads(line) for line in encode_lines(decoded))
+
+    def delivered(self) -> list[int]:
+        ids: list[int] = []
+        for line in self.changes():
+            if line["table"] == "events":
+                ids = [] if line["operation"] == "TRUNCATE" else [*ids, line["after"]["id"]]
+        return ids
+
+    def accounts(self) -> dict[int, str]:
+        return followed_accounts(self.changes())
+
+
+class TestGroup(SinkContract):
+    kind = "nats"
+
+    @pytest.fixture
+    def destination(self, nats_server: NatsServer, group: str) -> GroupDestination:
+        tell_group(nats_server.settings(), group)
+        return GroupDestination(nats_server.settings(), group)
+
+
+def tell_group(nats: NatsSettings, group: str) -> None:
+    """What a replicator tells of its group."""
+    names = GroupNames(group)
+    record = GroupRecord(group, "7000000000000000001", 1, "shop", names.publication, 16384, names.slot, "0/1", "")
+
+    async def tell() -> None:
+        async with connected(nats, "test") as client:
+            await StateBucket(client, names).put(GROUP_KEY, record)
+
+    ensure_bucket(nats, group)
+    asyncio.run(tell())
+
+
+class TestExpiringStream(SinkContract):
+    """Each batch leaves the position in a message that does not expire."""
+
+    kind = "nats"
+
+    @pytest.fixture
+    def destination(self, nats_server: NatsServer, group: str) -> JsonDestination:
+        changed: dict[str, Any] = {"max_age_s": 3600.0, "large_messages": "chunks"}
+        return JsonDestination(nats_server.settings(), group, **changed)
+
+
+@pytest.mark.parametrize("kind", [JsonDestination, GroupDestination])
+def test_dead_letters_are_replayed_between_batches_and_both_places_stay(
+    nats_server: NatsServer, group: str, kind: type[JsonDestination | GroupDestination]
+) -> None:
+    """Letters come in the order in which they were asked for; their positions were passed long ago."""
+    tell_group(nats_server.settings(), group)
+    destination = kind(nats_server.settings(), group)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([2, 3]))
+    first, second = (message_of(n, transaction(1000, insert(EVENTS, b"%d" % n, b"n"), first_ordinal=9 - n)) for n in (7, 8))
+    for _ in range(2):
+        replay = destination.new_sink(name="sink.replay")
+        replay.open()
+        assert apply(replay, [[first, second]], "dead letters").sequence == 8
+        replay.close()
+    with pytest.raises(TransientError, match="did not end where it was expected"):
+        apply(sink, batch([4]))
+    assert apply(sink, batch([4])) == position(4)
+    assert destination.delivered() == [4, 5, 6, 7, 7, 8, 8, 9]
+    sink.close()
+    successor = destination.new_sink()
+    assert successor.open() == position(4)
+    successor.close()

@@ -1,0 +1,153 @@
+"""What the server cannot take now is sent again alone; what it never takes is told; a proxy stands in for a server in trouble."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.process.retrying import Pauses
+from pgsluice.worker.sinks.search.bulk import Operation
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
+from pgsluice.worker.sinks.search.index import Generation, IndexCatalog
+from pgsluice.worker.sinks.search.server_connection import ConnectionPool
+from tests.changes_builder import table
+from tests.servers.http_proxy import Cut, Exchange, HttpProxy, Refusal
+from tests.servers.opensearch import FakeOpenSearch
+from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
+
+ORDERS = table("shop.orders", "id bigint", "note text")
+
+
+class Trial:
+    """A generation on the server, and a delivery to it through a proxy."""
+
+    def __init__(self, server: FakeOpenSearch, proxy: HttpProxy, group: str) -> None:
+        self.server, self.proxy = server, proxy
+        self.settings = search_settings(proxy.url, group)
+        self.pool = ConnectionPool(self.settings)
+        self.threads = ThreadPoolExecutor(2)
+        self.generation: Generation = IndexCatalog(self.pool.mine(), self.settings, NO_OVERRIDES).ensured(ORDERS)
+
+    def delivery(self, patience_s: float = 20.0) -> BulkDelivery:
+        return BulkDelivery(self.settings, self.pool, self.threads, patience_s=patience_s, pauses=Pauses(0.01, 0.02))
+
+    def operations(self, count: int) -> list[Operation]:
+        target = self.generation.write_alias
+        return [Operation(target, b'"%d"' % n, 1000, n, b'{"id":%d,"note":"n"}\n' % n) for n in range(count)]
+
+    def count(self) -> int:
+        return len(self.server.documents(self.generation.alias))
+
+    def block(self, on: bool) -> None:
+        self.server.ask("PUT", f"/{self.generation.name}/_settings", {"index": {"blocks.write": on}})
+
+    def close(self) -> None:
+        self.threads.shutdown()
+        self.pool.close()
+
+
+@pytest.fixture
+def trial(fake_opensearch: FakeOpenSearch, group: str) -> Iterator[Trial]:
+    with HttpProxy(fake_opensearch.port) as proxy:
+        trial = Trial(fake_opensearch, proxy, group)
+        yield trial
+        trial.close()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_storm_of_refusals_is_waited_out(trial: Trial, status: int) -> None:
+    begin = trial.proxy.arrived
+    trial.proxy.before = lambda exchange: Refusal(status) if exchange.number <= begin + 5 else None
+    delivery = trial.delivery()
+    delivery.deliver(trial.operations(20))
+    assert trial.count() == 20
+    assert delivery.tally.outcomes["indexed"] == 20
+    assert delivery.tally.outcomes["retried"] == 100
+
+
+def test_a_request_whose_answer_is_lost_is_sent_again_and_changes_nothing(trial: Trial) -> None:
+    begin = trial.proxy.arrived
+    trial.proxy.after = lambda exchange: Cut() if exchange.number == begin + 1 else None
+    delivery = trial.delivery()
+    delivery.deliver(trial.operations(5))
+    assert trial.server.documents(trial.generation.alias)["3"] == (1000, {"id": 3, "note": "n"})
+
+
+@pytest.mark.parametrize(("status", "cause"), [(429, Cause.THROTTLED), (503, Cause.TARGET)])
+def test_when_patience_ends_the_error_says_what_is_waited_for(trial: Trial, status: int, cause: Cause) -> None:
+    trial.proxy.before = lambda exchange: Refusal(status)
+    with pytest.raises(TransientError) as raised:
+        trial.delivery(patience_s=0.05).deliver(trial.operations(3))
+    assert raised.value.cause is cause
+
+
+def test_an_index_that_may_not_be_written_is_waited_for_with_what_to_do(trial: Trial) -> None:
+    trial.block(True)
+    delivery = trial.delivery(patience_s=0.05)
+    with pytest.raises(TransientError, match=r"may not be written now .*free disk space.*index\.blocks") as raised:
+        delivery.deliver(trial.operations(3))
+    assert raised.value.cause is Cause.DISK_FULL
+    trial.block(False)
+    trial.delivery().deliver(trial.operations(3))
+    assert trial.count() == 3
+
+
+def test_only_what_was_not_taken_is_sent_again(trial: Trial) -> None:
+    """The blocked index is another one than that of the rest."""
+    other = IndexCatalog(trial.pool.mine(), trial.settings, NO_OVERRIDES).ensured(table("shop.free", "id bigint", "note text"))
+    mixed = [*trial.operations(3), *(each._replace(target=other.write_alias) for each in trial.operations(4))]
+    trial.block(True)
+    delivery = trial.delivery(patience_s=0.05)
+    with pytest.raises(TransientError):
+        delivery.deliver(mixed)
+    trial.block(False)
+    assert delivery.tally.outcomes["indexed"] == 4
+    assert delivery.tally.outcomes["retried"] % 3 == 0
+
+
+def test_a_request_that_is_too_large_goes_in_halves(trial: Trial) -> None:
+    sizes: list[int] = []
+
+    def refuse(exchange: Exchange) -> Refusal | None:
+        body = gzip.decompress(exchange.body) if exchange.body.startswith(b"\x1f\x8b") else exchange.body
+        sizes.append(body.count(b'"index"'))
+        return Refusal(413) if sizes[-1] > 4 else None
+
+    trial.proxy.before = refuse
+    delivery = trial.delivery()
+    delivery.deliver(trial.operations(10))
+    assert trial.count() == 10
+    assert sizes == [10, 5, 2, 3, 5, 2, 3]
+
+
+def test_a_single_document_that_is_too_large_is_refused(trial: Trial) -> None:
+    trial.proxy.before = lambda exchange: Refusal(413)
+    delivery = trial.delivery()
+    delivery.deliver(trial.operations(1))
+    (refused,) = delivery.tally.refused
+    assert refused.answer.status == 413
+
+
+@pytest.mark.parametrize("status", [401, 403, 302])
+def test_a_server_that_does_not_let_us_in_stops_the_worker(trial: Trial, status: int) -> None:
+    trial.proxy.before = lambda exchange: Refusal(status)
+    with pytest.raises(TerminalError, match=f"status {status}"):
+        trial.delivery().deliver(trial.operations(3))
+
+
+def test_an_index_that_was_removed_is_not_made_by_writing(trial: Trial) -> None:
+    trial.server.ask("DELETE", f"/{trial.generation.name}")
+    with pytest.raises(TerminalError, match="removed while it was written"):
+        trial.delivery().deliver(trial.operations(3))
+    assert not [name for name in trial.server.indices() if name.startswith(trial.generation.alias)]
+
+
+def test_a_halted_delivery_waits_no_longer(trial: Trial) -> None:
+    delivery = trial.delivery()
+    delivery.halt()
+    with pytest.raises(TransientError):
+        delivery.deliver(trial.operations(3))

@@ -1,0 +1,126 @@
+"""What a sink may be able to beside what every sink does (``sink.Sink``).
+
+It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
+(``FileReadingSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``),
+``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``); or the attribute: ``definitions`` (``DefinedSink``),
+``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from pgsluice.shared.metrics.metric import Sample
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.worker.sinks.sink import Applied, DefinitionUse, MissedChanges, Sink
+
+
+@runtime_checkable
+class TickingSink(Sink, Protocol):
+    """A sink that has something to do while no batch comes."""
+
+    def tick(self) -> None:
+        """Called once or twice a second from another thread than ``commit``, also while that is under way: it must not wait.
+        After a TransientError it is called again; a TerminalError stops the worker."""
+        ...
+
+
+@runtime_checkable
+class RenumberedSink(Sink, Protocol):
+    """A sink that can go on when the stream holds what it applied at another sequence than before, as after a power cut of the
+    broker. One that cannot stops the worker then."""
+
+    def renumber(self, applied: Applied) -> None:
+        """Makes ``applied`` durable as the position: the one that ``open`` returned, at another sequence. Called after ``open``,
+        before any batch. Raises as ``commit``."""
+        ...
+
+
+@runtime_checkable
+class FileReadingSink(Sink, Protocol):
+    """A sink whose writer reads files that its settings name, which must be on every machine that runs tasks."""
+
+    @property
+    def task_files(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class CountingSink(Sink, Protocol):
+    """A sink that knows which changes met no row."""
+
+    def missed(self) -> Sequence[MissedChanges]:
+        """All that were committed since the position began, or the table was filled again; as durable as the position. The same
+        object until it changes."""
+        ...
+
+
+@runtime_checkable
+class TwoLaneSink(Sink, Protocol):
+    """A sink that keeps ``Applied.catch_up`` with the rest of the position, as ``Applied.encode`` does, and whose ``finish_copy``
+    may be called while ``commit`` is under way on another thread. With any other all tables wait while one is copied."""
+
+    keeps_catch_up: bool
+    """True."""
+
+
+@runtime_checkable
+class WholeTransactionSink(Sink, Protocol):
+    """A sink whose tasks write while others do, and which has no order but that of transactions. Then a partition holds whole
+    transactions, and definitions are among its changes."""
+
+    takes_whole_transactions: bool
+    """True."""
+
+
+@runtime_checkable
+class MeasuredSink(Sink, Protocol):
+    """A sink with metrics of its own."""
+
+    def collect(self) -> Sequence[Sample]:
+        """Called from any thread."""
+        ...
+
+
+@runtime_checkable
+class PatientSink(Sink, Protocol):
+    """A sink whose ``commit`` waits for its destination as long as it takes."""
+
+    def break_off(self) -> None:
+        """Called from another thread than ``commit``, when the worker must end and ``commit`` is still under way: that raises
+        TransientError soon. Nothing but ``close`` follows."""
+        ...
+
+
+@runtime_checkable
+class ReportingSink(Sink, Protocol):
+    """A sink that knows what it waits for, and that it moves, while one of its calls takes long."""
+
+    def report_to(self, pulse: Pulse) -> None:
+        """Called once, before ``open``. While any call is under way the sink tells ``pulse`` of each step that moved the batch,
+        and of what it waits for or tries again; of a wait that is over, too."""
+        ...
+
+
+@runtime_checkable
+class AlteredSink(Sink, Protocol):
+    """A sink that alters its destination as the source was altered, between the rows before and behind that."""
+
+    def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
+        """Called within ``commit``, in its thread, while that takes ``receipts``: after the receipt before the definition was
+        handed over, before that of its own message. So whoever takes one receipt after the other has it in its place.
+
+        What it does belongs to the batch, as rows do; the same definition may come twice, and holds all that the table is like
+        from there on and was before. Raises as ``commit`` may, but for RejectedChanges and WriteAgain. Definitions that the
+        user's policy leaves out do not come, nor those that a copy of the table holds."""
+        ...
+
+
+@runtime_checkable
+class DefinedSink(Sink, Protocol):
+    """A sink whose writer sees to definitions."""
+
+    @property
+    def definitions(self) -> DefinitionUse: ...

@@ -1,0 +1,198 @@
+"""Changes, after rules and routes, as bodies of a change stream (``shared.wire.message``).
+
+They are what the source would have sent if its tables were like that.
+
+A table that a route made has an OID of its own, made of the source's and its name, because a route may make several of one. It
+has no other origin: to whoever reads the stream it is a table like any other. Definitions have no frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from struct import pack
+from typing import NamedTuple, assert_never
+from zlib import crc32
+
+from pgsluice.shared.pgoutput import encode_message
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, Begin, Commit, Relation, RelationColumn, Truncate
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    UPDATE,
+    CopiedRows,
+    DefinitionChange,
+    MessageChanges,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
+from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.wire.message import Descriptor, encode_body
+from pgsluice.shared.wire.position import LSN, Anchor, Position
+from pgsluice.shared.wire.table import Table, Unchanged, Value
+
+FIRST_LSN = LSN(1)
+"""Of copied rows that come before any change."""
+
+
+class TransactionShare(NamedTuple):
+    """The part of one source transaction that a body holds: so many changes, and perhaps its commit."""
+
+    commit_lsn: int
+    xid: int
+    committed_at: int
+    changes: int
+    commits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBody:
+    """``source`` is the position of the last source change in it, None when it holds none."""
+
+    transactions: tuple[TransactionShare, ...]
+    body: bytes
+    source: Position | None = None
+
+    @property
+    def changes(self) -> int:
+        return sum(transaction.changes for transaction in self.transactions)
+
+
+EMPTY_BODY = encode_body(Descriptor(()).encode(), ())
+
+
+@lru_cache(maxsize=1024)
+def own_table(table: Table) -> Table:
+    """As readers of the stream know it."""
+    if table.origin is None:
+        return table
+    oid = crc32(f"{table.oid} {table.schema}.{table.name}".encode()) or 1
+    return replace(table, oid=oid, origin=None)
+
+
+def body_of_message(message: MessageChanges, start: Position | None) -> ChangeBody | None:
+    """Without what is at or before ``start``. None when nothing is left, nor a commit of what came before."""
+    frames, tables = _frames(message)
+    shares: list[TransactionShare] = []
+    written: list[bytes] = []
+    source: Position | None = None
+    for transaction in message.transactions:
+        first = _first_behind(start, transaction)
+        if first is None:
+            continue
+        held = [frame for index in range(first, transaction.end_change) for frame in frames[index]]
+        is_continued = not transaction.begins or first > transaction.first_change
+        if not held and not (transaction.commits and is_continued):
+            continue
+        begin = Begin(LSN(transaction.commit_lsn), transaction.committed_at, transaction.xid)
+        written += [encode_message(begin), *held]
+        if transaction.commits:
+            written.append(encode_message(_commit_of(begin)))
+        about = (transaction.commit_lsn, transaction.xid, transaction.committed_at)
+        shares.append(TransactionShare(*about, len(held), transaction.commits))
+        if transaction.end_change > first:
+            source = transaction.position(transaction.end_change - 1)
+    return ChangeBody(tuple(shares), _body(list(tables.values()), written), source) if shares else None
+
+
+def _frames(message: MessageChanges) -> tuple[list[list[bytes]], dict[int, Table]]:
+    """The frames of each change, by its index, and the tables that they are about, by OID."""
+    frames: list[list[bytes]] = [[] for _ in range(message.change_count)]
+    tables: dict[int, Table] = {}
+    for part in message.parts:
+        match part:
+            case TableChanges():
+                table = own_table(part.table)
+                tables[table.oid] = table
+                for index, frame in zip(part.change_indexes, row_frames(part, table.oid), strict=True):
+                    frames[index].append(frame)
+            case Truncation():
+                own = [own_table(table) for table in part.tables]
+                tables |= {table.oid: table for table in own}
+                oids = tuple(table.oid for table in own)
+                frames[part.change_index].append(encode_message(Truncate(part.cascade, part.restart_identity, oids)))
+            case DefinitionChange():
+                pass
+            case unreachable:
+                assert_never(unreachable)
+    return frames, tables
+
+
+def _first_behind(start: Position | None, transaction: Transaction) -> int | None:
+    """The index of its first change behind ``start``, its end when only the commit is; None when nothing is."""
+    first = transaction.first_change
+    if start is None or transaction.commit_lsn > start.commit_lsn:
+        return first
+    if transaction.commit_lsn < start.commit_lsn:
+        return None
+    return min(transaction.end_change, first + max(0, start.ordinal - transaction.first_ordinal + 1))
+
+
+def body_of_copy(copied: CopiedRows, after: Anchor) -> ChangeBody:
+    """A transaction of its own, of inserts or of one TRUNCATE, that commits where the one of ``after`` did: copied rows have no
+    place in commit order, so they follow what is there."""
+    table = own_table(copied.table)
+    lsn = max(after.position.commit_lsn, FIRST_LSN)
+    begin = Begin(LSN(lsn), after.committed_at, after.xid)
+    if copied.restarts:
+        frames = [encode_message(Truncate(cascade=False, restart_identity=False, relation_oids=(table.oid,)))]
+    else:
+        columns = decode_rows(bytes(copied.data), len(table.columns))
+        head = b"I" + pack(">I", table.oid)
+        frames = [head + image for image in _images(b"N", columns, copied.rows)]
+    share = TransactionShare(lsn, after.xid, after.committed_at, len(frames), commits=True)
+    written = [encode_message(begin), *frames, encode_message(_commit_of(begin))]
+    return ChangeBody((share,), _body([table], written))
+
+
+def _body(tables: Sequence[Table], written: Sequence[bytes]) -> bytes:
+    return encode_body(Descriptor(tuple(tables)).encode(), [*map(_relation_frame, tables), *written])
+
+
+def _commit_of(begin: Begin) -> Commit:
+    return Commit(0, begin.final_lsn, begin.final_lsn, begin.committed_at)
+
+
+@lru_cache(maxsize=1024)
+def _relation_frame(table: Table) -> bytes:
+    columns = tuple(RelationColumn(column.identity_key, column.name, column.type_oid, column.typmod) for column in table.columns)
+    return encode_message(Relation(table.oid, table.schema, table.name, table.replica_identity, columns))
+
+
+def row_frames(changes: TableChanges, oid: int) -> list[bytes]:
+    """The frame of each row, in order."""
+    count = len(changes)
+    news = _images(b"N", changes.new, count)
+    head = pack(">I", oid)
+    if changes.old is None or changes.old_kinds is None:
+        return [
+            b"%c%b%b" % (operation, head, new) if operation != DELETE else b"D%bK%b" % (head, new[1:])
+            for operation, new in zip(changes.operations, news, strict=True)
+        ]
+    olds = _images(b"O", changes.old, count)
+    frames = []
+    for operation, kind, old, new in zip(changes.operations, changes.old_kinds, olds, news, strict=True):
+        if operation == DELETE:
+            frames.append(b"D%b%c%b" % (head, OLD_KEY if kind == NO_OLD_ROW else kind, old[1:]))
+        elif operation == UPDATE and kind != NO_OLD_ROW:
+            frames.append(b"U%b%c%b%b" % (head, kind, old[1:], new))
+        else:
+            frames.append(b"%c%b%b" % (operation, head, new))
+    return frames
+
+
+def _images(kind: bytes, columns: Sequence[Sequence[Value]], count: int) -> list[bytes]:
+    head = kind + pack(">H", len(columns))
+    if not len(columns):
+        return [head] * count
+    encoded = [[_value(value) for value in column] for column in columns]
+    return [head + b"".join(values) for values in zip(*encoded, strict=True)]
+
+
+def _value(value: Value) -> bytes:
+    if value is None:
+        return b"n"
+    if isinstance(value, Unchanged):
+        return b"u"
+    return b"t%b%b" % (len(value).to_bytes(4, "big"), value)

@@ -1,0 +1,147 @@
+"""A group whose changes a worker publishes, not a replicator: its stream, and the records that its own workers read.
+
+Its stream is a change stream like any other (``shared.wire.message``), so whatever reads one reads this one: any worker, with
+rules, dead letters and positions of its own. Copied rows are in it as inserts, because only a replicator has a snapshot stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.published_tables import TABLES_KEY, PublishedTables, load_tables, store_tables
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
+from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders, counted_bytes, cut
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.nats.change_bodies import EMPTY_BODY, ChangeBody, own_table
+from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing
+
+NOTHING_FLUSHED = LSN(0)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedEnd:
+    """The end of the stream: what the next message goes on from. ``anchor`` is that of the last complete message."""
+
+    sequence: int = 0
+    settled: int = 0
+    total_bytes: int = 0
+    flushed: LSN = NOTHING_FLUSHED
+    anchor: Anchor = NO_ANCHOR
+
+    @classmethod
+    def of(cls, sequence: int, headers: Mapping[str, str]) -> DerivedEnd:
+        """Raises WireError when that message is none of a change stream."""
+        last = MessageHeaders.decode(headers)
+        anchor = last.anchor if last.chunk.is_last else last.after
+        return cls(sequence, last.settled, last.total_bytes, last.flushed, anchor or NO_ANCHOR)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.settled == self.sequence
+
+    def pieces(self, body: ChangeBody | None, id_prefix: str, most_bytes: int) -> Iterator[tuple[Outgoing, DerivedEnd]]:
+        """The messages that hold ``body``, one or several chunks, each with the end of the stream behind it; None stands for a
+        message without changes."""
+        anchor, first = self._reached(body)
+        commits = body is None or body.transactions[-1].commits
+        flushed = LSN(anchor.position.commit_lsn) if commits else self.flushed
+        end, data = self, EMPTY_BODY if body is None else body.body
+        for chunk, piece in cut(data, most_bytes):
+            headers = end._headers(chunk, piece, first, anchor, flushed, commits=commits)
+            message_id = f"{id_prefix}{first}-{anchor.position}"
+            if chunk != WHOLE:
+                message_id += f"/{chunk.index}@{self.sequence + 1}"
+            elif first > anchor.position:
+                message_id += f"/@{self.sequence + 1}"
+            lines = "".join(f"{name}:{value}\r\n" for name, value in headers.encode().items())
+            behind = DerivedEnd(end.sequence + 1, headers.settled, headers.total_bytes, headers.flushed)
+            end = replace(behind, anchor=anchor if chunk.is_last else end.anchor)
+            yield Outgoing(b"", message_id.encode(), lines.encode(), piece, Ends.CHANGE if chunk.is_last else Ends.NOTHING), end
+
+    def _headers(
+        self, chunk: Chunk, piece: bytes, first: Position, anchor: Anchor, flushed: LSN, *, commits: bool
+    ) -> MessageHeaders:
+        return MessageHeaders(
+            first=first,
+            last=anchor.position,
+            flushed=flushed if chunk.is_last else self.flushed,
+            settled=self.sequence + 1 if chunk.is_last and commits else self.settled,
+            total_bytes=self.total_bytes + counted_bytes(piece, chunk, None),
+            chunk=chunk,
+            anchor=anchor,
+            after=self.anchor,
+        )
+
+    def _reached(self, body: ChangeBody | None) -> tuple[Anchor, Position]:
+        """The anchor of the last change when ``body`` follows, and the position of its first. A transaction that goes on, or
+        copied rows, count on in it."""
+        here = self.anchor.position
+        if body is None:
+            return self.anchor, Position(here.commit_lsn, here.ordinal + 1)
+        begun = body.transactions[0]
+        goes_on = begun.commit_lsn == here.commit_lsn
+        first = Position(LSN(begun.commit_lsn), here.ordinal + 1 if goes_on else 1)
+        changed = [share for share in body.transactions if share.changes]
+        if not changed:
+            return self.anchor, first
+        last = changed[-1]
+        before = here.ordinal if last.commit_lsn == here.commit_lsn else 0
+        return Anchor(Position(LSN(last.commit_lsn), before + last.changes), last.xid, last.committed_at), first
+
+
+class DerivedGroup:
+    """``source`` is the group that the worker reads, ``worker`` the worker's name in it."""
+
+    def __init__(self, names: GroupNames, source: StateBucket, bucket: StateBucket, worker: str) -> None:
+        self._names = names
+        self._source = source
+        self._bucket = bucket
+        self._publication = f"worker {worker}"
+        self.id_prefix = ""
+        """Of every message in the stream."""
+
+    async def check_owner(self) -> None:
+        """Raises TerminalError when the group is there and is somebody else's."""
+        if not await self._bucket.exists():
+            return
+        found = await self._bucket.read(GROUP_KEY, GroupRecord)
+        if found is None or found.value.publication != self._publication:
+            raise TerminalError(
+                f"group '{self._names.group}' exists, and this worker does not publish it",
+                "give another nats-group, or drop that group",
+            )
+
+    async def begin(self, settings: StreamSettings, transformation: Transformation) -> None:
+        """Makes the bucket and writes who publishes, after ``check_owner``."""
+        raw = await self._source.read(GROUP_KEY, GroupRecord)
+        if raw is None:
+            raise TransientError("the group's replicator has not said yet where its changes come from", "it is read again")
+        await self._bucket.ensure(settings)
+        await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it is there
+        self.id_prefix = f"{raw.value.system_id}/{self._names.slot}/"
+        await self._tell_tables(transformation)
+
+    def _record(self, raw: GroupRecord) -> GroupRecord:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        own = replace(raw, group=self._names.group, slot=self._names.slot, publication=self._publication)
+        return replace(own, publication_oid=0, slot_lsn="", created_at=now)
+
+    async def _tell_tables(self, transformation: Transformation) -> None:
+        tables = await load_tables(self._source)
+        entry = await self._source.read(TABLES_KEY, PublishedTables)
+        if tables is None or entry is None:
+            return
+        own = _distinct(own_table(each) for table in tables for each in transformation.destinations(table))
+        await store_tables(self._bucket, own, entry.value.encoding)
+
+
+def _distinct(tables: Iterator[Table]) -> Sequence[Table]:
+    return list({(table.schema, table.name): table for table in tables}.values())

@@ -1,0 +1,61 @@
+"""What ``pgsluice check`` says of a target stream: can it be made, is it ours, does it fit its settings. Nothing is made."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nats.aio.client import Client
+
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.streams import ChangeStream, Stream
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.incoming import Incoming
+from pgsluice.worker.sinks.nats.options import NatsSinkSettings
+from pgsluice.worker.sinks.nats.published_state import PublishedState
+from pgsluice.worker.sinks.nats.subject_pattern import SubjectPattern
+from pgsluice.worker.sinks.nats.target_stream import ATOMIC_SERVER_VERSION
+
+
+def find(worker: WorkerSettings, settings: NatsSinkSettings, incoming: Incoming) -> list[Finding]:
+    found = Findings(Subject.SINK)
+    try:
+        asyncio.run(_look(worker, settings, found))
+    except PgsluiceError as error:
+        found.take([Finding.of(error, "nats-stream", Subject.SINK)])
+    return list(found)
+
+
+async def _look(worker: WorkerSettings, settings: NatsSinkSettings, found: Findings) -> None:
+    async with connected(worker.nats, f"pgsluice check {worker.group}") as client:
+        version = client.connected_server_version
+        if not settings.group and (version.major, version.minor) < ATOMIC_SERVER_VERSION:
+            fact = f"NATS server {version.major}.{version.minor} has no atomic batches"
+            found.note("nats-version", Severity.ERROR, fact, "upgrade it to 2.12 or later")
+        await _look_at_stream(client, worker, settings, found)
+
+
+async def _look_at_stream(client: Client, worker: WorkerSettings, settings: NatsSinkSettings, found: Findings) -> None:
+    if settings.group:
+        stream: Stream = ChangeStream(client, GroupNames(settings.group))
+    else:
+        pattern = SubjectPattern.parse(settings.subject, settings.stream)
+        stream = Stream(client, pattern.stream, pattern.wildcard)
+    state = await stream.state()
+    if state is None:
+        return
+    last = await stream.message(state.last_sequence) if state.last_sequence else None
+    if state.last_sequence and (last is None or not _is_of(worker, PublishedState.decode(last.headers))):
+        fact = f"stream {stream.name} is there, and its last message is none of this worker's"
+        found.note("nats-stream-owner", Severity.ERROR, fact, "give another nats-stream, or the worker's name (--name)")
+    if state.max_bytes > 0 and state.bytes > 0.9 * state.max_bytes:
+        fact = f"stream {stream.name} is nearly full ({state.bytes} of {state.max_bytes} bytes)"
+        found.note("nats-stream-room", Severity.WARNING, fact, "raise nats-stream-max-bytes, or give nats-stream-max-age")
+
+
+def _is_of(worker: WorkerSettings, state: PublishedState | None) -> bool:
+    return (
+        state is not None and state.worker.startswith(f"{worker.group}/") and worker.name in ("", state.worker.partition("/")[2])
+    )

@@ -1,0 +1,117 @@
+"""The NATS sink when it publishes a group of its own: raw group, rules, normalised group, and any sinks behind that.
+
+A message of the source's stream becomes at most one of the group's, with the state in its headers; what was large goes in chunks.
+Positions keep the source's commit LSNs, and count the changes that are left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from nats.aio.client import Client
+
+from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
+from pgsluice.shared.broker.streams import StoredMessage, StreamState
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.dead_letters.rejection import WriteAgain
+from pgsluice.worker.sinks.nats.change_bodies import ChangeBody
+from pgsluice.worker.sinks.nats.derived_group import DerivedEnd, DerivedGroup
+from pgsluice.worker.sinks.nats.group_writer import GroupWriter, decode_bodies
+from pgsluice.worker.sinks.nats.options import NatsSinkSettings
+from pgsluice.worker.sinks.nats.outgoing import Outgoing, split_start
+from pgsluice.worker.sinks.nats.published_state import PublishedPlace
+from pgsluice.worker.sinks.nats.sink import HEADER_BYTES, NatsSink
+from pgsluice.worker.sinks.nats.target_stream import TargetStream
+from pgsluice.worker.sinks.sink import Applied, DefinitionUse, Lane, PartitionWriter, Receipt
+
+
+class GroupSink(NatsSink):
+    """Holds one body back until the next one comes or the batch ends, as ``NatsSink`` does a unit."""
+
+    def __init__(self, settings: WorkerSettings, nats: NatsSinkSettings) -> None:
+        super().__init__(settings, nats)
+        self.definitions = DefinitionUse.PASSES_OVER
+        self._names = GroupNames(nats.group)
+        if nats.group == settings.group:
+            raise UsageError("nats-group is the group that the worker reads", "give a group of its own")
+        self._settings = settings
+        self._derived: DerivedGroup | None = None
+        self._end = DerivedEnd()
+
+    def writer(self) -> PartitionWriter:
+        self._make_sure()
+        return GroupWriter(str(self._end.anchor), self._place.changes, self._place.copied, self._is_replay)
+
+    def _new_stream(self, client: Client) -> TargetStream:
+        source, bucket = StateBucket(client, GroupNames(self._settings.group)), StateBucket(client, self._names)
+        self._derived = DerivedGroup(self._names, source, bucket, self._worker)
+        return TargetStream(client, self._names.changes_stream, [self._names.changes_subject], "", self._limits)
+
+    async def _check_owner(self, stream: TargetStream) -> None:
+        assert self._derived is not None
+        await self._derived.check_owner()
+        await super()._check_owner(stream)
+
+    async def _begun(self, stream: TargetStream) -> StreamState:
+        """The bucket comes after the stream, as a replicator makes them: a worker waits for both."""
+        assert self._derived is not None
+        transformation = load_transformation(self._settings.rules_file, self._settings.routing_file)
+        state = await stream.begin(is_atomic=False)
+        await self._derived.begin(self._limits.stream, transformation)
+        self._end = DerivedEnd()
+        return state
+
+    def _note_end(self, last: StoredMessage | None) -> None:
+        self._end = DerivedEnd() if last is None else DerivedEnd.of(last.sequence, last.headers)
+
+    def _publish(self, receipts: Iterable[Receipt], stream_created: str) -> None:
+        run, applied = self._loop_thread.run, self._place.applied
+        lane, start, held = Lane.CHANGES, None, list[tuple[str, ChangeBody]]()
+        for receipt in receipts:
+            lane = receipt.lane
+            if not self._place.applied.covers(receipt):
+                start = self._place.start(lane) if start is None else start
+                written_from, sections = split_start(receipt.body)
+                if written_from != start:
+                    raise WriteAgain
+                for body in decode_bodies(sections):
+                    run(self._publish_bodies(held, lane))
+                    held = [body]
+            applied = applied.after(receipt, stream_created)
+        run(self._end_batch(held, applied, lane))
+
+    async def _publish_bodies(self, held: list[tuple[str, ChangeBody]], lane: Lane) -> None:
+        for place, body in held:
+            if body.changes or not self._end.is_settled:
+                await self._publish_body(body, self._place.through(place or self._place.start(lane), lane, 0))
+
+    async def _end_batch(self, held: list[tuple[str, ChangeBody]], applied: Applied, lane: Lane) -> None:
+        if applied == self._place.applied:
+            return
+        reached = self._place.at(applied, lane)
+        bodies = [body for _, body in held if body.changes or not self._end.is_settled]
+        await self._publish_body(bodies[0] if bodies else None, reached)
+        await self._target.settled()
+        with contextlib.suppress(*CLIENT_ERRORS):  # whoever waits looks for himself after a while
+            assert self._client is not None
+            await self._client.publish(self._names.bell_subject)
+
+    async def _mark(self, place: PublishedPlace) -> None:
+        await self._publish_body(None, place)
+        await self._target.settled()
+
+    async def _publish_body(self, body: ChangeBody | None, place: PublishedPlace) -> None:
+        """Until the last chunk is stored, the state is the one before."""
+        assert self._client is not None
+        assert self._derived is not None
+        pieces = list(self._end.pieces(body, self._derived.id_prefix, self._client.max_payload - HEADER_BYTES))
+        for number, (message, end) in enumerate(pieces, 1):
+            reached = self._moved(place) if number == len(pieces) else self._state
+            outgoing = Outgoing(self._names.changes_subject.encode(), *message[1:])
+            await self._target.publish_alone(outgoing, reached.encode())
+            self._state, self._end = reached, end

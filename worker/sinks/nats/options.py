@@ -1,0 +1,103 @@
+"""What the NATS sink is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
+from pgsluice.worker.sinks.nats.subject_pattern import DEFAULT_PATTERN, SubjectPattern
+from pgsluice.worker.sinks.sink_registry import SinkKind
+
+
+def _group_name(text: str) -> str:
+    return GroupNames(text).group
+
+
+@settings
+class NatsSinkSettings:
+    """``lines`` says what a message holds. ``large_messages`` is "dead-letter" or "chunks". ``max_bytes`` is 0 when nobody chose
+    it, ``max_age_s`` 0 for messages that stay. Either ``stream`` is "" or ``group``."""
+
+    lines: LineSettings = part(LineSettings)
+    stream: str = read(Option("nats-stream", Kind.TEXT, "Stream that worker nats writes; it is made when it is missing", "SHOP"))
+    group: str = read(
+        Option(
+            "nats-group",
+            Kind.TEXT,
+            "In place of a stream: a group that this worker publishes, in pgsluice's own format, for workers of that group",
+            "orders-clean",
+            convert=_group_name,
+        )
+    )
+    subject: str = read(
+        Option(
+            "nats-subject",
+            Kind.TEXT,
+            "Subject of each message; names are escaped, so that each is one token",
+            "shop.{schema}.{table}.{operation}",
+            DEFAULT_PATTERN,
+        )
+    )
+    large_messages: str = read(
+        Option(
+            "nats-large-messages",
+            Kind.TEXT,
+            "What becomes of a change whose line is larger than a NATS message: a dead letter, or several messages",
+            "chunks",
+            "dead-letter",
+            choices=("dead-letter", "chunks"),
+        )
+    )
+    replicas: int = read(
+        Option("nats-stream-replicas", Kind.NUMBER, "Copies of that stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
+    )
+    placement_tags: tuple[str, ...] = read(
+        Option("nats-stream-placement-tags", Kind.LIST, "Tags of the NATS servers that hold that stream", "eu-west")
+    )
+    max_bytes: int = read(
+        Option(
+            "nats-stream-max-bytes",
+            Kind.SIZE,
+            "Most bytes of that stream; when it is full the worker waits (default: its own; for a new stream an eighth of what "
+            "NATS has free, from 256MiB to 10GiB)",
+            "50GiB",
+            minimum=1024 * 1024,
+        )
+    )
+    max_age_s: float = read(
+        Option("nats-stream-max-age", Kind.DURATION, "How long messages stay in that stream (default: for ever)", "7d", minimum=1)
+    )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        yield from parquet_problems(values)
+        if not values.given("nats-stream"):
+            return
+        try:
+            SubjectPattern.parse(values.text("nats-subject"), values.text("nats-stream"))
+        except UsageError as error:
+            yield error
+
+
+def _check_target(settings: NatsSinkSettings) -> None:
+    remedy = "give nats-stream for messages in a format of your choice, or nats-group for workers of pgsluice"
+    if not settings.stream and not settings.group:
+        raise UsageError("neither nats-stream nor nats-group is given", remedy)
+    if settings.stream and settings.group:
+        raise UsageError("nats-stream and nats-group are both given", remedy)
+
+
+SINK = SinkKind(
+    settings=NatsSinkSettings,
+    sink="pgsluice.worker.sinks.nats.sink:NatsSink",
+    findings="pgsluice.worker.sinks.nats.findings:find",
+    summary="Publish the changes to a JetStream stream of your own.",
+    help="Publish each change as a message to a JetStream stream, in commit order and exactly once, source transactions whole.",
+    check=_check_target,
+)

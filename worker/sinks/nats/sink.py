@@ -1,0 +1,306 @@
+"""The NATS sink's side in the driver: extends the target stream from one state that it tells to the next.
+
+The position is in the stream itself (``published_state``), so there is no moment at which data and position differ. Between two
+units a batch may be half published; whoever takes it up again, this process or a successor, has its tasks go on after the last
+message that the stream holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Self
+
+from nats.aio.client import Client
+
+from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.streams import StoredMessage, StreamState
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.wire.message import ID_HEADER
+from pgsluice.shared.wire.names import GroupNames, replayed_worker
+from pgsluice.worker.dead_letters.rejection import WriteAgain
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.nats.options import NatsSinkSettings
+from pgsluice.worker.sinks.nats.outgoing import Ends, decode_sections, split_start
+from pgsluice.worker.sinks.nats.published_state import NOWHERE, PublishedPlace, PublishedState
+from pgsluice.worker.sinks.nats.subject_pattern import SubjectPattern
+from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream
+from pgsluice.worker.sinks.nats.unit_cutter import Unit, UnitCutter
+from pgsluice.worker.sinks.nats.writer import MessageWriter
+from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Receipt
+
+HEADER_BYTES = 8 * 1024  # room for headers within max_payload
+CLOSE_TIMEOUT_S = 5.0
+
+
+class NatsSink:
+    """Holds one unit back until the next one is full or the batch ends: the last message of a batch tells that it is complete."""
+
+    delivery = Delivery.STREAMED
+
+    def __new__(cls, settings: WorkerSettings, nats: NatsSinkSettings) -> Self:
+        """With ``nats-group`` it is a ``GroupSink``."""
+        if not nats.group or cls is not NatsSink:
+            return super().__new__(cls)
+        from pgsluice.worker.sinks.nats.group_sink import GroupSink  # which derives from what is here
+
+        return super().__new__(GroupSink)  # type: ignore[return-value]
+
+    def __init__(self, settings: WorkerSettings, nats: NatsSinkSettings) -> None:
+        self._worker = f"{settings.group}/{replayed_worker(settings.name)}"
+        self._is_replay = replayed_worker(settings.name) != settings.name
+        self._nats = settings.nats
+        self._form = replace(LineEncoding.of(nats.lines, settings.group), transactions=False)
+        self.definitions = self._form.definitions
+        self._pattern = SubjectPattern.parse(nats.subject, nats.stream or GroupNames(nats.group).changes_stream)
+        self._cuts = nats.large_messages == "chunks"
+        stream = StreamSettings(nats.replicas, nats.placement_tags, nats.max_bytes, "none", 0.0)
+        self._limits = TargetLimits(stream, nats.max_age_s)
+        self._state = PublishedState(self._worker, uuid.uuid4().hex)
+        self._known = NOWHERE
+        """Our place when the stream was last known to hold it."""
+        self._is_sure = True
+        """Nothing was handed over of which it is not known whether the stream holds it."""
+        self._loop: EventLoopThread | None = None
+        self._client: Client | None = None
+        self._stream: TargetStream | None = None
+
+    def open(self) -> Applied:
+        if self._loop is None:
+            self._loop = EventLoopThread("pgsluice-target-stream")
+        if self._client is None:
+            self._client = self._loop.run(connect(self._nats, f"pgsluice worker {self._worker} target"))
+        self._stream = self._new_stream(self._client)
+        self._loop.run(self._adopt(self._stream))
+        return self._place.applied
+
+    def _new_stream(self, client: Client) -> TargetStream:
+        pattern = self._pattern
+        subjects = [pattern.wildcard, pattern.position_subject]
+        return TargetStream(client, pattern.stream, subjects, pattern.position_subject, self._limits)
+
+    def renumber(self, applied: Applied) -> None:
+        """The place within a batch is told by positions, so it stays."""
+        self._loop_thread.run(self._mark(replace(self._place, applied=applied)))
+
+    def writer(self) -> PartitionWriter:
+        """Looks at the stream first when it is not known what that holds."""
+        assert self._client is not None, "open comes first"
+        self._make_sure()
+        most_bytes, place = self._client.max_payload - HEADER_BYTES, self._place
+        start, copied_start = place.changes, place.copied
+        return MessageWriter(self._form, self._pattern, most_bytes, self._cuts, start, copied_start, self._is_replay)
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Raises WriteAgain when tasks wrote from another place on than the stream holds by now."""
+        self._make_sure()
+        try:
+            self._publish(receipts, stream_created)
+        except StreamMoved:
+            self._is_sure = False
+            self._make_sure()
+            raise TransientError(
+                f"stream {self._pattern.stream} did not end where it was expected", "the batch is written again", Cause.NATS
+            ) from None
+        except TransientError:
+            self._is_sure = False
+            raise
+        self._known = self._place
+        return self._place.applied
+
+    def finish_copy(self) -> None:
+        """There is nothing to do: a row is published when its batch is committed."""
+
+    def close(self) -> None:
+        loop, client = self._loop, self._client
+        self._loop = self._client = self._stream = None
+        if loop is None:
+            return
+        try:
+            if client is not None:
+                loop.run(disconnect(client), CLOSE_TIMEOUT_S)
+        finally:
+            loop.close()
+
+    @property
+    def _loop_thread(self) -> EventLoopThread:
+        assert self._loop is not None, "open comes first"
+        return self._loop
+
+    def _publish(self, receipts: Iterable[Receipt], stream_created: str) -> None:
+        run, applied = self._loop_thread.run, self._place.applied
+        cutter, held = UnitCutter(self._place.part), list[Unit]()
+        lane, start = Lane.CHANGES, None
+        for receipt in receipts:
+            lane = receipt.lane
+            if not self._place.applied.covers(receipt):
+                start = self._place.start(lane) if start is None else start
+                written_from, sections = split_start(receipt.body)
+                if written_from != start:
+                    raise WriteAgain
+                for unit in cutter.cut(decode_sections(sections)):
+                    run(self._publish_held(held, lane))
+                    held = [unit]
+            applied = applied.after(receipt, stream_created)
+        rest = cutter.rest()
+        if rest and held:
+            run(self._publish_held(held, lane))
+        run(self._complete(rest or (held[0] if held else []), applied, lane))
+
+    async def _publish_held(self, held: list[Unit], lane: Lane) -> None:
+        for unit in held:
+            last = next(message for message in reversed(unit) if message.ends != Ends.NOTHING)
+            state = self._moved(self._place.through(last.message_id.decode(), lane, _part_of(unit)))
+            await self._target.publish(unit, state.encode())
+            self._state = state
+
+    async def _complete(self, unit: Unit, applied: Applied, lane: Lane) -> None:
+        """Publishes what is left of a batch, with the position behind it."""
+        place = self._place.at(applied, lane)
+        if applied == self._place.applied:
+            return
+        state = self._moved(place)
+        if unit:
+            await self._target.publish(unit, state.encode())
+            self._state = state
+        if not unit or self._limits.max_age_s:
+            await self._mark(place)
+        await self._target.settled()
+
+    async def _mark(self, place: PublishedPlace) -> None:
+        state = self._moved(place)
+        await self._target.publish_position(state.encode())
+        await self._target.settled()
+        self._state = state
+
+    @property
+    def _place(self) -> PublishedPlace:
+        return self._state.place(is_replay=self._is_replay)
+
+    def _moved(self, place: PublishedPlace) -> PublishedState:
+        return self._state.moved(place, is_replay=self._is_replay)
+
+    @property
+    def _target(self) -> TargetStream:
+        assert self._stream is not None, "open comes first"
+        return self._stream
+
+    def _make_sure(self) -> None:
+        if not self._is_sure:
+            self._loop_thread.run(self._look_again(self._target))
+            self._known = self._place
+            self._is_sure = True
+
+    async def _adopt(self, stream: TargetStream) -> None:
+        """Goes on where the stream says that the worker is. A stream of somebody else is not touched."""
+        await self._check_owner(stream)
+        last = await self._last(stream)
+        await self._begun(stream)
+        stream.sequence = stream.confirmed = 0 if last is None else last.sequence  # what came since is refused
+        if last is not None:
+            state = PublishedState.decode(last.headers)
+            assert state is not None, "it was looked at"
+            self._state = replace(state, writer=self._state.writer)
+            self._note_end(last)
+        self._known = self._place
+        self._is_sure = True
+
+    async def _last(self, stream: TargetStream) -> StoredMessage | None:
+        """The last message, which is our own; None when there never was one. Raises TerminalError when it is not."""
+        state = await stream.state()
+        if state is None or not state.last_sequence:
+            return None
+        last = await stream.message(state.last_sequence)
+        if last is None:
+            raise TerminalError(
+                f"stream {stream.name} has lost its last message, and with it the position of worker '{self._worker}'",
+                "remove the stream, or give another nats-stream: the worker begins with the oldest message then",
+            )
+        found = PublishedState.decode(last.headers)
+        if found is None or found.worker != self._worker:
+            raise _foreign(stream.name, state.last_sequence, self._worker, found)
+        return last
+
+    async def _check_owner(self, stream: TargetStream) -> None:
+        """Raises TerminalError when somebody else made the stream."""
+        if not await stream.is_ours():
+            raise TerminalError(
+                f"stream {stream.name} exists, and pgsluice did not make it", "give another nats-stream: the worker makes it"
+            )
+
+    async def _begun(self, stream: TargetStream) -> StreamState:
+        return await stream.begin()
+
+    def _note_end(self, last: StoredMessage | None) -> None:
+        """``last`` is the stream's last message, and our own; None when there is none."""
+
+    async def _look_again(self, stream: TargetStream) -> None:
+        """After an attempt of which it is not known what became of it. What is under way may still be answered."""
+        with contextlib.suppress(StreamMoved, TransientError):
+            await stream.settled()
+        uncommitted = stream.forget()
+        state = await stream.state()
+        if state is None:
+            raise TerminalError(f"stream {stream.name} is gone", "start the worker again: it is made and filled anew")
+        if state.last_sequence != stream.confirmed:
+            self._state = await self._state_after(stream, state.last_sequence, uncommitted)
+        elif state.last_sequence:
+            await self._go_back(stream, state.last_sequence)
+        else:
+            self._state = PublishedState(self._worker, self._state.writer)
+            self._note_end(None)
+        stream.sequence = stream.confirmed = state.last_sequence
+
+    async def _go_back(self, stream: TargetStream, sequence: int) -> None:
+        """Nothing of what was handed over last is stored: what counts is what was stored before, whoever did that."""
+        last = await stream.message(sequence)
+        found = None if last is None else PublishedState.decode(last.headers)
+        if last is None or found is None:
+            raise _foreign(stream.name, sequence, self._worker, found)
+        self._state = replace(found, writer=self._state.writer)
+        self._note_end(last)
+
+    async def _state_after(self, stream: TargetStream, sequence: int, uncommitted: tuple[int, str] | None) -> PublishedState:
+        """What the last message tells, if it is our own. Raises TerminalError otherwise."""
+        last = await stream.message(sequence)
+        found = None if last is None else PublishedState.decode(last.headers)
+        if last is not None and found is not None and found.writer == self._state.writer:
+            self._note_end(last)
+            return found
+        if last is not None and found is not None and found.worker == self._worker:
+            if found.place(is_replay=self._is_replay) == self._known:  # dead letters were replayed, or changes went on meanwhile
+                self._note_end(last)
+                return replace(found, writer=self._state.writer)
+            raise TerminalError(
+                f"another process moved the position of worker '{self._worker}'",
+                "give each worker of a group its own --name; the worker goes on from there when started again",
+            )
+        if last is not None and uncommitted is not None and last.headers.get(ID_HEADER) == uncommitted[1]:
+            raise TerminalError(
+                f"stream {stream.name} holds another message under the id {uncommitted[1]} (sequence {sequence})",
+                "find out who publishes to its subjects; nothing was published over it",
+            )
+        raise _foreign(stream.name, sequence, self._worker, found)
+
+
+def _part_of(unit: Unit) -> int:
+    """Of the transaction that is open at the end of ``unit``."""
+    part = unit[-1].headers.rpartition(b"Pgsluice-Part:")[2].strip()
+    return int(part) if part.isdigit() else 0
+
+
+def _foreign(stream: str, sequence: int, worker: str, found: PublishedState | None) -> TerminalError:
+    if found is not None:
+        return TerminalError(
+            f"stream {stream} belongs to worker '{found.worker}', not to '{worker}'",
+            "give each worker a stream of its own (nats-stream)",
+        )
+    return TerminalError(
+        f"something else writes into stream {stream} (sequence {sequence})",
+        "find out who publishes to its subjects; give the worker a stream and subjects of its own",
+    )

@@ -1,0 +1,202 @@
+"""The target stream: made, looked at, and extended by units that are stored as a whole or not at all.
+
+Every unit names the sequence that it must follow (``Nats-Expected-Last-Sequence``), so a process that was replaced is refused.
+Its messages travel while the unit before is not acknowledged yet; the message that commits it does not. So the next unit is
+never stored when the one before was not, whoever else writes.
+
+``Nats-Msg-Id`` is a message's id for whoever reads. JetStream's own memory of ids is kept short: what keeps a message from being
+stored twice are the expected sequence and the state that the stream holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from pgsluice.shared.broker.connection import send_framed
+from pgsluice.shared.broker.stream_error import (
+    CLIENT_ERRORS,
+    STREAM_FULL,
+    WRONG_LAST_SEQUENCE,
+    is_passing,
+    is_passing_answer,
+    publish_error,
+)
+from pgsluice.shared.broker.streams import CREATED_METADATA, Stream, StreamState, stream_configuration
+from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.worker.sinks.nats.outgoing import Outgoing
+from pgsluice.worker.sinks.nats.published_state import STATE_HEADER
+from pgsluice.worker.sinks.nats.unit_cutter import Unit
+
+ATOMIC_SERVER_VERSION = (2, 12)
+ACK_TIMEOUT_S = 8.0  # below the 10 s after which nats-server gives up a batch that is not committed
+DUPLICATE_WINDOW_S = 1.0
+BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
+DUPLICATE_IN_BATCH = 10201  # nats-server, server/errors.json
+_HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b"
+_NO_ROOM_REMEDY = "make room: raise nats-stream-max-bytes, or give nats-stream-max-age; nothing is lost meanwhile"
+
+
+class StreamMoved(Exception):  # noqa: N818  not a failure yet: whoever catches it looks who has moved it
+    """The stream does not end where it did when we looked. Never leaves the sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimits:
+    """``max_age_s`` is 0 for a stream that keeps its messages for ever."""
+
+    stream: StreamSettings
+    max_age_s: float
+
+
+class TargetStream(Stream):
+    """``subjects`` are all that the stream takes; on ``position_subject``, one of them, is the position alone."""
+
+    def __init__(self, client: Client, name: str, subjects: list[str], position_subject: str, limits: TargetLimits) -> None:
+        super().__init__(client, name, subjects[0])
+        self._all_subjects = subjects
+        self._position_subject = position_subject
+        self._limits = limits
+        self._inbox = client.new_inbox()
+        self._answer: asyncio.Future[Mapping[str, Any]] | None = None
+        self._uncommitted: tuple[int, str] | None = None
+        """The sequence and the id of the last message of the unit that is not acknowledged."""
+        self.sequence = 0
+        """Of the last message, once all that was handed over is stored."""
+        self.confirmed = 0
+        """Of the last message that is known to be stored."""
+        self._attempt = 0
+
+    def configuration(self, settings: StreamSettings) -> dict[str, Any]:
+        chosen = stream_configuration(self.name, self._all_subjects, settings)
+        return chosen | {
+            "allow_atomic": True,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+            "max_age": self._limits.max_age_s,
+            "duplicate_window": DUPLICATE_WINDOW_S,
+        }
+
+    async def is_ours(self) -> bool:
+        """Whether pgsluice made the stream, or there is none."""
+        return await self.state() is None or CREATED_METADATA in ((await self.configuration_of(self.name)).metadata or {})
+
+    async def begin(self, *, is_atomic: bool = True) -> StreamState:
+        """Makes the stream, or brings its limits to the settings. Raises TerminalError when the server is too old."""
+        version = self._client.connected_server_version
+        if is_atomic and (version.major, version.minor) < ATOMIC_SERVER_VERSION:
+            raise TerminalError(
+                f"NATS server {version.major}.{version.minor}.{version.patch} has no atomic batches",
+                "worker nats needs NATS server 2.12 or later; upgrade it",
+            )
+        state = await self.ensure(self._limits.stream)
+        self.sequence = self.confirmed = state.last_sequence
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._receive_answer)
+        return state
+
+    async def publish(self, unit: Unit, state: bytes) -> None:
+        """Returns when it is under way and the one before is stored. Raises as ``settled``."""
+        batch_id = uuid.uuid4().hex[:BATCH_ID_DIGITS].encode()
+        frames = [_frame(message, self._headers(batch_id, number)) for number, message in enumerate(unit[:-1], 1)]
+        await self._send(frames)
+        await self.settled()
+        last = self._headers(batch_id, len(unit)) + b"Nats-Batch-Commit:1\r\n" + _state_line(state)
+        await self._commit(_frame(unit[-1], last, self._expect_answer()), len(unit), unit[-1].message_id.decode())
+
+    async def publish_position(self, state: bytes) -> None:
+        """The position without a change; it takes the place of the one before on its subject, and does not expire."""
+        message_id = f"position:{uuid.uuid4().hex}"
+        headers = b"Nats-Rollup:sub\r\nNats-TTL:never\r\n"
+        await self.publish_alone(Outgoing(self._position_subject.encode(), message_id.encode(), headers, b"", 0), state)
+
+    async def publish_alone(self, message: Outgoing, state: bytes) -> None:
+        """A message that is a unit by itself, without a batch. As ``publish``."""
+        await self.settled()
+        headers = b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence + _state_line(state)
+        await self._commit(_frame(message, headers, self._expect_answer()), 1, message.message_id.decode())
+
+    async def settled(self) -> None:
+        """Returns when all that was handed over is stored. Raises StreamMoved when another message is in its place or has its id;
+        TransientError when it is not known what became of it; TerminalError when JetStream will never take it."""
+        if self._answer is None:
+            return
+        try:
+            content = await asyncio.wait_for(self._answer, ACK_TIMEOUT_S)
+        except TimeoutError:
+            raise self._unavailable("no acknowledgement") from None
+        finally:
+            self._answer = None
+        error = content.get("error")
+        if error is None:
+            if content["seq"] != self.sequence:
+                raise StreamMoved
+            self._uncommitted, self.confirmed = None, self.sequence
+            return
+        code, text = error.get("err_code"), error.get("description", "")
+        if code in WRONG_LAST_SEQUENCE or code == DUPLICATE_IN_BATCH:
+            raise StreamMoved
+        if code in STREAM_FULL:
+            raise TransientError(f"stream {self.name} is full ({text})", _NO_ROOM_REMEDY, Cause.STREAM_FULL)
+        if is_passing_answer(error) or content.get("Status"):
+            raise TransientError(f"JetStream refused a batch for stream {self.name}: {text} (error {code})", cause=Cause.NATS)
+        raise publish_error(self.name, error, "the worker goes on with the same changes when started again")
+
+    def forget(self) -> tuple[int, str] | None:
+        """To be called before one looks what the stream holds: the last message of the unit that is not known to be stored."""
+        self._answer = None
+        self._attempt += 1
+        uncommitted, self._uncommitted = self._uncommitted, None
+        return uncommitted
+
+    def _headers(self, batch_id: bytes, number: int) -> bytes:
+        headers = b"Nats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n" % (batch_id, number)
+        return headers + b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence if number == 1 else headers
+
+    def _expect_answer(self) -> bytes:
+        self._attempt += 1
+        self._answer = asyncio.get_running_loop().create_future()
+        return f"{self._inbox}.{self._attempt}".encode()
+
+    async def _commit(self, frame: bytes, count: int, message_id: str) -> None:
+        self.sequence += count
+        self._uncommitted = self.sequence, message_id
+        await self._send([frame])
+
+    async def _send(self, frames: list[bytes]) -> None:
+        try:
+            for first in range(0, len(frames), 256):
+                await send_framed(self._client, b"".join(frames[first : first + 256]))
+        except CLIENT_ERRORS as error:
+            if not is_passing(error):
+                raise
+            raise self._unavailable(type(error).__name__) from None
+
+    async def _receive_answer(self, answer: Msg) -> None:
+        """One that comes too late is passed over."""
+        attempt = int(answer.subject.rpartition(".")[2])
+        if self._answer is None or self._answer.done() or attempt != self._attempt:
+            return
+        if answer.headers and "Status" in answer.headers:
+            status = answer.headers["Status"]
+            self._answer.set_result({"Status": status, "error": {"code": int(status), "description": "no stream takes messages"}})
+        elif answer.data:
+            self._answer.set_result(orjson.loads(answer.data))
+
+
+def _state_line(state: bytes) -> bytes:
+    return b"%b:%b\r\n" % (STATE_HEADER.encode(), state)
+
+
+def _frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
+    """As the protocol has it (NATS manual: "Client Protocol", HPUB)."""
+    head = _HEAD % (message.message_id, message.headers) + headers + b"\r\n"
+    to = b"%b %b" % (message.subject, reply) if reply else message.subject
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(message.data), head, message.data)

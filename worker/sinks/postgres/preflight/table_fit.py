@@ -1,0 +1,247 @@
+"""Do the target's tables take the rows that come: columns, types, keys, rights. What a batch would be refused for is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.preflight.database import UserType, schema_creation
+from pgsluice.shared.preflight.finding import Findings, Severity, Subject, listed
+from pgsluice.shared.wire.table import Column, Table
+from pgsluice.worker.definitions.policy import Action, Kind, Policies
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.postgres.own.known_tables import NOTHING_KNOWN, Known, KnownTables, known_columns
+from pgsluice.worker.sinks.postgres.own.own_tables import missing_tables
+from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
+from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.table import TargetTable, has_unique_key, key_error, missing_error, target_table
+
+SHOWN = 5
+NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+
+_GRANTS: LiteralString = """
+    SELECT ARRAY(SELECT p FROM unnest(%(needed)s::text[]) AS p WHERE NOT has_table_privilege(c.oid, p)),
+           has_schema_privilege(c.relnamespace, 'USAGE'),
+           (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A'))::int,
+           ARRAY(SELECT r.conname::text FROM pg_constraint r WHERE r.conrelid = c.oid AND r.contype = 'f' ORDER BY 1),
+           (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled = 'A')::int
+      FROM pg_class c WHERE c.oid = %(oid)s
+"""
+
+_TYPES: LiteralString = """
+    SELECT a.attnum, format_type(a.atttypid, nullif(a.atttypmod, -1)), t.typcategory::text
+      FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+_CATEGORY: LiteralString = "SELECT typcategory::text FROM pg_type WHERE oid = to_regtype(%s)"
+
+_MISSING_SCHEMAS: LiteralString = """
+    SELECT name, oid IS NOT NULL, coalesce(has_schema_privilege(oid, 'CREATE'), false)
+      FROM unnest(%s::text[]) AS name LEFT JOIN pg_namespace ON nspname = name ORDER BY 1
+"""
+
+_WHOLE_NUMBERS = ("smallint", "integer", "bigint", "numeric")
+"""Each holds what those before it hold."""
+
+_TEXT = "S"
+
+
+@dataclass(frozen=True, slots=True)
+class _Grants:
+    """``triggers`` fire for ordinary sessions, ``always`` even where they are told not to."""
+
+    lacking: list[str]
+    may_use_schema: bool
+    triggers: int
+    foreign_keys: list[str]
+    always: int
+
+
+class TableFit:
+    """One look at the target's tables. ``role`` is the worker's."""
+
+    def __init__(
+        self, connection: Connection, settings: PostgresSinkSettings, role: TargetRole, owner: tuple[str, str], policies: Policies
+    ) -> None:
+        """``owner`` is group and worker."""
+        self._connection = connection
+        self._settings = settings
+        self._role = role
+        self._owner = owner
+        self._policies = policies
+        self._grants: list[str] = []
+        self._out_of_reach: list[str] = []
+        self._is_from_catalog = False
+        self.found = Findings(Subject.TARGET)
+
+    def look(self, tables: Sequence[Table], types: Sequence[UserType], *, is_from_catalog: bool) -> None:
+        """See ``Incoming``."""
+        self._is_from_catalog = is_from_catalog
+        knows = not missing_tables(self._connection) and self._role.may_use_schema
+        known: Known = KnownTables.of(*self._owner).read(self._connection, tables) if knows else NOTHING_KNOWN
+        catalog = read_catalog(self._connection, tables)
+        missing = [table for table in tables if self._look_at(table, catalog, known, knows=knows) is None]
+        self._note_rights()
+        self._look_at_types(types)
+        self._look_at_schemas(missing)
+
+    @contextmanager
+    def _looking(self, check: str, table: Table) -> Iterator[None]:
+        """As ``Findings.looking``; the error's statements are kept only when the types in them are types."""
+        with self.found.looking(check):
+            try:
+                yield
+            except TerminalError as error:
+                if self._is_from_catalog or all(self._is_known(column.type_name) for column in table.columns):
+                    raise
+                raise TerminalError(error.fact, error.remedy) from None
+
+    def _look_at(self, table: Table, catalog: Catalog, known: Known, *, knows: bool) -> CatalogEntry | None:
+        place, entry = (table.schema, table.name), catalog.get((table.schema, table.name))
+        found_oid = None if entry is None else entry.oid
+        with self._looking("target-table", table):
+            tables = KnownTables.of(*self._owner)
+            tables.check_name(self._connection, table, known, found_oid)
+            moved = tables.moved_to(self._connection, table, known, found_oid)
+            if moved is not None:
+                place, entry = moved, find_table(self._connection, *moved)
+        if entry is None:
+            if not self._settings.sync_schema:
+                with self._looking("target-table-missing", table):
+                    raise missing_error(table)
+            return None
+        self._look_at_rights(table, place, entry)
+        with self._looking("target-columns", table):
+            leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
+            columns = known_columns(table, entry.oid, known)
+            target = target_table(table, entry, place, columns, leaves_out=leaves_out)
+            self._look_at_columns(target)
+            self._look_at_key(table, target, entry, knows=knows)
+        return entry
+
+    def _look_at_key(self, table: Table, target: TargetTable, entry: CatalogEntry, *, knows: bool) -> None:
+        is_pending = knows and PendingKeys(*self._owner).include(self._connection, table)
+        with self._looking("target-key", table):
+            if not has_unique_key(target, entry) and not is_pending:
+                raise key_error(target, entry.partition_columns)
+
+    def _look_at_rights(self, table: Table, place: tuple[str, str], entry: CatalogEntry) -> None:
+        row = self._connection.execute(_GRANTS, {"needed": list(NEEDED), "oid": entry.oid}).fetchone()
+        assert row is not None
+        grants, name = _Grants(*row), sql.Identifier(*place).as_string()
+        if not grants.may_use_schema:
+            self._grants.append(f"GRANT USAGE ON SCHEMA {sql.Identifier(place[0]).as_string()} TO {self._role.name}")
+        if grants.lacking:
+            self._grants.append(f"GRANT {', '.join(grants.lacking)} ON {name} TO {self._role.name}")
+        if grants.lacking or not grants.may_use_schema:
+            self._out_of_reach.append(table.qualified_name)
+        self._look_at_side_effects(table, grants)
+
+    def _note_rights(self) -> None:
+        """One finding for all tables: they mostly lack the same."""
+        if self._grants:
+            statements = tuple(dict.fromkeys(self._grants))
+            fact = f"the target's role {self._role.user!r} lacks rights on {listed(self._out_of_reach)}"
+            remedy = "; ".join(statements[:SHOWN]) + ("; and more like these" if len(statements) > SHOWN else "")
+            self.found.note("target-table-privileges", Severity.ERROR, fact, remedy, statements=statements)
+
+    def _look_at_side_effects(self, table: Table, grants: _Grants) -> None:
+        fires = grants.always if self._settings.disable_foreign_keys else grants.triggers
+        if fires:
+            fact = f"triggers of table '{table.qualified_name}' at the target fire for replicated rows too ({fires} of them)"
+            remedy = "set target-disable-foreign-keys: true, or disable them, when they did their work at the source already"
+            self.found.note("target-triggers", Severity.WARNING, fact, remedy)
+        if grants.foreign_keys and not self._settings.disable_foreign_keys:
+            fact = f"foreign keys of table '{table.qualified_name}' at the target are checked: {', '.join(grants.foreign_keys)}"
+            remedy = "replicate the tables that they point to as well, or set target-disable-foreign-keys: true"
+            self.found.note("target-foreign-keys", Severity.WARNING, fact, remedy)
+
+    def _look_at_columns(self, target: TargetTable) -> None:
+        there = {number: (name, category) for number, name, category in self._connection.execute(_TYPES, [target.oid]).fetchall()}
+        for column, at_target in zip(target.table.columns, target.columns, strict=True):
+            if at_target is not LEFT_OUT and at_target.number in there:
+                name, category = there[at_target.number]
+                self._compare(target, column, at_target.name, name, category)
+
+    def _compare(self, target: TargetTable, column: Column, name: str, type_name: str, category: str) -> None:
+        if type_name == column.type_name or type_name == "text":
+            return
+        if _holds(type_name, column.type_name):
+            return
+        is_known = self._is_known(column.type_name)
+        row = self._connection.execute(_CATEGORY, [column.type_name]).fetchone() if is_known else None
+        source_category = None if row is None else row[0]
+        table, identifier = target.identifier.as_string(), sql.Identifier(name).as_string()
+        cast = f"{identifier}::text" + ("" if column.type_name == "text" else f"::{column.type_name}")
+        cure = f"ALTER TABLE {table} ALTER COLUMN {identifier} TYPE {column.type_name} USING {cast}"
+        fact = (
+            f"column '{name}' of table '{target.table.qualified_name}' at the target is {type_name}, the source's is"
+            f" {column.type_name}"
+        )
+        cures = (cure,) if is_known else ()
+        fits = source_category is None or source_category == category or category == _TEXT
+        if fits:
+            remedy = f"values that do not fit become dead letters; to be sure: {cure}"
+            self.found.note("target-column-type", Severity.WARNING, fact, remedy, statements=cures)
+        else:
+            self.found.note("target-column-type", Severity.ERROR, fact, cure, statements=cures)
+
+    def _look_at_schemas(self, missing: Sequence[Table]) -> None:
+        """Where tables are to be made."""
+        names = sorted({table.schema for table in missing}) if self._settings.sync_schema else []
+        for name, is_there, may_create in self._connection.execute(_MISSING_SCHEMAS, [names]).fetchall():
+            if may_create or (not is_there and self._role.may_create_schemas):
+                continue
+            statements = (() if is_there else (_schema(name),)) + (self._schema_grant(name),)
+            fact = f"the target's role {self._role.user!r} may not create tables in schema {name}, where some are missing"
+            self.found.note("target-schema-privileges", Severity.ERROR, fact, "; ".join(statements), statements=statements)
+
+    def _schema_grant(self, name: str) -> str:
+        return f"GRANT USAGE, CREATE ON SCHEMA {sql.Identifier(name).as_string()} TO {self._role.name}"
+
+    def _look_at_types(self, types: Sequence[UserType]) -> None:
+        """A schema that is made for a type is the administrator's: the role could not make tables in it."""
+        for each in types:
+            if self._is_known(each.name):
+                continue
+            statements = each.creations
+            if _schema(each.schema) in statements:
+                statements = (*statements, self._schema_grant(each.schema))
+            what = f"extension {each.extension}" if each.extension else "it"
+            fact = f"type {each.name} of replicated columns does not exist at the target: tables that are made get text instead"
+            remedy = "; ".join(statements) if statements else f"make {what} there, as at the source"
+            self.found.note("target-type-missing", Severity.WARNING, fact, remedy, statements=statements)
+
+    def _is_known(self, type_name: str) -> bool:
+        """Also where it cannot be said, because the role may not use the schema yet."""
+        try:
+            return self._connection.execute("SELECT to_regtype(%s) IS NOT NULL", [type_name]).fetchone() == (True,)
+        except psycopg.errors.InsufficientPrivilege:
+            return True
+        except psycopg.errors.SyntaxError:
+            return False
+
+
+def _schema(name: str) -> str:
+    return schema_creation(sql.Identifier(name).as_string())
+
+
+def _holds(target: str, source: str) -> bool:
+    """Whether every value of the type ``source`` is one of the type ``target``."""
+    if target in _WHOLE_NUMBERS and source in _WHOLE_NUMBERS:
+        return _WHOLE_NUMBERS.index(target) >= _WHOLE_NUMBERS.index(source)
+    base, _, length = target.partition("(")
+    source_base, _, source_length = source.partition("(")
+    if base == "numeric" and not length:
+        return source_base == "numeric"
+    if base == "character varying" and source_base in ("character varying", "character"):
+        return not length or (source_length != "" and int(length.rstrip(")")) >= int(source_length.rstrip(")")))
+    return False

@@ -1,0 +1,153 @@
+"""Requests of many operations, as the server's bulk API takes them, and what it answers to each.
+
+An operation stores or deletes one document, with a version that the server compares with what it has
+(``version_type=external_gte``): the same one again is taken and changes nothing, an older one is refused. So requests may
+come twice, and in any order.
+
+What a server says of one operation:
+
+| answer | outcome |
+|---|---|
+| 2xx; 404 for a delete | DONE |
+| 409: what it has is newer | STALE, which is as good |
+| 429, 5xx, ``es_rejected_execution_exception``, ``circuit_breaking_exception`` | THROTTLED: it alone is sent again |
+| 403 ``cluster_block_exception`` | BLOCKED: the same, when a person has made room |
+| any other 400, 413 | REFUSED: this document will never be taken |
+| 404 of the index, 401, 403 | WRONG: what is wrong concerns all |
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.worker.sinks.search.server_connection import BLOCK, NDJSON, ServerConnection, error_type, raise_refused
+
+PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
+
+
+class Operation(NamedTuple):
+    """``target`` is a generation's write alias. ``id`` is a JSON string, quotes included. ``document`` is a JSON object in one
+    line that ends in a line feed; None deletes. ``version`` is a commit LSN; with ``ordinal`` it is the position of the change
+    that it comes from."""
+
+    target: str
+    id: bytes
+    version: int
+    ordinal: int
+    document: bytes | None
+
+
+class Outcome(enum.Enum):
+    DONE = "done"
+    STALE = "stale"
+    THROTTLED = "throttled"
+    BLOCKED = "blocked"
+    REFUSED = "refused"
+    WRONG = "wrong"
+
+
+class ItemAnswer(NamedTuple):
+    """What became of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, where it
+    says so; neither holds a value. ``is_found``: there was a document to delete."""
+
+    outcome: Outcome
+    status: int = 200
+    error: str = ""
+    field: str = ""
+    is_found: bool = True
+
+
+DONE = ItemAnswer(Outcome.DONE)
+
+_CONFLICT, _NOT_FOUND, _TOO_LARGE = 409, 404, 413
+_REJECTED = frozenset({"es_rejected_execution_exception", "rejected_execution_exception", "circuit_breaking_exception"})
+_TRY_AGAIN = frozenset({429, 408})
+_FIELD_MARKS = ("field [", "introduction of [", "mapper [", 'term in field="', "field '")
+"""What stands before a field's name in the server's reasons, and what ends it is the character that closes the last one."""
+_CLOSERS = {"[": "]", '"': '"', "'": "'"}
+
+
+def encode_bulk(operations: Iterable[Operation]) -> bytes:
+    """The body of one request."""
+    lines = []
+    for target, id_text, version, _, document in operations:
+        place = b'{"_index":"%b","_id":%b,"version":%d,"version_type":"external_gte"}}\n' % (target.encode(), id_text, version)
+        lines.append(b'{"delete":' + place if document is None else b'{"index":' + place + document)
+    return b"".join(lines)
+
+
+def operation_bytes(operation: Operation) -> int:
+    """About what it adds to a request."""
+    return 100 + len(operation.target) + len(operation.id) + len(operation.document or b"")
+
+
+def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, wait_visible: bool = False) -> list[ItemAnswer]:
+    """What became of each. A request that is too large, or refused as a whole for what one operation holds, goes again in halves.
+    Raises TransientError when the server cannot take it now, TerminalError when something is wrong with all of it."""
+    path = PATH + ("&refresh=wait_for" if wait_visible else "")
+    status, answer = connection.send("POST", path, encode_bulk(operations), NDJSON)
+    if 200 <= status < 300:
+        return read_answers(answer, operations)
+    if status not in (400, _TOO_LARGE):
+        raise_refused(status, answer, "POST /_bulk")
+    if len(operations) == 1:
+        return [ItemAnswer(Outcome.REFUSED, status, error_type(answer))]
+    half = len(operations) // 2
+    halves = operations[:half], operations[half:]
+    return [each for part in halves for each in send_bulk(connection, part, wait_visible=wait_visible)]
+
+
+def read_answers(answer: bytes, operations: Sequence[Operation]) -> list[ItemAnswer]:
+    """In the order of the operations. Raises TransientError for an answer that is not one: it may have been cut."""
+    try:
+        content = orjson.loads(answer)
+        items = content["items"]
+        if len(items) != len(operations):
+            raise ValueError("another number of items")
+        if not content["errors"] and all(operation.document is not None for operation in operations):
+            return [DONE] * len(operations)
+        return [_item_answer(next(iter(item.values())), each) for item, each in zip(items, operations, strict=True)]
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, StopIteration, AttributeError) as error:
+        raise TransientError(
+            f"the search server's answer to a bulk request cannot be read ({type(error).__name__})",
+            "it is sent again",
+            Cause.TARGET,
+        ) from None
+
+
+def _item_answer(item: dict[str, Any], operation: Operation) -> ItemAnswer:
+    status = int(item["status"])
+    if 200 <= status < 300:
+        return DONE
+    error = item.get("error") or {}
+    kind = error.get("type", "")
+    if operation.document is None and status == _NOT_FOUND and not kind:
+        return ItemAnswer(Outcome.DONE, status, is_found=False)
+    return ItemAnswer(_outcome(status, kind), status, kind, field_in(error.get("reason") or ""))
+
+
+def _outcome(status: int, kind: str) -> Outcome:
+    if status == _CONFLICT:
+        return Outcome.STALE
+    if kind == BLOCK:
+        return Outcome.BLOCKED
+    if status in _TRY_AGAIN or status >= 500 or kind in _REJECTED:
+        return Outcome.THROTTLED
+    return Outcome.REFUSED if status in (400, _TOO_LARGE) else Outcome.WRONG
+
+
+def field_in(reason: str) -> str:
+    """The field that a reason of the server is about; "" when it names none. Nothing else of the reason is told: it may quote the
+    value."""
+    found = [(reason.find(mark), mark) for mark in _FIELD_MARKS if mark in reason]
+    if not found:
+        return ""
+    at, mark = min(found)
+    name = reason[at + len(mark) :]
+    end = name.find(_CLOSERS[mark[-1]])
+    return name[:end] if 0 < end <= 512 else ""

@@ -1,0 +1,186 @@
+"""Rows of one version of a table as documents, with their ids, a column at a time.
+
+A row's id is the text of its key; of a key of several columns the texts stand one after the other with ``/`` between them, and
+``/`` and ``%`` in them as ``%2F`` and ``%25``. What the server takes for no id (an empty one, or one above 512 bytes) becomes
+``sha256:`` and its digest, and the text stands in the field ``_key``. A row without a key has its position for an id: it is
+inserted once and never again touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from pgsluice.shared.errors import TerminalError, WireError
+from pgsluice.shared.wire.table import UNCHANGED, Table, Value
+from pgsluice.worker.sinks.lines.json_rows import (
+    NULL,
+    JsonColumn,
+    Kinds,
+    json_column,
+    lines_of_slots,
+    object_slots,
+    strings,
+    whole_columns,
+)
+from pgsluice.worker.sinks.search.field_values import MAY_NULL
+from pgsluice.worker.sinks.search.mapping import KEY_FIELD, TableMapping
+
+LONGEST_ID_BYTES = 512
+HASHED = b"sha256:"
+
+Fields = dict[str, Any]
+"""A document's, by name: orjson.Fragment, or what JSON means by it."""
+
+
+@dataclass(frozen=True)
+class DocumentForm:
+    """Of the documents that go to the generation whose write alias is ``target``."""
+
+    mapping: TableMapping
+    target: str
+    nulled: list[int] = field(default_factory=lambda: [0], repr=False)
+    """How many values JSON has no word for were left out, in its only element."""
+
+    @property
+    def table(self) -> Table:
+        return self.mapping.table
+
+    @cached_property
+    def _shape(self) -> Table:
+        """The table with its columns called as the fields are, and a type for each that ``_kinds`` knows."""
+        fields = self.mapping.fields
+        columns = [replace(column, name=fields[i].name, type_oid=i) for i, column in enumerate(self.table.columns)]
+        return replace(self.table, columns=tuple(columns))
+
+    @cached_property
+    def _kinds(self) -> Kinds:
+        return {i: each.convert for i, each in enumerate(self.mapping.fields)}
+
+    def documents(self, columns: Sequence[Sequence[Value]], count: int) -> list[bytes]:
+        """A line for each of ``count`` rows, in which every value is known. Raises WireError."""
+        texts = whole_columns(self._shape, columns, self._kinds)
+        assert texts is not None, "a row with unchanged values is no document"
+        self._count_nulled(texts, columns)
+        if not texts:
+            return [b"{}\n"] * count
+        slots = object_slots(self._shape, texts, range(len(texts)))
+        return lines_of_slots([*slots, b"\n"], count)
+
+    def known_fields(self, row: Sequence[Value]) -> tuple[Fields, tuple[str, ...]]:
+        """What is known of one row, and the names of the fields that are not."""
+        known: Fields = {}
+        missing = []
+        for column, value in zip(self._shape.columns, row, strict=True):
+            if value is UNCHANGED:
+                missing.append(column.name)
+            elif value is None:
+                known[column.name] = None
+            else:
+                (text,) = json_column(self._shape, column, [value], self._kinds).whole()
+                known[column.name] = orjson.Fragment(text)
+        return known, tuple(missing)
+
+    def ids(self, columns: Sequence[Sequence[Value]]) -> list[RowId]:
+        """Of rows with a key, in order."""
+        key = self.table.key
+        parts = [self._key_texts(columns[i]) for i in key]
+        if len(key) == 1:
+            texts = parts[0]
+        else:
+            texts = [b"/".join(map(_escaped, values)) for values in zip(*parts, strict=True)]
+        try:
+            whole = list(strings(texts).whole())
+        except UnicodeDecodeError:
+            raise WireError(f"a key of {self.table.qualified_name} is not UTF-8", "correct the row") from None
+        if all(0 < len(text) <= LONGEST_ID_BYTES for text in texts) and not any(text.startswith(HASHED) for text in texts):
+            return whole
+        return [_hashed(text) if _needs_hash(text) else json_text for text, json_text in zip(texts, whole, strict=True)]
+
+    def keyed(self, columns: Sequence[Sequence[Value]], ids: Sequence[RowId], documents: list[bytes]) -> list[bytes]:
+        """``documents`` with the keys whose ids are hashed."""
+        hashed = [i for i, row_id in enumerate(ids) if row_id.startswith(b'"' + HASHED)]
+        for i in hashed:
+            documents[i] = with_field(documents[i], KEY_FIELD, self.key_text([column[i] for column in columns]))
+        return documents
+
+    def key_text(self, row: Sequence[Value]) -> bytes:
+        """What a hashed id stands for, as JSON."""
+        texts = [value if isinstance(value, bytes) else b"" for value in (row[i] for i in self.table.key)]
+        return orjson.dumps((texts[0] if len(texts) == 1 else b"/".join(map(_escaped, texts))).decode())
+
+    def _count_nulled(self, texts: Sequence[JsonColumn], columns: Sequence[Sequence[Value]]) -> None:
+        for each, column, values in zip(self.mapping.fields, texts, columns, strict=True):
+            if each.convert in MAY_NULL and not column.quote:
+                self.nulled[0] += max(0, column.texts.count(NULL) - sum(value is None for value in values))
+
+    def _key_texts(self, values: Sequence[Value]) -> list[bytes]:
+        texts = [value for value in values if isinstance(value, bytes)]
+        if len(texts) != len(values):
+            raise TerminalError(
+                f"a change of table '{self.table.qualified_name}' does not say which row it means",
+                "a part of its key was not sent, or is NULL: give the source table a primary key",
+            )
+        return texts
+
+
+RowId = bytes
+"""A JSON string, quotes included."""
+
+
+def position_id(version: int, ordinal: int) -> RowId:
+    """Of a row without a key, by the position of its insert."""
+    return b'"%X/%X:%d"' % (version >> 32, version & 0xFFFFFFFF, ordinal)
+
+
+def with_field(document: bytes, name: str, text: bytes) -> bytes:
+    """A document line with one field more."""
+    separator = b"" if document == b"{}\n" else b","
+    return document[:-2] + separator + orjson.dumps(name) + b":" + text + b"}\n"
+
+
+def read_fields(document: bytes | str) -> Fields:
+    """Of a document line. Numbers keep every digit."""
+    found: Fields = json.loads(document, parse_int=_integer, parse_float=_number)
+    return found
+
+
+def document_of(fields: Mapping[str, Any]) -> bytes:
+    """The line."""
+    return orjson.dumps(fields) + b"\n"
+
+
+def _integer(text: str) -> int | orjson.Fragment:
+    value = int(text)
+    return value if -(1 << 63) <= value < 1 << 63 and text != "-0" else orjson.Fragment(text)
+
+
+def _number(text: str) -> orjson.Fragment:
+    return orjson.Fragment(text)
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"%", b"%25").replace(b"/", b"%2F")
+
+
+def _needs_hash(text: bytes) -> bool:
+    return not 0 < len(text) <= LONGEST_ID_BYTES or text.startswith(HASHED)
+
+
+def _hashed(text: bytes) -> RowId:
+    return b'"%b%b"' % (HASHED, hashlib.sha256(text).hexdigest().encode())
+
+
+def rows_of(columns: Sequence[Sequence[Value]], rows: Sequence[int]) -> list[list[Value]]:
+    """The same columns with only these rows."""
+    return [[column[row] for row in rows] for column in columns]
+
+
+def each_row(columns: Sequence[Sequence[Value]], count: int) -> Iterator[tuple[Value, ...]]:
+    return zip(*columns, strict=True) if columns else iter([()] * count)

@@ -1,0 +1,343 @@
+"""Folds the changes of a partition to one operation for each document. Pure.
+
+What is kept for an id: the whole document, None when it is deleted, or a ``Patch``, when the last change left out values that
+nobody here knows. A change of a key deletes one document and stores another. Which operation is the newer one the server tells by
+their versions; only within a transaction, whose changes all have one, is their order ours to keep: a partition holds whole
+transactions.
+
+A TRUNCATE empties an index, which is the driver's. Until it has, what stands before and behind it in the batch would be mixed: so
+the fold only says where it stands. When the batch comes again it is told what is done (``emptied``), and leaves out what that
+took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, assert_never
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    DefinitionChange,
+    MessageChanges,
+    TableChanges,
+    Transaction,
+    Truncation,
+)
+from pgsluice.shared.rows.plain_rows import PlainRows
+from pgsluice.shared.wire.table import UNCHANGED, Table, Value
+from pgsluice.worker.sinks.search.bulk import Operation
+from pgsluice.worker.sinks.search.document import (
+    DocumentForm,
+    Fields,
+    RowId,
+    document_of,
+    position_id,
+    read_fields,
+    rows_of,
+)
+from pgsluice.worker.sinks.search.mapping import KEY_FIELD
+
+
+class At(NamedTuple):
+    """Commit LSN and ordinal: the position of a change. The first is its version."""
+
+    version: int
+    ordinal: int
+
+
+class Whole(NamedTuple):
+    """What becomes of a document: its line, None when it is deleted."""
+
+    version: int
+    ordinal: int
+    document: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A document of which only ``known`` is at hand; the fields ``missing`` are those that it has already, or that the document
+    ``source`` has, which goes when this is stored. All ids and ``target`` as in ``Operation``."""
+
+    target: str
+    id: RowId
+    at: At
+    known: Fields
+    missing: tuple[str, ...]
+    source: RowId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Emptying:
+    """A TRUNCATE of ``table`` at that position."""
+
+    table: Table
+    at: At
+
+
+Entry = Whole | Patch
+
+
+class DocumentFold:
+    """Takes the messages of a partition in commit order. ``form_of`` says where a table's documents go. ``emptied`` are positions
+    of truncations that are carried out, by target. ``blames_first``: of several changes of a document the first one is
+    named when it is refused."""
+
+    def __init__(
+        self, form_of: Callable[[Table], DocumentForm], emptied: Mapping[str, At], *, blames_first: bool = False
+    ) -> None:
+        self._form_of = form_of
+        self._emptied = emptied
+        self._documents: dict[str, dict[RowId, Entry]] = {}
+        self._sources: set[str] = set()
+        """Targets with a patch that has a source."""
+        self._firsts: dict[tuple[str, RowId], At] | None = {} if blames_first else None
+        self.emptyings: list[Emptying] = []
+        self.bytes = 0
+        """Of the documents that ``take`` would give, at most."""
+
+    def add(self, message: MessageChanges) -> None:
+        for part in message.parts:
+            match part:
+                case TableChanges():
+                    self._add_changes(part, message.transactions)
+                case Truncation():
+                    for table in part.tables:
+                        self._truncate(table, _at(message.transactions, part.change_index))
+                case DefinitionChange():
+                    pass
+                case unreachable:
+                    assert_never(unreachable)
+
+    def take(self) -> list[Operation]:
+        """What can be sent, each document once. Patches stay."""
+        operations = []
+        for target, entries in self._documents.items():
+            patches = {}
+            for row_id, entry in entries.items():
+                match entry:
+                    case Whole(version, ordinal, document):
+                        operations.append(Operation(target, row_id, version, ordinal, document))
+                    case Patch():
+                        patches[row_id] = entry
+                    case unreachable:
+                        assert_never(unreachable)
+            self._documents[target] = patches  # type: ignore[assignment]
+        self.bytes = 0
+        return operations
+
+    def patches(self) -> list[Patch]:
+        """What waits for the driver; to be asked when everything was added."""
+        return [patch for entries in self._documents.values() for entry in entries.values() for patch in _patch_of(entry)]
+
+    def blamed(self, target: str, row_id: RowId, otherwise: At) -> At:
+        """The change to name when a document is refused."""
+        return otherwise if self._firsts is None else self._firsts.get((target, row_id), otherwise)
+
+    def _truncate(self, table: Table, at: At) -> None:
+        target = self._form_of(table).target
+        self._documents.pop(target, None)
+        self._sources.discard(target)
+        if self._emptied.get(target, At(0, 0)) < at:
+            self.emptyings.append(Emptying(table, at))
+
+    def _add_changes(self, changes: TableChanges, transactions: Sequence[Transaction]) -> None:
+        form = self._form_of(changes.table)
+        places = positions(changes, transactions)
+        emptied = self._emptied.get(form.target)
+        if emptied is not None and places[0] < emptied:
+            left = [row for row, at in enumerate(places) if at > emptied]
+            if not left:
+                return
+            changes, places = changes.select(left), [places[row] for row in left]
+        entries = self._documents.setdefault(form.target, {})
+        if not changes.table.key:
+            self._add_keyless(form, changes, places, entries)
+            return
+        unchanged = _has_unchanged(changes)
+        if unchanged or changes.old is not None or DELETE in changes.operations or form.target in self._sources:
+            self._add_each(form, changes, places, entries)
+            return
+        ids = form.ids(changes.new)
+        documents = form.keyed(changes.new, ids, form.documents(changes.new, len(changes)))
+        self._note_all(form.target, ids, places)
+        self.bytes += sum(map(len, documents))
+        entries.update(zip(ids, [Whole(*at, document) for at, document in zip(places, documents, strict=True)], strict=True))
+
+    def _add_keyless(self, form: DocumentForm, changes: TableChanges, places: Sequence[At], entries: dict[RowId, Entry]) -> None:
+        if changes.operations.count(INSERT) != len(changes):
+            raise TerminalError(
+                f"an update or delete of table '{changes.table.qualified_name}' does not say which document it means",
+                "the table has no key, so rows can only be added: give the source table a primary key",
+            )
+        documents = form.documents(changes.new, len(changes))
+        self.bytes += sum(map(len, documents))
+        for at, document in zip(places, documents, strict=True):
+            entries[position_id(*at)] = Whole(*at, document)
+
+    def _add_each(self, form: DocumentForm, changes: TableChanges, places: Sequence[At], entries: dict[RowId, Entry]) -> None:
+        rows = _Rows(form, changes)
+        self._note_all(form.target, [rows.old_ids[i] or rows.new_ids[i] or b"" for i in range(len(changes))], places)
+        for row, at in enumerate(places):
+            old_id, new_id = rows.old_ids[row], rows.new_ids[row]
+            if new_id is None:
+                assert old_id is not None
+                self._put(form.target, entries, old_id, Whole(*at, None))
+                continue
+            moved_from = old_id if old_id is not None and old_id != new_id else None
+            document = rows.documents[row]
+            if document is None:
+                self._patch(form, entries, rows.patch(row, new_id, at), moved_from)
+                continue
+            if moved_from is not None:
+                self._put(form.target, entries, moved_from, Whole(*at, None))
+            self._put(form.target, entries, new_id, Whole(*at, document))
+            self.bytes += len(document)
+
+    def _put(self, target: str, entries: dict[RowId, Entry], row_id: RowId, whole: Whole) -> None:
+        """A whole document, or its deletion; a source that nobody has to read any more goes at once."""
+        before = entries.get(row_id)
+        entries[row_id] = whole
+        for patch in _patch_of(before):
+            if patch.source is not None and patch.source not in entries:
+                entries[patch.source] = Whole(*patch.at, None)
+
+    def _patch(self, form: DocumentForm, entries: dict[RowId, Entry], patch: Patch, moved_from: RowId | None) -> None:
+        """Over what is known of the row here, under its old id if it has another one now."""
+        before = entries.pop(patch.id if moved_from is None else moved_from, None)
+        match before:
+            case Whole(_, _, bytes() as document):
+                merged = document_of(_over(read_fields(document), patch, form))
+                self.bytes += len(merged)
+                self._put(form.target, entries, patch.id, Whole(*patch.at, merged))
+                if moved_from is not None:
+                    entries[moved_from] = Whole(*patch.at, None)
+            case Patch():
+                missing = tuple(name for name in patch.missing if name in before.missing)
+                source = before.source if moved_from is None else before.source or moved_from
+                self._put(form.target, entries, patch.id, Whole(*patch.at, None))  # only to see to what it takes the place of
+                if moved_from is not None and before.source is not None:
+                    entries[moved_from] = Whole(*patch.at, None)
+                entries[patch.id] = replace(patch, known=_over(before.known, patch, form), missing=missing, source=source)
+            case Whole() | None:
+                self._put(form.target, entries, patch.id, Whole(*patch.at, None))  # as above
+                entries[patch.id] = replace(patch, source=moved_from)
+            case unreachable:
+                assert_never(unreachable)
+        if moved_from is not None:
+            self._sources.add(form.target)
+
+    def _note_all(self, target: str, ids: Sequence[RowId], places: Sequence[At]) -> None:
+        if self._firsts is not None:
+            for row_id, at in zip(ids, places, strict=True):
+                self._firsts.setdefault((target, row_id), at)
+
+
+def _patch_of(entry: Entry | None) -> tuple[Patch, ...]:
+    match entry:
+        case Patch():
+            return (entry,)
+        case Whole() | None:
+            return ()
+        case unreachable:
+            assert_never(unreachable)
+
+
+class _Rows:
+    """Rows of one part: ids before and after (None where there is none), and documents (None where a value is not known)."""
+
+    def __init__(self, form: DocumentForm, changes: TableChanges) -> None:
+        self._form = form
+        count, operations, kinds = len(changes), changes.operations, changes.old_kinds
+        columns = _completed(changes)
+        self._columns = columns
+        with_old = [i for i in range(count) if kinds is not None and kinds[i] != NO_OLD_ROW]
+        with_new = [i for i in range(count) if operations[i] != DELETE]
+        self.old_ids: list[RowId | None] = [None] * count
+        self.new_ids: list[RowId | None] = [None] * count
+        if with_old and changes.old is not None:
+            self._spread(self.old_ids, with_old, form.ids(rows_of(changes.old, with_old)))
+        for i in range(count):
+            if operations[i] == DELETE and self.old_ids[i] is None:
+                raise TerminalError(
+                    f"a delete of table '{changes.table.qualified_name}' does not say which row it means",
+                    "give the source table a primary key, or a replica identity that holds its key",
+                )
+        self._spread(self.new_ids, with_new, form.ids(rows_of(columns, with_new)) if with_new else [])
+        whole = [i for i in with_new if not any(column[i] is UNCHANGED for column in columns)]
+        self.documents: list[bytes | None] = [None] * count
+        if whole:
+            chosen = rows_of(columns, whole)
+            ids = [row_id for row_id in (self.new_ids[i] for i in whole) if row_id is not None]
+            self._spread(self.documents, whole, form.keyed(chosen, ids, form.documents(chosen, len(whole))))
+
+    def patch(self, row: int, row_id: RowId, at: At) -> Patch:
+        values = [column[row] for column in self._columns]
+        known, missing = self._form.known_fields(values)
+        if row_id.startswith(b'"sha256:'):
+            known |= read_fields(b'{"%b":%b}' % (KEY_FIELD.encode(), self._form.key_text(values)))
+        return Patch(self._form.target, row_id, at, known, missing)
+
+    @staticmethod
+    def _spread(into: list[bytes | None], rows: Sequence[int], found: Sequence[bytes]) -> None:
+        for row, each in zip(rows, found, strict=True):
+            into[row] = each
+
+
+def _completed(changes: TableChanges) -> Sequence[Sequence[Value]]:
+    """The new rows, with values of the old ones where they were not sent again, as far as the identity has them."""
+    if changes.old is None or changes.old_kinds is None or not _has_unchanged(changes):
+        return changes.new
+    columns = [list(column) for column in changes.new]
+    for i, column in enumerate(changes.table.columns):
+        for row, value in enumerate(columns[i]):
+            kind = changes.old_kinds[row]
+            if value is UNCHANGED and (kind == OLD_ROW or (kind != NO_OLD_ROW and column.identity_key)):
+                columns[i][row] = changes.old[i][row]
+    return columns
+
+
+def _has_unchanged(changes: TableChanges) -> bool:
+    """Joining is the fastest way to ask: it fails on anything but bytes, and ``filter`` takes the NULLs out."""
+    if isinstance(changes.new, PlainRows) or UPDATE not in changes.operations:
+        return False
+    try:
+        for column in changes.new:
+            b"".join(filter(None, column))  # type: ignore[arg-type]
+    except TypeError:
+        return True
+    return False
+
+
+def _over(before: Fields, patch: Patch, form: DocumentForm) -> dict[str, Any]:
+    """``patch`` over earlier fields of the row, of which a column may have gone meanwhile."""
+    names = {each.name for each in form.mapping.fields}
+    return {name: value for name, value in before.items() if name in names} | patch.known
+
+
+def positions(changes: TableChanges, transactions: Sequence[Transaction]) -> list[At]:
+    """Of each row, in order."""
+    places: list[At] = []
+    if len(transactions) == 1:
+        only = transactions[0]
+        shift = only.first_ordinal - only.first_change
+        return [At(only.commit_lsn, index + shift) for index in changes.change_indexes]
+    remaining = iter(transactions)
+    current = next(remaining)
+    for index in changes.change_indexes:
+        while index >= current.end_change:
+            current = next(remaining)
+        places.append(At(current.commit_lsn, current.first_ordinal + index - current.first_change))
+    return places
+
+
+def _at(transactions: Sequence[Transaction], change_index: int) -> At:
+    return next(
+        At(each.commit_lsn, each.first_ordinal + change_index - each.first_change)
+        for each in transactions
+        if each.first_change <= change_index < each.end_change
+    )

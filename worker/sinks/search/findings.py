@@ -1,0 +1,57 @@
+"""What ``pgsluice check`` says of a search server: addresses, TLS, and whether the tables fit. Nothing is made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.http.receiver import Receiver
+from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.incoming import Incoming
+from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.mapping_file import MappingFile, load_mapping
+from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
+from pgsluice.worker.sinks.search.server_connection import ServerConnection
+
+
+def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incoming) -> list[Finding]:
+    """The server is asked what it is, and which indexes it has."""
+    found = Findings(Subject.SINK)
+    for url in settings.urls:
+        receiver = Receiver.parse(url, OPTIONS)
+        if not receiver.is_tls:
+            fact = f"{receiver.origin} is written to without TLS: rows, and what authenticates us, can be read on the way"
+            found.note("search-plain", Severity.WARNING, fact, "give a https:// URL")
+    overrides: MappingFile | None = None
+    with found.looking("search-mapping"):
+        overrides = load_mapping(settings.mapping_file)
+        if incoming.tables is not None:
+            overrides.check_tables(incoming.tables)
+    if overrides is None:
+        return list(found)
+    try:
+        with contextlib.closing(ServerConnection(settings)) as connection:
+            catalog = IndexCatalog(connection, settings, overrides)
+            catalog.dialect()
+            _look_at_tables(found, catalog, incoming.tables or ())
+    except PgsluiceError as error:
+        found.take([Finding.of(error, "search-server", Subject.SINK)])
+    return list(found)
+
+
+def _look_at_tables(found: Findings, catalog: IndexCatalog, tables: Sequence[Table]) -> None:
+    names: dict[str, str] = {}
+    for table in tables:
+        with found.looking("search-index"):
+            alias = catalog.alias(table)
+            catalog.check_fields(table)
+            other = names.setdefault(alias, table.qualified_name)
+            if other != table.qualified_name:
+                fact = f"tables '{other}' and '{table.qualified_name}' would both have the index '{alias}'"
+                found.note("search-index", Severity.ERROR, fact, "set search-index to hold {schema} and {table}, or use a route")
+        if not table.key:
+            fact = f"table '{table.qualified_name}' has no key: rows are added to its index, an update or delete stops the worker"
+            found.note("search-no-key", Severity.WARNING, fact, "give the source table a primary key")

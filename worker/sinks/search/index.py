@@ -1,0 +1,315 @@
+"""Names of indexes, and the generations behind an alias.
+
+    shop_orders                   what people search: an alias of the newest generation that is whole
+    shop_orders-000001            a generation: an index
+    shop_orders-000001-write      the alias that its documents are written by
+
+A table's documents are in one generation at a time. A new one takes over at once, by moving the alias. Writers name the
+generation that they mean, by an alias that goes with its index: what a task that was given up still sends after the change
+reaches no reader, and a missing index is never made by writing.
+
+The rows of a copy go to a generation of their own, known by the snapshot. The first of a table is read from the beginning. Any
+other is filled behind the alias, and takes over when the copy is whole (``generations``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.table import NamePattern, Table
+from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping
+from pgsluice.worker.sinks.search.mapping_file import MappingFile
+from pgsluice.worker.sinks.search.options import SearchSinkSettings
+from pgsluice.worker.sinks.search.server_connection import ServerConnection, path_of
+
+WRITE = "-write"
+"""What the alias ends with that documents are written by."""
+
+_DIGITS = 6
+_LONGEST_NAME_BYTES = 255 - len("-000001-write")
+_FORBIDDEN = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
+_BAD_BEGIN = ("-", "_", "+", ".")
+_PLACEHOLDER = re.compile(r"\{(schema|table)\}")
+_EXISTS = "resource_already_exists_exception"
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The ``number``-th index of what is searched as ``alias``."""
+
+    alias: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.alias}-{self.number:0{_DIGITS}d}"
+
+    @property
+    def write_alias(self) -> str:
+        return f"{self.name}{WRITE}"
+
+    @property
+    def following(self) -> Generation:
+        return Generation(self.alias, self.number + 1)
+
+    @classmethod
+    def named(cls, name: str) -> Generation | None:
+        """The one whose index has that name; None when none has."""
+        return cls.parse(name.rpartition("-")[0], name)
+
+    @classmethod
+    def parse(cls, alias: str, name: str) -> Generation | None:
+        """None for an index that is none of the alias's."""
+        number = name.removeprefix(f"{alias}-")
+        if name == number or not number.isascii() or not number.isdigit() or len(number) < _DIGITS:
+            return None
+        return cls(alias, int(number))
+
+
+def index_alias(table: Table, settings: SearchSinkSettings) -> str:
+    """What the table's documents are searched by. Raises TerminalError when the name cannot be one, or is not allowed."""
+    name = settings.index.replace("{schema}", table.schema).replace("{table}", table.name).lower()
+    remedy = "give the table another name on the way, by a route, or set search-index"
+    if _FORBIDDEN.search(name) or name.startswith(_BAD_BEGIN) or len(name.encode()) > _LONGEST_NAME_BYTES:
+        raise TerminalError(f"table '{table.qualified_name}' would have the index '{name}', which is no name of an index", remedy)
+    if settings.allow_indexes and not any(NamePattern(pattern).matches(name) for pattern in settings.allow_indexes):
+        raise TerminalError(
+            f"table '{table.qualified_name}' would have the index '{name}', which search-allow-indexes does not allow", remedy
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMeta:
+    """What an index says of itself, in its mapping. ``table`` is whose documents it holds, under the name that routes gave it, ""
+    when it is not ours; ``oid`` is that of the source's table. ``snapshot`` is the copy whose rows it took first, "" for none.
+    ``is_filling``: it was never read, and is to have ``settings`` when it is. From ``delete_after`` on (seconds since 1970; 0:
+    never) it may go."""
+
+    table: str
+    oid: int = 0
+    snapshot: str = ""
+    is_filling: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    delete_after: int = 0
+
+    def to_be_deleted(self, at: int) -> IndexMeta:
+        return replace(self, delete_after=at)
+
+    def is_read_now(self) -> IndexMeta:
+        return replace(self, is_filling=False, settings={})
+
+    def encode(self) -> dict[str, Any]:
+        return {"pgsluice": asdict(self)}
+
+    @classmethod
+    def decode(cls, meta: dict[str, Any]) -> IndexMeta:
+        """Passes over what it does not know: a later version may say more."""
+        said = meta.get("pgsluice", {})
+        return cls(**{each.name: said[each.name] for each in fields(cls) if each.name in said} | {"table": said.get("table", "")})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGeneration:
+    """An index as the server has it. ``is_read``: the alias is its."""
+
+    generation: Generation
+    meta: IndexMeta
+    is_read: bool
+    properties: dict[str, Any]
+
+    @property
+    def table(self) -> str:
+        return self.meta.table
+
+
+class IndexCatalog:
+    """What the server has, and how it changes. Calls raise TransientError when the server does not answer, TerminalError."""
+
+    def __init__(self, connection: ServerConnection, settings: SearchSinkSettings, overrides: MappingFile) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._overrides = overrides
+        self._dialect: Dialect | None = None
+
+    def dialect(self) -> Dialect:
+        """Asked once."""
+        if self._dialect is None:
+            _, root = self._connection.ask("GET", "/")
+            version = root.get("version", {}) if isinstance(root, dict) else {}
+            is_opensearch = version.get("distribution") == "opensearch"
+            self._dialect = Dialect.OPENSEARCH if is_opensearch else Dialect.ELASTICSEARCH
+        return self._dialect
+
+    def mapping(self, table: Table) -> TableMapping:
+        return TableMapping.of(table, self._overrides, self.dialect())
+
+    def alias(self, table: Table) -> str:
+        return index_alias(table, self._settings)
+
+    def generations(self, alias: str) -> list[FoundGeneration]:
+        """All that there are, the oldest first."""
+        status, answer = self._connection.ask("GET", f"/{path_of(alias)}-*", accepted=(_NOT_FOUND,))
+        found = [] if status == _NOT_FOUND else [_found(alias, name, index) for name, index in answer.items()]
+        return sorted((each for each in found if each is not None), key=lambda each: each.generation.number)
+
+    def current(self, table: Table) -> FoundGeneration | None:
+        """The generation that the table's changes go to: the one that is read. None before the first. This is the one place
+        that says which it is. Raises TerminalError when it is not ours to write."""
+        alias = self.alias(table)
+        read = [each for each in self.generations(alias) if each.is_read]
+        if not read:
+            self._check_free(alias)
+            return None
+        newest = read[-1]
+        _check_owner(newest, table)
+        return newest
+
+    def ensured(self, table: Table) -> Generation:
+        """The current generation, which is made when there is none, and has a field for each of the table's columns."""
+        while (found := self.current(table)) is None:
+            made = self.create(table, self._newest(self.alias(table)))
+            if made is not None:
+                return made
+        self.add_fields(table, found)
+        return found.generation
+
+    def of_snapshot(self, table: Table, snapshot: str) -> Generation:
+        """The generation that rows of this copy go to; made when there is none. Raises TerminalError."""
+        alias = self.alias(table)
+        while True:
+            there = self.generations(alias)
+            for each in there:
+                if each.meta.snapshot == snapshot and snapshot:
+                    _check_owner(each, table)
+                    self.add_fields(table, each)
+                    return each.generation
+            read = self.current(table)
+            newest = there[-1].generation if there else Generation(alias, 0)
+            made = self.create(table, newest, is_read=read is None, snapshot=snapshot)
+            if made is not None:
+                return made
+
+    def create(self, table: Table, before: Generation, *, is_read: bool = True, snapshot: str = "") -> Generation | None:
+        """The generation after ``before``. What is not read at once is filled first. None when somebody else made it."""
+        made = before.following
+        aliases: dict[str, Any] = {made.write_alias: {}} | ({made.alias: {}} if is_read else {})
+        mapping = self.mapping(table)
+        is_filling = not is_read
+        meta = IndexMeta(table.qualified_name, table.oid, snapshot, is_filling, {} if is_read else mapping.settings_when_filled)
+        body = mapping.index_body(aliases, meta.encode(), filling=not is_read)
+        status, answer = self._connection.ask("PUT", f"/{path_of(made.name)}", body, accepted=(400,))
+        if status == 400:
+            kind = _error_type(answer)
+            if kind == _EXISTS:
+                return None
+            raise TerminalError(
+                f"the search server does not take the mapping of table '{table.qualified_name}' ({kind})",
+                "say in a search-mapping file which fields it is to have",
+            )
+        return made
+
+    def replace(self, table: Table) -> Generation:
+        """A new and empty generation in the place of the current one, which goes."""
+        alias = self.alias(table)
+        made = None
+        while made is None:
+            made = self.create(table, self._newest(alias), is_read=False)
+        [found] = [each for each in self.generations(alias) if each.generation == made]
+        self.begin_reading(found)
+        for each in self.generations(alias):
+            if not each.is_read and not (each.meta.is_filling and each.meta.snapshot) and not each.meta.delete_after:
+                self.remove(each.generation)
+        self.note(found, found.meta.is_read_now())
+        return made
+
+    def begin_reading(self, found: FoundGeneration) -> None:
+        """From now on, and at once, it is the one that is read. All that was written to it is found by then. May be repeated."""
+        name, alias = found.generation.name, found.generation.alias
+        if found.meta.is_filling:
+            self._connection.ask("PUT", f"/{path_of(name)}/_settings", {"index": found.meta.settings})
+            self._connection.ask("POST", f"/{path_of(name)}/_refresh")
+        others = [each for each in self.generations(alias) if each.is_read and each.generation != found.generation]
+        actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": alias}}]
+        actions += [{"remove": {"index": each.generation.name, "alias": alias}} for each in others]
+        self._connection.ask("POST", "/_aliases", {"actions": actions})
+
+    def note(self, found: FoundGeneration, meta: IndexMeta) -> None:
+        """What the index says of itself from now on."""
+        self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"_meta": meta.encode()})
+
+    def metas(self) -> dict[str, IndexMeta]:
+        """Of all indexes that may be of tables of this configuration, by name."""
+        names = _PLACEHOLDER.sub("*", self._settings.index).lower()
+        path = f"/{path_of(names)}-*/_mapping?filter_path=*.mappings._meta.pgsluice"
+        status, answer = self._connection.ask("GET", path, accepted=(_NOT_FOUND,))
+        if status == _NOT_FOUND:
+            return {}
+        return {name: IndexMeta.decode(index["mappings"]["_meta"]) for name, index in answer.items()}
+
+    def _newest(self, alias: str) -> Generation:
+        """Of number 0 when there is none."""
+        there = self.generations(alias)
+        return there[-1].generation if there else Generation(alias, 0)
+
+    def remove(self, generation: Generation) -> None:
+        """Its documents are gone; nothing happens when it is not there."""
+        self._connection.ask("DELETE", f"/{path_of(generation.name)}", accepted=(_NOT_FOUND,))
+
+    def add_fields(self, table: Table, found: FoundGeneration) -> None:
+        """Gives the index the fields that it lacks. Raises TerminalError when one of them is of another type there."""
+        missing = self._missing_fields(table, found)
+        if missing:
+            self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"properties": missing})
+
+    def check_fields(self, table: Table) -> None:
+        """Raises TerminalError when the index, if it is there, does not fit the table."""
+        found = self.current(table)
+        if found is not None:
+            self._missing_fields(table, found)
+
+    def _missing_fields(self, table: Table, found: FoundGeneration) -> dict[str, Any]:
+        there = found.properties
+        wanted = self.mapping(table).properties
+        for name, definition in wanted.items():
+            is_type, would_be = there.get(name, definition).get("type", "object"), definition["type"]
+            if is_type != would_be:
+                raise TerminalError(
+                    f"field '{name}' of index '{found.generation.name}' is of type {is_type}, and would be {would_be} now",
+                    f"run 'pgsluice search reindex {table.qualified_name}', which copies the table into a new index",
+                )
+        return {name: definition for name, definition in wanted.items() if name not in there}
+
+    def _check_free(self, alias: str) -> None:
+        status, _ = self._connection.ask("GET", f"/{path_of(alias)}", accepted=(_NOT_FOUND,))
+        if status != _NOT_FOUND:
+            raise TerminalError(
+                f"'{alias}' is there, and not an alias of ours", "remove it, or choose other names with search-index"
+            )
+
+
+def _found(alias: str, name: str, index: dict[str, Any]) -> FoundGeneration | None:
+    generation = Generation.parse(alias, name)
+    if generation is None:
+        return None
+    mappings = index.get("mappings", {})
+    meta = IndexMeta.decode(mappings.get("_meta", {}))
+    return FoundGeneration(generation, meta, alias in index.get("aliases", {}), mappings.get("properties", {}))
+
+
+def _check_owner(found: FoundGeneration, table: Table) -> None:
+    if found.table != table.qualified_name:
+        whose = f"holds documents of table '{found.table}'" if found.table else "is not ours"
+        raise TerminalError(
+            f"index '{found.generation.name}', which table '{table.qualified_name}' would go to, {whose}",
+            "each table has an index of its own: set search-index, or give the table another name on the way, by a route",
+        )
+
+
+def _error_type(answer: Any) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return str(error.get("type", "")) if isinstance(error, dict) else ""

@@ -1,0 +1,272 @@
+"""What a table's documents look like: a field for each column, and what makes its JSON.
+
+| PostgreSQL | field |
+|---|---|
+| int2, int4, int8, oid | ``long`` |
+| numeric(p ≤ 18, s ≤ 9) | ``scaled_float`` |
+| any other numeric | ``keyword`` with every digit, and ``.n``, a ``double``, to sort and compare |
+| float4, float8 | ``float``, ``double`` |
+| bool | ``boolean`` |
+| text, varchar, citext | ``text``, and ``.keyword`` up to 8,191 characters |
+| date, timestamp, timestamptz | ``date`` |
+| json, jsonb | ``flat_object`` (OpenSearch), ``flattened`` (Elasticsearch) |
+| inet, cidr | ``keyword``, and ``.ip`` |
+| vector(n) | ``knn_vector`` (OpenSearch), ``dense_vector`` (Elasticsearch) |
+| arrays | the field of their elements |
+| anything else | ``keyword``, searchable up to 8,191 characters |
+
+A document whose key is no id has it in ``_key``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from pgsluice.shared.wire.table import Column, Table
+from pgsluice.worker.sinks.search import field_values as values
+from pgsluice.worker.sinks.search.field_values import Converter
+from pgsluice.worker.sinks.search.mapping_file import MappingFile
+
+KEY_FIELD = "_key"
+LONGEST_KEYWORD = 8191  # characters of at most four bytes: Lucene's longest term has 32,766 bytes
+GC_DELETES = "10m"
+"""How long the server remembers the version of what was deleted: longer than any request of a task that was given up."""
+
+WHILE_FILLED: dict[str, Any] = {"number_of_replicas": 0, "refresh_interval": "-1"}
+"""Settings of an index that nobody reads yet."""
+
+_MOST_SCALED_DIGITS = 18  # of a signed number of 64 bits
+_MOST_SCALE = 9
+
+_META_FIELDS = frozenset(
+    {
+        "_id",
+        "_index",
+        "_source",
+        "_type",
+        "_routing",
+        "_field_names",
+        "_ignored",
+        "_meta",
+        "_size",
+        "_doc_count",
+        "_tier",
+        "_seq_no",
+    }
+    | {"_version", "_primary_term", "_nested_path", "_data_stream_timestamp", "_feature", "_name", "_uid", "_parent", KEY_FIELD}
+)
+_MODIFIED = re.compile(r"\([^)]*\)")
+
+
+class Dialect(enum.Enum):
+    """Which server it is, where the two differ."""
+
+    OPENSEARCH = "opensearch"
+    ELASTICSEARCH = "elasticsearch"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """``definition`` is the mapping's; ``convert`` makes JSON of the column's values."""
+
+    name: str
+    definition: dict[str, Any]
+    convert: Converter
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapping:
+    """``fields`` are in the order of the table's columns."""
+
+    table: Table
+    fields: tuple[Field, ...]
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, table: Table, overrides: MappingFile, dialect: Dialect) -> TableMapping:
+        own = overrides.columns_of(table)
+        fields = tuple(_field(column, own.get(column.name), dialect) for column in table.columns)
+        return cls(table, fields, overrides.settings_of(table))
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """As an index's mapping has them."""
+        key = {"type": "keyword", "index": False, "doc_values": False}
+        return {field.name: field.definition for field in self.fields} | {KEY_FIELD: key}
+
+    def index_body(self, aliases: dict[str, Any], meta: dict[str, Any], *, filling: bool = False) -> dict[str, Any]:
+        """What a new index is made with. ``filling``: nobody reads it before it is full, so it need not be searchable."""
+        usual: dict[str, Any] = {"gc_deletes": GC_DELETES, "mapping.total_fields.limit": max(1000, 4 * len(self.fields))}
+        return {
+            "settings": {"index": usual | self.settings | (WHILE_FILLED if filling else {})},
+            "mappings": {"dynamic": "strict", "_meta": meta, "properties": self.properties},
+            "aliases": aliases,
+        }
+
+    @property
+    def settings_when_filled(self) -> dict[str, Any]:
+        """In the place of those of an index that is being filled; None is the server's default."""
+        return {name: self.settings.get(name) for name in WHILE_FILLED}
+
+
+def field_name(column: str) -> str:
+    """A column's name as a field's: what has a meaning there (a dot makes an object) is replaced by its code, as in a URL."""
+    escaped = "".join(f"%{ord(each):02X}" if each in ".*%" or ord(each) < 0x20 else each for each in column)
+    if escaped in _META_FIELDS:
+        return "%5F" + escaped[1:]
+    return escaped if escaped.strip() else "".join(f"%{ord(each):02X}" for each in column)
+
+
+def _field(column: Column, override: dict[str, Any] | None, dialect: Dialect) -> Field:
+    definition, convert = _usual(column, dialect)
+    if override is not None:
+        return Field(field_name(column.name), override, _overriding(column, override, convert))
+    return Field(field_name(column.name), definition, convert)
+
+
+def _overriding(column: Column, override: dict[str, Any], usual: Converter) -> Converter:
+    """How the values go into a field of another type."""
+    kind = override["type"]
+    name = _base_type(column)
+    if kind.endswith("_range"):
+        return values.bounds_of(_RANGE_ELEMENTS.get(name, values.STRINGS))
+    if name in ("json", "jsonb"):
+        is_flat = kind in ("flattened", "flat_object")
+        return values.objects if is_flat or kind in ("object", "nested") else values.STRINGS
+    return usual
+
+
+_RANGE_ELEMENTS: dict[str, Converter] = {
+    "int4range": values.INTEGERS,
+    "int8range": values.INTEGERS,
+    "numrange": values.finite_numbers,
+    "daterange": values.dates,
+    "tsrange": values.timestamps,
+    "tstzrange": values.timestamps,
+}
+
+Usual = tuple[dict[str, Any], Converter]
+
+
+def _usual(column: Column, dialect: Dialect) -> Usual:
+    name = _base_type(column)
+    if column.type_name.endswith("[]"):
+        definition, convert = _scalar(name, -1, column.type_name[:-2], dialect)
+        return definition, values.array_of(convert)
+    return _scalar(name, column.typmod, column.type_name, dialect)
+
+
+def _scalar(name: str, typmod: int, type_name: str, dialect: Dialect) -> Usual:
+    make = _MAKERS.get(name)
+    if make is not None:
+        return make()
+    match name:
+        case "numeric":
+            return _numeric(typmod, type_name)
+        case "json" | "jsonb":
+            return _flat(dialect), values.objects
+        case "vector":
+            return _vector(type_name, dialect)
+        case _:
+            return _keyword(), values.STRINGS
+
+
+def _keyword(**more: Any) -> dict[str, Any]:
+    return {"type": "keyword", "ignore_above": LONGEST_KEYWORD, **more}
+
+
+def _text() -> dict[str, Any]:
+    return {"type": "text", "fields": {"keyword": _keyword()}}
+
+
+def _address() -> dict[str, Any]:
+    return _keyword(fields={"ip": {"type": "ip", "ignore_malformed": True}})
+
+
+_DATE = {"type": "date", "format": "strict_date_optional_time"}
+
+_MAKERS: dict[str, Callable[[], Usual]] = {
+    **dict.fromkeys(("smallint", "integer", "bigint", "oid"), lambda: ({"type": "long"}, values.INTEGERS)),
+    "boolean": lambda: ({"type": "boolean"}, values.BOOLEANS),
+    "real": lambda: ({"type": "float"}, values.finite_numbers),
+    "double precision": lambda: ({"type": "double"}, values.finite_numbers),
+    **dict.fromkeys(("text", "character varying", "citext"), lambda: (_text(), values.STRINGS)),
+    "bytea": lambda: (_keyword(), values.base64_texts),
+    "date": lambda: (dict(_DATE), values.dates),
+    **dict.fromkeys(("timestamp without time zone", "timestamp with time zone"), lambda: (dict(_DATE), values.timestamps)),
+    **dict.fromkeys(("inet", "cidr"), lambda: (_address(), values.STRINGS)),
+}
+"""By the type's name as ``format_type`` says it, without its modifiers."""
+
+_NAMES = {
+    16: "boolean",
+    17: "bytea",
+    20: "bigint",
+    21: "smallint",
+    23: "integer",
+    25: "text",
+    26: "oid",
+    114: "json",
+    650: "cidr",
+    700: "real",
+    701: "double precision",
+    869: "inet",
+    1043: "character varying",
+    1082: "date",
+    1114: "timestamp without time zone",
+    1184: "timestamp with time zone",
+    1700: "numeric",
+    3802: "jsonb",
+}
+"""Of built-in types, by OID (pg_type.dat): what a domain is called says nothing."""
+
+
+def _base_type(column: Column) -> str:
+    """The type's name, of an array that of its elements; without modifiers, and without a schema."""
+    if column.type_oid in _NAMES:
+        return _NAMES[column.type_oid]
+    name = _MODIFIED.sub("", column.type_name.removesuffix("[]")).strip()
+    return name if name.startswith('"') else name.rpartition(".")[2]
+
+
+def _numeric(typmod: int, type_name: str) -> Usual:
+    """The typmod is precision << 16 | scale (11 bits, signed), plus 4; an array's is in its type's name."""
+    declared = re.search(r"\((\d+),(-?\d+)\)", type_name)
+    precision, scale = (int(declared[1]), int(declared[2])) if declared else _modifiers(typmod)
+    if 0 < precision <= _MOST_SCALED_DIGITS and 0 <= scale <= _MOST_SCALE:
+        return {"type": "scaled_float", "scaling_factor": 10**scale}, values.finite_numbers
+    return _keyword(fields={"n": {"type": "double", "ignore_malformed": True}}), values.texts_of_numbers
+
+
+def _modifiers(typmod: int) -> tuple[int, int]:
+    if typmod < 4:
+        return 0, 0
+    return (typmod - 4) >> 16 & 0xFFFF, (((typmod - 4) & 0x7FF) ^ 0x400) - 0x400
+
+
+def _flat(dialect: Dialect) -> dict[str, Any]:
+    match dialect:
+        case Dialect.OPENSEARCH:
+            return {"type": "flat_object"}
+        case Dialect.ELASTICSEARCH:
+            return {"type": "flattened", "ignore_above": LONGEST_KEYWORD}
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _vector(type_name: str, dialect: Dialect) -> Usual:
+    """One without dimensions cannot be searched by nearness, and is a list of numbers."""
+    declared = re.search(r"\((\d+)\)", type_name)
+    if declared is None:
+        return {"type": "float"}, values.vectors
+    match dialect:
+        case Dialect.OPENSEARCH:
+            return {"type": "knn_vector", "dimension": int(declared[1])}, values.vectors
+        case Dialect.ELASTICSEARCH:
+            return {"type": "dense_vector", "dims": int(declared[1])}, values.vectors
+        case unreachable:
+            assert_never(unreachable)

@@ -1,0 +1,137 @@
+"""What the search sink is told."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.declaration import read, settings
+from pgsluice.shared.config.kinds import Kind, parse_url
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.sink_registry import SinkKind
+
+OPTIONS = "search"
+"""What the names of the options begin with."""
+
+
+def _urls(urls: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(parse_url(url) for url in urls)
+
+
+@settings
+class SearchSinkSettings:
+    """``urls`` are nodes of one cluster. ``user`` and ``api_key`` are "" for none, and the key goes before the user; ``ca_file``
+    is "" for what the machine trusts. ``index`` is a template; ``allow_indexes`` are patterns of what it may come to, empty for
+    anything. ``mapping_file`` is "" for none. ``batch_bytes`` bounds a request before it is compressed."""
+
+    urls: tuple[str, ...] = read(
+        Option(
+            "search-url",
+            Kind.LIST,
+            "Nodes of the OpenSearch or Elasticsearch cluster; each request goes to one that answers",
+            "https://search-1.example.com:9200,https://search-2.example.com:9200",
+            required=True,
+            secret=True,
+            convert=_urls,
+        )
+    )
+    user: str = read(Option("search-user", Kind.TEXT, "User for basic authentication", "pgsluice"))
+    password: str = read(
+        Option(
+            "search-password",
+            Kind.TEXT,
+            "Password of search-user",
+            "${PGSLUICE_SEARCH_PASSWORD:-}",
+            secret=True,
+            in_file="the password",
+        )
+    )
+    api_key: str = read(
+        Option(
+            "search-api-key",
+            Kind.TEXT,
+            "API key, sent as the header Authorization, in the place of user and password",
+            "${PGSLUICE_SEARCH_API_KEY:-}",
+            secret=True,
+            in_file="the API key",
+        )
+    )
+    ca_file: str = read(
+        Option(
+            "search-ca",
+            Kind.FILE,
+            "Certificates that vouch for the cluster (default: those that the machine trusts)",
+            "/etc/pgsluice/search-ca.pem",
+        )
+    )
+    allow_hosts: tuple[str, ...] = read(
+        Option(
+            "search-allow-hosts",
+            Kind.LIST,
+            "Hosts that may be connected to: names, addresses, networks; none but public addresses when it is not given",
+            "search-1.example.com,10.1.0.0/16",
+        )
+    )
+    index: str = read(
+        Option(
+            "search-index",
+            Kind.TEXT,
+            "Name by which a table's documents are searched, an alias; {schema} and {table} stand for the table's",
+            "shop-{table}",
+            "{schema}_{table}",
+        )
+    )
+    allow_indexes: tuple[str, ...] = read(
+        Option("search-allow-indexes", Kind.LIST, "Names that search-index may come to; any when it is not given", "shop_*")
+    )
+    mapping_file: str = read(
+        Option("search-mapping", Kind.FILE, "File of fields and index settings that are not to be the usual ones", "search.yaml")
+    )
+    batch_bytes: int = read(
+        Option("search-batch-bytes", Kind.SIZE, "Most bytes in one request, unless one document is larger", "10MiB", "5MiB")
+    )
+    connections: int = read(
+        Option(
+            "search-connections",
+            Kind.NUMBER,
+            "Requests that each task has under way at the same time",
+            "4",
+            "2",
+            minimum=1,
+            maximum=64,
+        )
+    )
+    timeout_s: float = read(
+        Option("search-timeout", Kind.DURATION, "How long a request may take", "30s", "20s", minimum=1, maximum=300)
+    )
+    wait_visible: bool = read(
+        Option(
+            "search-wait-visible", Kind.SWITCH, "Have each request wait until searches find what it wrote: slow", "true", "false"
+        )
+    )
+    keep_old_s: float = read(
+        Option("search-keep-old", Kind.DURATION, "How long an index stays that a newer one has replaced", "7d", "24h")
+    )
+
+
+def _check(settings: SearchSinkSettings) -> None:
+    from pgsluice.shared.http.receiver import check_receiver
+    from pgsluice.worker.sinks.search.mapping_file import load_mapping
+
+    if bool(settings.user) is not bool(settings.password):
+        raise UsageError("of search-user and search-password only one is given", "give both or none")
+    if "{table}" not in settings.index:
+        raise UsageError(
+            f"search-index '{settings.index}' does not hold {{table}}", "each table has an index of its own: write shop-{table}"
+        )
+    for url in settings.urls:
+        check_receiver(url, settings.allow_hosts, OPTIONS)
+    load_mapping(settings.mapping_file)
+
+
+SINK = SinkKind(
+    settings=SearchSinkSettings,
+    sink="pgsluice.worker.sinks.search.sink:SearchSink",
+    findings="pgsluice.worker.sinks.search.findings:find",
+    summary="Index rows in OpenSearch or Elasticsearch.",
+    help="Keep an index of OpenSearch or Elasticsearch for each table, a document for each row.",
+    check=_check,
+)

@@ -1,0 +1,88 @@
+"""What the receipt of a partition says: its documents are sent by then, but for what the driver has to see to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.search.bulk_delivery import Tally
+from pgsluice.worker.sinks.search.document import document_of, read_fields
+from pgsluice.worker.sinks.search.document_fold import At, Emptying, Patch
+
+_MOST_TIMES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SearchReceipt:
+    """``filled`` are the names of indexes that took copied rows. ``outcomes`` and ``bulk_seconds`` are for metrics."""
+
+    patches: Sequence[Patch] = ()
+    emptyings: Sequence[Emptying] = ()
+    filled: Sequence[str] = ()
+    outcomes: dict[str, int] = field(default_factory=dict)
+    bulk_seconds: Sequence[float] = ()
+
+    def encode(self) -> bytes:
+        """JSON."""
+        return orjson.dumps(
+            {
+                "patches": list(map(_encode_patch, self.patches)),
+                "emptyings": [[each.table.encode(), *each.at] for each in self.emptyings],
+                "filled": self.filled,
+                "outcomes": self.outcomes,
+                "bulk_seconds": self.bulk_seconds,
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> SearchReceipt:
+        """Raises WireError for bytes that ``encode`` does not make."""
+        try:
+            found: Any = orjson.loads(body)
+            return cls(
+                patches=list(map(_decode_patch, found["patches"])),
+                emptyings=[Emptying(Table.decode(table), At(*at)) for table, *at in found["emptyings"]],
+                filled=found["filled"],
+                outcomes=found["outcomes"],
+                bulk_seconds=found["bulk_seconds"],
+            )
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a receipt of the search sink is malformed ({type(error).__name__})") from None
+
+
+def receipt_of(tally: Tally, nulled: int, **more: Any) -> SearchReceipt:
+    """``more`` are further fields."""
+    outcomes = dict(tally.outcomes) | ({"nulled": nulled} if nulled else {})
+    return SearchReceipt(outcomes=outcomes, bulk_seconds=tally.bulk_seconds[:_MOST_TIMES], **more)
+
+
+def summed(receipts: Iterable[SearchReceipt]) -> dict[str, int]:
+    """Outcomes of all of them."""
+    found: dict[str, int] = {}
+    for receipt in receipts:
+        for outcome, count in receipt.outcomes.items():
+            found[outcome] = found.get(outcome, 0) + count
+    return found
+
+
+def _encode_patch(patch: Patch) -> list[Any]:
+    source = None if patch.source is None else patch.source.decode()
+    known = document_of(patch.known).decode()
+    return [patch.target, patch.id.decode(), source, *patch.at, patch.missing, known]
+
+
+def _decode_patch(found: list[Any]) -> Patch:
+    target, row_id, source, version, ordinal, missing, known = found
+    return Patch(
+        target,
+        row_id.encode(),
+        At(version, ordinal),
+        read_fields(known),
+        tuple(missing),
+        None if source is None else source.encode(),
+    )

@@ -1,0 +1,175 @@
+"""Requests to the search server, over one kept-alive connection to one of its nodes.
+
+What the server says of a request as a whole becomes one of our errors here; what it says of single documents is ``bulk``'s.
+Reasons of the server quote values of rows, so none is handed on: errors name its status and the type of its error.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import orjson
+
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection, trusted_certificates
+from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+BLOCK = "cluster_block_exception"
+"""Type of the error of an index that may not be written for now: a full disk, or what a person did."""
+
+_MOST_ANSWER_BYTES = 1 << 30
+_GZIP_LEVEL = 1  # of what is sent a tenth is left; more would cost more than it saves in a data centre
+_GZIP_FROM_BYTES = 1024
+_TOO_MANY_REQUESTS = 429
+_FORBIDDEN = (401, 403)
+
+Answered = tuple[int, bytes]
+"""Status and body."""
+
+
+class ServerConnection:
+    """Blocking; for one thread, but for ``abort``. Connects when it is asked first, to the nodes in turn when one fails."""
+
+    def __init__(self, settings: SearchSinkSettings, first: int = 0) -> None:
+        """``first`` is the number of the node to begin with."""
+        allowed = AllowedHosts.parse(settings.allow_hosts, OPTIONS)
+        certificates = trusted_certificates(settings.ca_file, OPTIONS)
+        receivers = [Receiver.parse(url, OPTIONS) for url in settings.urls]
+        self._nodes = [ReceiverConnection(receiver, allowed, certificates, settings.timeout_s) for receiver in receivers]
+        self._paths = [receiver.target.partition("?")[0].rstrip("/") for receiver in receivers]
+        self._node = first % len(self._nodes)
+        self._authorization = _authorization(settings)
+
+    def ask(self, method: str, path: str, content: Any = None, *, accepted: Iterable[int] = ()) -> tuple[int, Any]:
+        """Status and JSON of the answer to a request whose body is ``content`` as JSON. Raises TransientError when the server
+        cannot answer now, TerminalError for any other status than 2xx and ``accepted``."""
+        body = None if content is None else orjson.dumps(content)
+        status, answer = self.send(method, path, body, JSON)
+        if not 200 <= status < 300 and status not in accepted:
+            raise_refused(status, answer, f"{method} {path}")
+        try:
+            return status, orjson.loads(answer) if answer else None
+        except orjson.JSONDecodeError:
+            raise TerminalError(f"the search server answered {method} {path} with something else than JSON", _NOT_IT) from None
+
+    def send(self, method: str, path: str, body: bytes | None, content_type: str) -> Answered:
+        """The server's answer, whatever it says. Raises TransientError when there is none."""
+        headers = {"Content-Type": content_type, **self._authorization}
+        if body is not None and len(body) >= _GZIP_FROM_BYTES:
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        answer = self._exchange(method, path, headers, body)
+        return answer.status, answer.body
+
+    def abort(self) -> None:
+        """From any thread and for good: what is under way fails now."""
+        for node in self._nodes:
+            node.abort()
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+    def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        for left in reversed(range(len(self._nodes))):
+            target = self._paths[self._node] + path
+            try:
+                return self._nodes[self._node].request(method, target, headers, body, _MOST_ANSWER_BYTES)
+            except TransientError:
+                self._node = (self._node + 1) % len(self._nodes)
+                if not left:
+                    raise
+        raise AssertionError("there is at least one node")
+
+
+_NOT_IT = "check search-url: this is not OpenSearch or Elasticsearch"
+
+
+def raise_refused(status: int, answer: bytes, what: str) -> NoReturn:
+    """The error of a request that was refused as a whole."""
+    kind = error_type(answer)
+    fact = f"the search server answered {what} with status {status}" + (f" ({kind})" if kind else "")
+    if status == _TOO_MANY_REQUESTS:
+        raise TransientError(fact, "it has too much to do: it is asked again", Cause.THROTTLED)
+    if status >= 500:
+        raise TransientError(fact, "it is asked again", Cause.TARGET)
+    if kind == BLOCK:
+        raise TransientError(fact, BLOCK_REMEDY, Cause.DISK_FULL)
+    if status in _FORBIDDEN:
+        raise TerminalError(fact, "check user, password or API key, and what they may do")
+    raise TerminalError(fact, _NOT_IT if status < 400 or not kind else "see the server's log")
+
+
+BLOCK_REMEDY = (
+    "the server does not let indexes be written: free disk space, or take index.blocks.write, index.blocks.read_only and "
+    "index.blocks.read_only_allow_delete back; it goes on by itself then"
+)
+
+
+def error_type(answer: bytes) -> str:
+    """The type of the error in an answer's body; "" when it names none."""
+    try:
+        error = orjson.loads(answer).get("error")
+        kind = error.get("type") if isinstance(error, dict) else ""
+    except (orjson.JSONDecodeError, AttributeError):
+        return ""
+    return kind if isinstance(kind, str) else ""
+
+
+def path_of(name: str) -> str:
+    """An index's or alias's name as a part of a path."""
+    return quote(name, safe="*,-_.")
+
+
+def _authorization(settings: SearchSinkSettings) -> dict[str, str]:
+    if settings.api_key:
+        return {"Authorization": f"ApiKey {settings.api_key}"}
+    if settings.user:
+        pair = base64.b64encode(f"{settings.user}:{settings.password}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}
+    return {}
+
+
+class ConnectionPool:
+    """One connection for each thread that asks, and all of them closed at once."""
+
+    def __init__(self, settings: SearchSinkSettings) -> None:
+        self._settings = settings
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._all: list[ServerConnection] = []
+        self._is_aborted = False
+
+    def mine(self) -> ServerConnection:
+        """The calling thread's."""
+        connection: ServerConnection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            with self._lock:
+                connection = self._own.connection = ServerConnection(self._settings, len(self._all))
+                self._all.append(connection)
+                if self._is_aborted:
+                    connection.abort()
+        return connection
+
+    def abort(self) -> None:
+        """From any thread and for good."""
+        with self._lock:
+            self._is_aborted = True
+            for connection in self._all:
+                connection.abort()
+
+    def close(self) -> None:
+        """No other thread may use one any more."""
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+        self._own = threading.local()

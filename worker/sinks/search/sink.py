@@ -1,0 +1,197 @@
+"""The search sink in the driver. Tasks have sent what they could by the time a batch is committed.
+
+At least once, with exact effect: the position moves in the state bucket when every document of the batch is stored, and a batch
+that comes again changes nothing, because its versions are the same.
+
+A TRUNCATE begins a new and empty generation of the index; its batch is written again then, without what it took. A table that is
+copied again fills a generation that takes over when it is whole (``generations``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addresses
+from pgsluice.shared.metrics import declared_metrics as metrics
+from pgsluice.shared.metrics.metric import SECONDS, Histogram, Sample
+from pgsluice.shared.wire.names import replayed_worker
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
+from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
+from pgsluice.worker.sinks.search.document_fold import At
+from pgsluice.worker.sinks.search.generations import FilledGenerations
+from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.mapping_file import load_mapping
+from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
+from pgsluice.worker.sinks.search.patches import PatchDelivery
+from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, summed
+from pgsluice.worker.sinks.search.server_connection import ConnectionPool
+from pgsluice.worker.sinks.search.writer import SearchWriter
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+
+PASSES_BEFORE_BLAME = 2
+"""Over one batch, in which the last change of a refused document is named. From then on it is the first: each pass costs."""
+
+OUTCOMES = ("indexed", "deleted", "stale", "retried", "dead")
+
+log = telemetry.logger(__name__)
+
+
+class SearchSink:
+    """Writes to one cluster; the position is in the group's state bucket. Raises UsageError for settings that cannot be meant."""
+
+    delivery = Delivery.COLLECTED
+    keeps_catch_up = True
+    takes_whole_transactions = True
+
+    def __init__(self, settings: WorkerSettings, search: SearchSinkSettings) -> None:
+        self._positions = BucketPositions(settings.nats, settings.group, settings.name)
+        self._search = search
+        self._overrides = load_mapping(search.mapping_file)
+        self._pool: ConnectionPool | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._delivery: BulkDelivery | None = None
+        self._catalog: IndexCatalog | None = None
+        self._applied = NOTHING_APPLIED
+        self._generations = FilledGenerations(self._new_catalog, self._positions.ledger, search.keep_old_s)
+        self._is_replay = replayed_worker(settings.name) != settings.name
+        """Dead letters of copied rows belong where the copy went."""
+        self._epoch = time.time_ns()
+        """No other sink's: what tasks have kept of that one's is not ours."""
+        self._emptied: dict[str, At] = {}
+        """Truncations of the batch in hand that are carried out, by target."""
+        self._passes = 0
+        self._outcomes: Counter[str] = Counter()
+        self._bulk_seconds = Histogram(SECONDS)
+        self._mgets = 0
+
+    @property
+    def task_files(self) -> Sequence[str]:
+        return [self._search.ca_file] if self._search.ca_file else []
+
+    def open(self) -> Applied:
+        """Looks the nodes up, and asks one of them what it is."""
+        for url in self._search.urls:
+            receiver = Receiver.parse(url, OPTIONS)
+            addresses = allowed_addresses(receiver, AllowedHosts.parse(self._search.allow_hosts, OPTIONS))
+            if not receiver.is_tls and not all(address.is_loopback for address in addresses):
+                log.warning("the search server is reached without TLS: rows travel in the clear", server=receiver.origin)
+        if self._pool is None:
+            self._pool = ConnectionPool(self._search)
+            self._threads = ThreadPoolExecutor(self._search.connections, "pgsluice-search")
+            self._catalog = self._new_catalog()
+        assert self._catalog is not None
+        self._catalog.dialect()
+        self._applied = self._positions.load()
+        self._generations.look()
+        if self._is_replay:
+            self._generations.check_none_is_filled()
+        return self._applied
+
+    def renumber(self, applied: Applied) -> None:
+        self._positions.renumber(applied)
+        self._applied = applied
+
+    def writer(self) -> SearchWriter:
+        """What was copied takes over before changes come: they may, when ``finish_copy`` was not called yet."""
+        self._take_over()
+        self._passes += 1
+        blames_first = self._passes > PASSES_BEFORE_BLAME
+        return SearchWriter(self._search, self._overrides, self._epoch, dict(self._emptied), blames_first)
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        """Raises WriteAgain when the batch holds a TRUNCATE that was not carried out, RejectedChanges when the value of a field
+        is not known to anybody."""
+        applied = self._applied
+        done: list[SearchReceipt] = []
+        for receipt in receipts:
+            if not self._applied.covers(receipt):
+                done.append(SearchReceipt.decode(receipt.body))
+            applied = applied.after(receipt, stream_created)
+        self._count(done)
+        self._empty(done)
+        self._generations.note(name for receipt in done for name in receipt.filled)
+        self._patch(done)
+        self._positions.store(applied)
+        self._applied = applied
+        self._emptied.clear()
+        self._passes = 0
+        return applied
+
+    def finish_copy(self) -> None:
+        """Also while a batch of other tables is committed."""
+        self._take_over()
+
+    def tick(self) -> None:
+        if self._threads is not None:
+            self._generations.tick(self._threads)
+
+    def break_off(self) -> None:
+        delivery = self._delivery
+        if delivery is not None:
+            delivery.halt()
+
+    def close(self) -> None:
+        pool, threads = self._pool, self._threads
+        self._pool = self._threads = self._catalog = None
+        if threads is not None:
+            threads.shutdown(wait=True)
+        if pool is not None:
+            pool.close()
+        self._positions.close()
+
+    def collect(self) -> list[Sample]:
+        """What happened since the sink was made."""
+        return [
+            *(metrics.SEARCH_ITEMS.at(self._outcomes[outcome], outcome) for outcome in OUTCOMES),
+            metrics.SEARCH_NULLED.at(self._outcomes["nulled"]),
+            metrics.SEARCH_BULK_SECONDS.of(self._bulk_seconds.read()),
+            metrics.SEARCH_MGETS.at(self._mgets),
+        ]
+
+    def _new_catalog(self) -> IndexCatalog:
+        """For the calling thread."""
+        assert self._pool is not None, "open comes first"
+        return IndexCatalog(self._pool.mine(), self._search, self._overrides)
+
+    def _take_over(self) -> None:
+        if self._generations.take_over(self._applied.snapshot_sequence):
+            self._epoch += 1
+
+    def _count(self, done: Sequence[SearchReceipt]) -> None:
+        self._outcomes.update(summed(done))
+        for receipt in done:
+            for seconds in receipt.bulk_seconds:
+                self._bulk_seconds.observe(seconds)
+
+    def _empty(self, done: Sequence[SearchReceipt]) -> None:
+        """Of several truncations of a table the last one counts."""
+        assert self._catalog is not None, "open comes first"
+        last = {self._catalog.alias(each.table): each for receipt in done for each in receipt.emptyings}
+        for emptying in last.values():
+            made = self._catalog.replace(emptying.table)
+            self._emptied[made.write_alias] = emptying.at
+            self._epoch += 1
+        if last:
+            raise WriteAgain
+
+    def _patch(self, done: Sequence[SearchReceipt]) -> None:
+        if not any(receipt.patches for receipt in done):
+            return
+        assert self._pool is not None, "open comes first"
+        assert self._threads is not None
+        self._delivery = BulkDelivery(self._search, self._pool, self._threads)
+        patching = PatchDelivery(self._pool.mine(), self._delivery)
+        try:
+            rejections = [each for receipt in done for each in patching.deliver(receipt.patches)]
+        finally:
+            self._mgets += patching.mgets
+            self._outcomes.update(self._delivery.tally.outcomes)
+            self._delivery = None
+        if rejections:
+            raise RejectedChanges(sorted(rejections, key=lambda each: each.position))

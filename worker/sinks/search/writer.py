@@ -1,0 +1,134 @@
+"""Writes one partition, in a Spark task: rows become documents, of each the last one is kept, and they are sent.
+
+Nothing is handed on but what needs a document's earlier content, or an index to be emptied: that is the driver's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.dead_letter import copied_position
+from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.sinks.lines.json_lines import as_changes
+from pgsluice.worker.sinks.search.bulk import Operation
+from pgsluice.worker.sinks.search.bulk_delivery import Refused
+from pgsluice.worker.sinks.search.document import DocumentForm, position_id
+from pgsluice.worker.sinks.search.document_fold import At, DocumentFold
+from pgsluice.worker.sinks.search.index import WRITE
+from pgsluice.worker.sinks.search.mapping_file import MappingFile
+from pgsluice.worker.sinks.search.options import SearchSinkSettings
+from pgsluice.worker.sinks.search.search_receipt import receipt_of
+from pgsluice.worker.sinks.search.task_session import TaskSession, process_session
+from pgsluice.worker.sinks.sink import Partition
+
+HELD_BYTES = 16 * 1024 * 1024
+"""So much of documents a task holds before it sends them."""
+
+_SNAPSHOT = re.compile(r"([0-9A-F]{16})-.*")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWriter:
+    """``PartitionWriter`` of the search sink. ``epoch`` changes with the generations that tasks are to write to. ``emptied`` are
+    truncations of this batch that are carried out, by target. ``blames_first`` as in ``DocumentFold``."""
+
+    settings: SearchSinkSettings
+    overrides: MappingFile
+    epoch: int = 0
+    emptied: Mapping[str, At] = field(default_factory=dict)
+    blames_first: bool = False
+
+    def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
+        """Yields one receipt, an encoded ``SearchReceipt``. What it does not name is in the indexes by then."""
+        session = process_session(self.settings)
+        fold = DocumentFold(self._forms(session), self.emptied, blames_first=self.blames_first)
+        delivery = session.delivery()
+        for message in messages:
+            fold.add(message)
+            if fold.bytes > HELD_BYTES and not fold.emptyings:
+                delivery.deliver(fold.take())
+        if not fold.emptyings:
+            delivery.deliver(fold.take())
+            self._check_refused(session, delivery.tally.refused, fold)
+        receipt = receipt_of(delivery.tally, session.nulled(), patches=fold.patches(), emptyings=fold.emptyings)
+        yield receipt.encode()
+
+    def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
+        """The same for rows of a snapshot. A table that is copied again fills a generation that nobody reads yet."""
+        session = process_session(self.settings)
+        delivery = session.delivery()
+        filled: set[str] = set()
+        held: list[Operation] = []
+        size = 0
+        for rows in copied:
+            form = session.form_of(rows.table, self.overrides, self.epoch, rows.snapshot)
+            filled.add(form.target.removesuffix(WRITE))
+            held += copied_operations(form, rows)
+            size += len(rows.data)
+            if size > HELD_BYTES:
+                delivery.deliver(held)
+                held, size = [], 0
+        delivery.deliver(held)
+        self._check_refused(session, delivery.tally.refused, None)
+        yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled)).encode()
+
+    def _forms(self, session: TaskSession) -> _Forms:
+        return _Forms(session, self.overrides, self.epoch)
+
+    def _check_refused(self, session: TaskSession, refused: Sequence[Refused], fold: DocumentFold | None) -> None:
+        """Raises RejectedChanges when there is any."""
+        if refused:
+            fields = session.field_names()
+            raise RejectedChanges([rejection_of(each, fields, fold) for each in refused])
+
+
+@dataclass(frozen=True, slots=True)
+class _Forms:
+    session: TaskSession
+    overrides: MappingFile
+    epoch: int
+
+    def __call__(self, table: Table) -> DocumentForm:
+        return self.session.form_of(table, self.overrides, self.epoch)
+
+
+def copied_operations(form: DocumentForm, rows: CopiedRows) -> list[Operation]:
+    """They are older than every change of the table: its changes begin at the LSN of the snapshot."""
+    changes = as_changes(rows)
+    version = max(0, snapshot_lsn(rows.snapshot) - 1)
+    ordinals = [copied_position(rows.sequence, row).ordinal for row in changes.change_indexes]
+    documents = form.documents(changes.new, len(changes))
+    if rows.table.key:
+        ids = form.ids(changes.new)
+        documents = form.keyed(changes.new, ids, documents)
+    else:
+        ids = [position_id(0, ordinal) for ordinal in ordinals]
+    return [
+        Operation(form.target, row_id, version, ordinal, document)
+        for row_id, ordinal, document in zip(ids, ordinals, documents, strict=True)
+    ]
+
+
+def snapshot_lsn(snapshot: str) -> int:
+    """The LSN that the snapshot's id begins with; 0 for one that does not."""
+    match = _SNAPSHOT.fullmatch(snapshot)
+    return int(match[1], 16) if match else 0
+
+
+def rejection_of(refused: Refused, fields: frozenset[str], fold: DocumentFold | None) -> Rejection:
+    """``fields`` are those that indexes have: the server's reason may name what only a value of a row holds. ``fold`` is None for
+    copied rows."""
+    operation, answer = refused
+    field_name = answer.field.partition(".")[0]  # a field of a field has what it is called of ours
+    about = f", field '{field_name}'" if field_name in fields else ""
+    reason = f"the search server refuses the document ({answer.error or f'status {answer.status}'}{about})"
+    at = At(operation.version, operation.ordinal)
+    if fold is None:
+        return Rejection(Position(LSN(0), operation.ordinal), reason)
+    blamed = fold.blamed(operation.target, operation.id, at)
+    return Rejection(Position(LSN(blamed.version), blamed.ordinal), reason)

@@ -1,0 +1,31 @@
+"""What is wrong with a worker's settings, said at once and before anything is started or waited for."""
+
+from __future__ import annotations
+
+import os
+
+from pgsluice.rules.transformation import Transformation
+from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.preflight.finding import Findings, Subject, raise_errors
+from pgsluice.shared.spark.java import check_java
+from pgsluice.shared.wire.names import check_worker_name
+from pgsluice.worker.definitions.policy import Policies
+from pgsluice.worker.positions.target import check_until
+
+
+def check_start(settings: WorkerSettings) -> Transformation:
+    """What the files of rules and routes say. Raises UsageError or TerminalError."""
+    found, transformation = Findings(Subject.MACHINE), Transformation()
+    with found.looking("worker-name"):
+        check_worker_name(settings.name)
+    with found.looking("worker-until"):
+        check_until(settings.until_sequence)
+    with found.looking("machine-java"):
+        check_java(os.environ)
+    with found.looking("worker-ddl-policy"):
+        Policies.parse(settings.ddl, settings.ddl_policy)
+    with found.looking("rules-files"):
+        transformation = load_transformation(settings.rules_file, settings.routing_file)
+    raise_errors(found, "the worker")
+    return transformation

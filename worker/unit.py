@@ -1,0 +1,87 @@
+"""The worker as a unit of its group: it obeys what is desired of it and of tables, and its process has a record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.alerts.alert_watch import AlertWatch
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.desired_state import LOOK_INTERVAL_S, DesiredState
+from pgsluice.shared.broker.process_report import ProcessReport
+from pgsluice.shared.broker.unit_records import worker_unit
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.units.paused_tables import load_paused_tables
+from pgsluice.worker.event_loop import EventLoopThread, WatchedTask
+from pgsluice.worker.stopping import Stopping
+
+log = telemetry.logger(__name__)
+
+
+class WorkerUnit:
+    """``stopping`` is told what is desired: to rest, to go on, or to end."""
+
+    def __init__(self, worker: str, bucket: StateBucket, loop: EventLoopThread, stopping: Stopping, pulse: Pulse) -> None:
+        self._loop = loop
+        self._stopping = stopping
+        self._report = ProcessReport(worker_unit(worker), pulse, lambda: bucket)
+        self._desired = DesiredState(worker_unit(worker), lambda: bucket, stopping, self._report)
+        self._bucket = bucket
+        self._paused_tables: frozenset[int] = frozenset()
+        self._tasks: list[WatchedTask] = []
+
+    @property
+    def paused_tables(self) -> frozenset[int]:
+        """Oids of those that people have paused."""
+        return self._paused_tables
+
+    def obey(self) -> bool:
+        """From now on, also while the lease is waited for; True. Raises TransientError when the broker does not answer the first
+        time."""
+        self._loop.run(self._desired.look())
+        self._desired.obey()
+        self._loop.run(self._look_at_tables())
+        self._loop.run(self._begin("the look at paused tables", self._follow_tables()))
+        self._loop.run(self._begin("the look at what is desired", self._desired.follow()))
+        return True
+
+    def report(self) -> None:
+        """From now on; with the lease no other process is this worker."""
+        self._report.is_claimed = True
+        self._loop.run(self._begin("the record of the process", self._report.run()))
+
+    def watch(self, alerts: AlertWatch) -> None:
+        """From now on, as long as this process is the unit."""
+        self._loop.run(self._begin("the alerts", alerts.run()))
+
+    async def _follow_tables(self) -> None:
+        news = RetryNews()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            try:
+                await self._look_at_tables()
+            except PgsluiceError as error:
+                if news.is_due(error):
+                    log.warning("which tables are paused cannot be looked up, going on as before", reason=str(error))
+
+    async def _look_at_tables(self) -> None:
+        before, self._paused_tables = self._paused_tables, (await load_paused_tables(self._bucket)).oids
+        if before != self._paused_tables:
+            log.info("other tables are paused", tables=len(self._paused_tables))
+
+    async def _begin(self, name: str, call: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(WatchedTask(name, call, self._stopping.end_with))
+
+    async def disobey(self) -> None:
+        """Nothing that is desired from now on is heard."""
+        while self._tasks:
+            await self._tasks.pop().cancel()
+
+    async def tell_end(self, ended_by: BaseException | None) -> None:
+        """To be called while the lease is held: tells others what ended the process; None: nothing failed."""
+        await self.disobey()
+        await self._report.tell_end(ended_by, is_finished=not self._stopping.is_requested)
