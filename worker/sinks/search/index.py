@@ -35,6 +35,8 @@ _BAD_BEGIN = ("-", "_", "+", ".")
 _PLACEHOLDER = re.compile(r"\{(schema|table)\}")
 _EXISTS = "resource_already_exists_exception"
 _NOT_FOUND = 404
+_LOOKS = 10
+"""For what another task makes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +163,25 @@ class IndexCatalog:
         """The generation that the table's changes go to: the one that is read. None before the first. This is the one place
         that says which it is. Raises TerminalError when it is not ours to write."""
         alias = self.alias(table)
-        read = [each for each in self.generations(alias) if each.is_read]
-        if not read:
-            self._check_free(alias)
-            return None
-        newest = read[-1]
-        _check_owner(newest, table)
-        return newest
+        for _ in range(_LOOKS):
+            if read := [each for each in self.generations(alias) if each.is_read]:
+                _check_owner(read[-1], table)
+                return read[-1]
+            if self._is_free(alias):
+                return None
+        raise TerminalError(f"'{alias}' is the alias of an index that is closed", "open the index again")
 
     def ensured(self, table: Table) -> Generation:
         """The current generation, which is made when there is none, and has a field for each of the table's columns."""
-        while (found := self.current(table)) is None:
-            made = self.create(table, self._newest(self.alias(table)))
+        while True:
+            newest = self._newest(self.alias(table))  # before the look: what is made after it must not be followed by another
+            found = self.current(table)
+            if found is not None:
+                self.add_fields(table, found)
+                return found.generation
+            made = self.create(table, newest)
             if made is not None:
                 return made
-        self.add_fields(table, found)
-        return found.generation
 
     def of_snapshot(self, table: Table, snapshot: str) -> Generation:
         """The generation that rows of this copy go to; made when there is none. Raises TerminalError."""
@@ -284,12 +289,14 @@ class IndexCatalog:
                 )
         return {name: definition for name, definition in wanted.items() if name not in there}
 
-    def _check_free(self, alias: str) -> None:
-        status, _ = self._connection.ask("GET", f"/{path_of(alias)}", accepted=(_NOT_FOUND,))
-        if status != _NOT_FOUND:
-            raise TerminalError(
-                f"'{alias}' is there, and not an alias of ours", "remove it, or choose other names with search-index"
-            )
+    def _is_free(self, alias: str) -> bool:
+        """False when a generation has it by now, which another task made. Raises TerminalError when it is not ours."""
+        status, answer = self._connection.ask("GET", f"/{path_of(alias)}", accepted=(_NOT_FOUND,))
+        if status == _NOT_FOUND:
+            return True
+        if any(Generation.parse(alias, name) for name in answer):
+            return False
+        raise TerminalError(f"'{alias}' is there, and not an alias of ours", "remove it, or choose other names with search-index")
 
 
 def _found(alias: str, name: str, index: dict[str, Any]) -> FoundGeneration | None:
