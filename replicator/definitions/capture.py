@@ -33,6 +33,9 @@ from pgsluice.shared.wire.table import TablePattern
 
 ATTEMPTS = 8
 
+_ALONE = sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended('pgsluice capture of definitions', 0))")
+"""Of all groups, who share the schema."""
+
 ADMINISTRATORS_SQL = "let an administrator run the statements that 'pgsluice ddl sql' prints"
 
 log = telemetry.logger(__name__)
@@ -161,8 +164,9 @@ async def note_table(source: Source, names: GroupNames, table: TablePattern) -> 
 
 
 async def _execute(source: Source, doing: str, statements: Iterable[str]) -> None:
-    """All of them, or none."""
+    """All of them, or none. Waits for other groups that do the same, which nobody else waits for."""
     async with source.transaction(doing):
+        await source.execute(doing, sql.Composed([_ALONE]))
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
         for statement in statements:
             await source.execute(doing, sql.Composed([sql.SQL(statement)]))

@@ -90,6 +90,27 @@ def test_installing_again_changes_nothing(source: Database, names: GroupNames) -
     assert patterns_of(source, names) == [("public", "%"), ("sales", "order\\_%")]
 
 
+def test_groups_that_begin_and_end_together_do_not_fail_each_other(source: Database, names: GroupNames) -> None:
+    """They share the schema, which the first one makes and the last one takes away."""
+    groups = [GroupNames(f"{names.group}-{n}") for n in range(4)]
+
+    async def come_and_go(group: GroupNames) -> None:
+        connection = await Source.connect(source.settings)
+        try:
+            for _ in range(10):
+                await install_capture(connection, Installation(group, PATTERNS, source.settings.user))
+                assert await remove_capture(connection, group)
+        finally:
+            await connection.close()
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*map(come_and_go, groups))
+
+    before = catalog(source)
+    asyncio.run(all_at_once())
+    assert catalog(source) == before
+
+
 def test_other_tables_are_wanted_from_the_next_start_on(source: Database, names: GroupNames) -> None:
     install(source, names, "public.*")
     before = catalog(source)
