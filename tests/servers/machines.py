@@ -12,7 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,12 +47,27 @@ class Machine:
         self.name = name
         self.address = address
 
+    @property
+    def launcher(self) -> list[str]:
+        """What runs a command there, but with our view of the disk. The command takes its place, with its process number."""
+        return ["ip", "netns", "exec", self.name]
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Nothing leaves the machine meanwhile, not even an answer. What runs there goes on, and reaches what else runs there."""
+        rule = ("blackhole", "pref", "1")
+        _ip("-n", self.name, "rule", "add", *rule)
+        try:
+            yield
+        finally:
+            _ip("-n", self.name, "rule", "delete", *rule)
+
     def start(self, command: Sequence[str], log_path: Path, env: dict[str, str], hidden: Sequence[str] = ()) -> ChildProcess:
         """Runs ``command`` there, with empty directories in the place of ``hidden``."""
         shell = ["sh", "-c", _ON_A_MACHINE, "sh", sys.prefix, str(REPOSITORY)]
         environment = env | {"PGSLUICE_TEST_HIDDEN": " ".join(hidden)}
         # "ip netns exec" gives it a mount namespace of its own, too.
-        return ChildProcess(["ip", "netns", "exec", self.name, *shell, *command], log_path=log_path, env=environment)
+        return ChildProcess([*self.launcher, *shell, *command], log_path=log_path, env=environment)
 
 
 class MachineNetwork:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,13 +31,22 @@ class NatsServer:
     """One server with its own store; ``start`` after ``stop`` or ``kill`` continues on the same store and port.
 
     ``config`` is added to the configuration file as it is. Streams reserve their max_bytes of ``file_store``, and every test's
-    group has some. Leaving the context stops the server and removes its store.
+    group has some. ``launcher`` is a command that runs another, on a machine whose address ``host`` is. Leaving the context
+    stops the server and removes its store.
     """
 
     def __init__(
-        self, *, jetstream: bool = True, config: str = "", port: int = 0, file_store: str = "64TB", host: str = HOST
+        self,
+        *,
+        jetstream: bool = True,
+        config: str = "",
+        port: int = 0,
+        file_store: str = "64TB",
+        host: str = HOST,
+        launcher: Sequence[str] = (),
     ) -> None:
         self.host = host
+        self._launcher = list(launcher)
         self.jetstream = jetstream
         self.file_store = file_store
         self.config = config
@@ -105,7 +115,8 @@ class NatsServer:
         jetstream = _JETSTREAM.format(store=self.store, file_store=self.file_store) if self.jetstream else ""
         configuration = directory / "nats.conf"
         configuration.write_text(f'listen: "{self.host}:{self.port}"\nserver_name: {self.name}\n{jetstream}\n{self.config}\n')
-        self._process = ChildProcess([str(nats_server_path()), "--config", str(configuration)], log_path=directory / "log")
+        command = [*self._launcher, str(nats_server_path()), "--config", str(configuration)]
+        self._process = ChildProcess(command, log_path=directory / "log")
 
     def _started(self) -> bool | str:
         """True, False ("not yet") or "ended"."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,20 +25,26 @@ ELECTION_DEADLINE_S = 60.0  # nats-server waits 4 to 9 s for a leader that is si
 REQUEST_TIMEOUT_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where a node runs; ``launcher`` as ``NatsServer`` has it."""
+
+    host: str = HOST
+    launcher: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
 class NatsCluster:
     """Leaving the context stops all nodes and removes their stores. A node that was killed is started again by its ``start``."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, places: Sequence[NodePlace] = (NodePlace(),) * 3) -> None:
         ports: list[int] = []
-        while len(ports) < 2 * size:
+        while len(ports) < 2 * len(places):
             port = free_port()
             if port not in ports:
                 ports.append(port)
-        routes = ", ".join(f'"nats://{HOST}:{port}"' for port in ports[:size])
-        self.nodes = [
-            NatsServer(port=ports[size + number], config=_CLUSTER.format(host=HOST, port=ports[number], routes=routes))
-            for number in range(size)
-        ]
+        routes = ", ".join(f'"nats://{place.host}:{port}"' for place, port in zip(places, ports, strict=False))
+        self.nodes = [_node(*each, routes) for each in zip(places, ports[len(places) :], ports, strict=False)]
         self._paused: set[NatsServer] = set()
 
     def __enter__(self) -> Self:
@@ -145,6 +152,12 @@ class NatsCluster:
             return thread.submit(asyncio.run, _ask([node.url for node in nodes], request)).result()
 
 
+def _node(place: NodePlace, port: int, cluster_port: int, routes: str) -> NatsServer:
+    tags = ", ".join(f'"{tag}"' for tag in place.tags)
+    config = _CLUSTER.format(host=place.host, port=cluster_port, routes=routes, tags=tags)
+    return NatsServer(port=port, config=config, host=place.host, launcher=place.launcher)
+
+
 async def _ask(servers: list[str], request: str) -> dict[str, Any] | None:
     """The answer of JetStream's API; None without one, or when it is an error."""
     try:
@@ -162,6 +175,7 @@ async def _ask(servers: list[str], request: str) -> dict[str, Any] | None:
 
 
 _CLUSTER = """
+server_tags: [{tags}]
 cluster {{
   name: pgsluice
   listen: "{host}:{port}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,13 +23,19 @@ class PgsluiceProcess:
     """``pgsluice <arguments> --config <file>``; ``config`` is what the file holds (no ``--config`` when it is None).
 
     ``start`` may be called again after the process ended; log and output go on in the same files. Environment variables
-    ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. Leaving the context kills what still
-    runs.
+    ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. ``launcher`` is a command that runs
+    another, as on a machine of ``machines``. Leaving the context kills what still runs.
     """
 
-    def __init__(self, *arguments: str, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
+    ) -> None:
         self._directory = PrivateDirectory("program")
-        self._command = [sys.executable, "-m", "pgsluice.console.program", *arguments]
+        self._command = [*launcher, sys.executable, "-m", "pgsluice.console.program", *arguments]
         if config is not None:
             self.config_path.write_text(yaml.safe_dump(dict(config)))
             self._command += ["--config", str(self.config_path)]
