@@ -271,7 +271,7 @@ def spark_archive() -> None:
 def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) -> None:
     """Remove what a group has at the source (slot, publication, capture of definitions), and its streams and state in NATS.
 
-    Targets are left as they are.
+    Targets are left as they are. A group that a worker publishes has nothing at the source, which need not be given.
     """
     if nats_only and source_only:
         raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")
@@ -293,4 +293,12 @@ def _drop_settings(context: click.Context, *, nats_only: bool, source_only: bool
     if source_only:
         at_source = load_settings(context, SourceGroupSettings)
         return DropSettings(at_source.group, at_source.log, None, at_source.source)
-    return load_settings(context, DropSettings)
+    try:
+        return load_settings(context, DropSettings)
+    except UsageError:
+        in_nats = load_settings(context, GroupSettings)
+        from pgsluice.console.drop import is_published_by_worker
+
+        if not is_published_by_worker(in_nats.nats, in_nats.group):
+            raise
+        return DropSettings(in_nats.group, in_nats.log, in_nats.nats, None)

@@ -2,12 +2,14 @@
 
 Each step is done whether or not the object is still there, so a drop that failed half-way is repeated. The two halves do not wait
 for each other: what cannot be removed at the source is named at the end, and ``--nats-only`` and ``--source-only`` serve when the
-other side is gone for good. Objects in a target database stay: they are the user's data.
+other side is gone for good. Objects in a target database stay: they are the user's data. A group that a worker publishes has
+nothing at the source.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from pgsluice.replicator.definitions.capture import find_capture, remove_capture
@@ -16,9 +18,11 @@ from pgsluice.replicator.source.slot import PLUGIN, check_not_in_use, drop_slot,
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connect, disconnect
+from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, lease_key
 from pgsluice.shared.config.settings import DropSettings, NatsSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import TARGET_SCHEMA, GroupNames
@@ -27,8 +31,8 @@ log = telemetry.logger(__name__)
 
 
 def run(settings: DropSettings) -> None:
-    """Raises TerminalError while a replicator reads the slot (then nothing is removed), and at the end for what is left;
-    TransientError when source or broker do not answer."""
+    """Raises TerminalError while a replicator reads the slot, or the worker runs that publishes the group (then nothing is
+    removed), and at the end for what is left; TransientError when source or broker do not answer."""
     asyncio.run(drop(settings))
 
 
@@ -36,13 +40,45 @@ async def drop(settings: DropSettings) -> None:
     """The same on a running event loop."""
     names = GroupNames(settings.group)
     remains: list[PgsluiceError] = []
-    if settings.source is not None:
+    publisher = None if settings.nats is None else await publishing_worker(settings.nats, names.group)
+    if settings.nats is not None and publisher is not None:
+        await _check_stopped(settings.nats, names, *publisher)
+    elif settings.source is not None:
         remains = await _drop_from_source(settings.source, names)
     if settings.nats is not None:
         await _drop_from_nats(settings.nats, names, source_is_done=settings.source is not None)
+    if publisher is not None:
+        log.info("if it does not publish again, 'pgsluice forget' removes its worker", group=publisher[0], worker=publisher[1])
     log.info("targets are left as they are; drop their tables and their own schema by hand", target_schema=TARGET_SCHEMA)
     if remains:
         raise _remaining(remains)
+
+
+def is_published_by_worker(settings: NatsSettings, group: str) -> bool:
+    """Then it has nothing at the source. False when nobody can be asked."""
+    return asyncio.run(publishing_worker(settings, group)) is not None
+
+
+async def publishing_worker(settings: NatsSettings, group: str) -> tuple[str, str] | None:
+    """Group and name of the worker that publishes ``group``; None when a replicator does, and when nobody can be asked."""
+    with contextlib.suppress(PgsluiceError):
+        async with connected(settings, f"pgsluice drop {group}") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            entry = await bucket.read(GROUP_KEY, GroupRecord) if await bucket.exists() else None
+            return None if entry is None else entry.value.publishing_worker
+    return None
+
+
+async def _check_stopped(settings: NatsSettings, names: GroupNames, group: str, worker: str) -> None:
+    async with connected(settings, f"pgsluice drop {names.group}") as client:
+        bucket, key = StateBucket(client, GroupNames(group)), lease_key(worker)
+        is_taken = await bucket.exists() and await bucket.get(key) is not None
+        age_s = await bucket.age_s(key) if is_taken else None
+        if age_s is not None and age_s <= LEASE_DURATION_S:
+            raise TerminalError(
+                f"worker '{worker}' of group '{group}' runs, and publishes group '{names.group}'",
+                f"stop it first; one that was killed is taken for running for {LEASE_DURATION_S:.0f} seconds",
+            )
 
 
 async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> list[PgsluiceError]:

@@ -12,6 +12,13 @@ REPLICATOR_KEY = "replicator"
 ANY_ORIGIN = "any"
 """As the subscription option ``origin`` of PostgreSQL: changes are streamed whoever made them."""
 
+_BY_WORKER = "worker "
+
+
+def publication_of_worker(worker: str) -> str:
+    """In the place of a publication, where a worker publishes the group; ``worker`` is its group, a slash and its name."""
+    return _BY_WORKER + worker
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
@@ -28,6 +35,14 @@ class GroupRecord:
     slot_lsn: LsnText
     created_at: TimeText
     origin: str = ANY_ORIGIN
+
+    @property
+    def publishing_worker(self) -> tuple[str, str] | None:
+        """Group and name of the worker that publishes this group; None when a replicator does."""
+        if self.publication_oid or not self.publication.startswith(_BY_WORKER):
+            return None
+        group, _, worker = self.publication.removeprefix(_BY_WORKER).partition("/")
+        return group, worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from pgsluice.console.drop import run
+from pgsluice.console.program import run as program
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import LeaseRecord, lease_key
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.nats.sink import NatsSink
 from tests.replicated_group import Group
 from tests.replicator.definitions.captured import install
 from tests.servers.child import free_port
+from tests.worker.sinks.batch import apply
+from tests.worker.sinks.nats.target import nats_settings
+from tests.worker.sinks.settings import worker_settings
+from tests.worker.sinks.tried_batches import batch
 
 
 def settings(replication: Group) -> DropSettings:
@@ -33,12 +42,12 @@ def source_objects(replication: Group) -> tuple[int, int]:
     return slots, publications
 
 
-def nats_objects(replication: Group) -> tuple[bool, bool]:
+def nats_objects(replication: Group, group: str = "") -> tuple[bool, bool]:
     """Whether stream and bucket are there."""
 
     async def ask() -> tuple[bool, bool]:
         async with connected(replication.nats, "test") as client:
-            names = GroupNames(replication.name)
+            names = GroupNames(group or replication.name)
             return await ChangeStream(client, names).state() is not None, await StateBucket(client, names).exists()
 
     return asyncio.run(ask())
@@ -129,3 +138,49 @@ def test_names_of_another_group_are_not_touched(replication: Group) -> None:
     with pytest.raises(UsageError, match=r"belongs to group.*own spelling"):
         run(other)
     assert source_objects(replication) == (1, 1)
+
+
+def publish_second_group(replication: Group) -> str:
+    """Its name, when ``worker nats`` published a batch of it and was stopped."""
+    second = f"{replication.name}-next"
+    replication.replicate()
+    sink = NatsSink(worker_settings(replication.name, replication.nats, "nats"), nats_settings("", group=second))
+    try:
+        sink.open()
+        apply(sink, batch([1, 2]))
+    finally:
+        sink.close()
+    return second
+
+
+def hold_lease(replication: Group, worker: str) -> None:
+    async def hold() -> None:
+        async with connected(replication.nats, "test") as client:
+            await StateBucket(client, replication.names).put(lease_key(worker), LeaseRecord("host", 1))
+
+    asyncio.run(hold())
+
+
+@pytest.mark.parametrize("keys_of_source", [False, True])
+def test_a_group_that_a_worker_publishes_is_removed_and_nothing_of_the_one_it_comes_from(
+    replication: Group, tmp_path: Path, keys_of_source: bool
+) -> None:
+    """Whether or not the file says where the source is."""
+    second = publish_second_group(replication)
+    keys: dict[str, object] = {"group": second, "nats-url": replication.nats.url}
+    if keys_of_source:
+        source = replication.source.settings
+        keys |= {key: getattr(source, key) for key in ("host", "port", "dbname", "user")}
+    (tmp_path / "clean.yaml").write_text(yaml.safe_dump(keys))
+    assert nats_objects(replication, second) == (True, True)
+    assert program(["drop", "--yes", "--config", str(tmp_path / "clean.yaml")]) == 0
+    assert nats_objects(replication, second) == (False, False)
+    assert (source_objects(replication), nats_objects(replication)) == ((1, 1), (True, True))
+
+
+def test_a_group_whose_publishing_worker_runs_stays(replication: Group) -> None:
+    second = publish_second_group(replication)
+    hold_lease(replication, "nats")
+    with pytest.raises(TerminalError, match=rf"worker 'nats' of group '{replication.name}' runs, and publishes group '{second}'"):
+        run(replace(settings(replication), group=second))
+    assert nats_objects(replication, second) == (True, True)

@@ -16,7 +16,6 @@ WITHOUT_CAUSE = {
     "worker/between_batches.py": 1,
     "worker/stopping.py": 1,
     "worker/batches/task.py": 1,
-    "worker/sinks/nats/derived_group.py": 1,
 }
 """Where a failure is about nothing that the set of causes knows: defects, and parts of ours that ended."""
 

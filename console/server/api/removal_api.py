@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgsluice.console.documents.document_settings import source_of
-from pgsluice.console.drop import drop
+from pgsluice.console.drop import drop, publishing_worker
 from pgsluice.console.forget import forget_worker
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
@@ -36,14 +36,14 @@ async def drop_group(call: Call) -> Answer:
     """The document stays, so that the group can be begun anew; delete it first where a runner would start it again."""
     view, request = await view_of(call), call.body
     _check_name(request.name, view.group)
+    settings = call.parts.settings
     source = await source_of(call.parts.documents, view.group)
-    if source is None and not request.nats_only:
+    if source is None and not request.nats_only and await publishing_worker(settings.nats, view.group) is None:
         raise Problem(
             Kind.CONFLICT,
             "how the group's source is reached is not known here, so slot and publication would stay",
             "apply its document first, run 'pgsluice drop' elsewhere, or say nats_only",
         )
-    settings = call.parts.settings
     await drop(DropSettings(view.group, settings.log, settings.nats, None if request.nats_only else source))
     return Answer(target=view.group)
 

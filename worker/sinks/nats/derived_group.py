@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.published_tables import TABLES_KEY, PublishedTables, load_tables, store_tables
-from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord, publication_of_worker
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders, counted_bytes, cut
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
@@ -98,13 +98,13 @@ class DerivedEnd:
 
 
 class DerivedGroup:
-    """``source`` is the group that the worker reads, ``worker`` the worker's name in it."""
+    """``source`` is the group that the worker reads, ``worker`` that group, a slash and the worker's name in it."""
 
     def __init__(self, names: GroupNames, source: StateBucket, bucket: StateBucket, worker: str) -> None:
         self._names = names
         self._source = source
         self._bucket = bucket
-        self._publication = f"worker {worker}"
+        self._publication = publication_of_worker(worker)
         self.id_prefix = ""
         """Of every message in the stream."""
 
@@ -123,7 +123,8 @@ class DerivedGroup:
         """Makes the bucket and writes who publishes, after ``check_owner``."""
         raw = await self._source.read(GROUP_KEY, GroupRecord)
         if raw is None:
-            raise TransientError("the group's replicator has not said yet where its changes come from", "it is read again")
+            fact = "the group's replicator has not said yet where its changes come from"
+            raise TransientError(fact, "it is read again; check that it runs", Cause.SOURCE)
         await self._bucket.ensure(settings)
         await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it is there
         self.id_prefix = f"{raw.value.system_id}/{self._names.slot}/"
