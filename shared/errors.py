@@ -12,6 +12,7 @@
     │   ├── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
     │   └── TaskEndedError     75   a task in the background has ended that the process cannot be without
     └── TransientError     75   the same call may succeed later
+        ├── OverloadError       a server has too much to do, or no answer in time: it may take less at once
         ├── LockTimeoutError    a lock at the source was not to be had for now
         ├── StreamBehindError   the stream of changes ends before what is applied
         └── SnapshotGoneError   the source no longer shows the snapshot that a copy reads; a new one is needed
@@ -132,6 +133,12 @@ class TransientError(PgsluiceError):
     def __init__(self, fact: str, remedy: str = "", cause: Cause | None = None) -> None:
         super().__init__(fact, remedy)
         self.cause = self.usual_cause if cause is None else cause
+
+
+class OverloadError(TransientError):
+    """A server gave no answer to a request that reached it, or said that it has too much to do. It may take less at once."""
+
+    usual_cause = Cause.TARGET
 
 
 class LockTimeoutError(TransientError):

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from pgsluice.shared.errors import Cause, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError, UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -185,7 +185,7 @@ class ReceiverConnection:
 
     def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """The receiver's answer, whatever it is. Raises TransientError when there is none (the request may have arrived all the
-        same), TerminalError when the receiver is not the one it should be or may not be reached."""
+        same: then an OverloadError), TerminalError when the receiver is not the one it should be or may not be reached."""
         return self.request("POST", self._receiver.target, headers, body, ANSWER_BYTES)
 
     def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, answer_bytes: int) -> Answer:
@@ -215,10 +215,8 @@ class ReceiverConnection:
                 f"check its URL; give the certificate that vouches for it as {self._receiver.options}-ca",
             ) from None
         except TimeoutError:
-            self.close()
             raise self._no_answer(f"nothing within {self._timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            self.close()
             raise self._no_answer(type(error).__name__) from None
 
     def close(self) -> None:
@@ -236,8 +234,11 @@ class ReceiverConnection:
                 socket.socket.shutdown(current, socket.SHUT_RDWR)  # an SSLSocket's own would disturb the thread that reads
 
     def _no_answer(self, reason: str) -> TransientError:
+        was_reached = self._connection is not None
+        self.close()
         fact = f"{self._receiver.origin} gave no answer ({reason})"
-        return TransientError(fact, "check that the receiver runs and is reached", Cause.TARGET)
+        kind = OverloadError if was_reached else TransientError
+        return kind(fact, "check that the receiver runs and is reached", Cause.TARGET)
 
     def _connect(self) -> http.client.HTTPConnection:
         receiver = self._receiver

@@ -30,6 +30,10 @@ from pgsluice.worker.sinks.search.server_connection import BLOCK, NDJSON, Server
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
 
 
+MOST_OPERATIONS = 5000
+"""In one request: more do not make it faster, but the answer later."""
+
+
 class Operation(NamedTuple):
     """``target`` is a generation's write alias. ``id`` is a JSON string, quotes included. ``document`` is a JSON object in one
     line that ends in a line feed; None deletes. ``version`` is a commit LSN; with ``ordinal`` it is the position of the change
@@ -61,12 +65,17 @@ class ItemAnswer(NamedTuple):
     field: str = ""
     is_found: bool = True
 
+    @property
+    def is_overload(self) -> bool:
+        """There was more in the request than the server could take at that moment."""
+        return self.status == _TOO_MANY_REQUESTS or self.error in _REJECTED
+
 
 DONE = ItemAnswer(Outcome.DONE)
 
-_CONFLICT, _NOT_FOUND, _TOO_LARGE = 409, 404, 413
+_CONFLICT, _NOT_FOUND, _TOO_LARGE, _TOO_MANY_REQUESTS = 409, 404, 413, 429
 _REJECTED = frozenset({"es_rejected_execution_exception", "rejected_execution_exception", "circuit_breaking_exception"})
-_TRY_AGAIN = frozenset({429, 408})
+_TRY_AGAIN = frozenset({_TOO_MANY_REQUESTS, 408})
 _FIELD_MARKS = ("field [", "introduction of [", "mapper [", 'term in field="', "field '")
 """What stands before a field's name in the server's reasons, and what ends it is the character that closes the last one."""
 _CLOSERS = {"[": "]", '"': '"', "'": "'"}
@@ -86,20 +95,26 @@ def operation_bytes(operation: Operation) -> int:
     return 100 + len(operation.target) + len(operation.id) + len(operation.document or b"")
 
 
+class SendHalves(Exception):  # noqa: N818  nothing failed for good
+    """A request was refused as a whole, because of its size or for what one operation holds."""
+
+    def __init__(self, *, is_too_large: bool) -> None:
+        super().__init__(is_too_large)
+        self.is_too_large = is_too_large
+
+
 def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, wait_visible: bool = False) -> list[ItemAnswer]:
-    """What became of each. A request that is too large, or refused as a whole for what one operation holds, goes again in halves.
-    Raises TransientError when the server cannot take it now, TerminalError when something is wrong with all of it."""
+    """What became of each. Raises SendHalves, of one operation never; TransientError when the server cannot take it now,
+    OverloadError among them when there may be too much in it; TerminalError when something is wrong with all of it."""
     path = PATH + ("&refresh=wait_for" if wait_visible else "")
-    status, answer = connection.send("POST", path, encode_bulk(operations), NDJSON)
+    status, answer = connection.send("POST", path, encode_bulk(operations), NDJSON, is_bulky=True)
     if 200 <= status < 300:
         return read_answers(answer, operations)
     if status not in (400, _TOO_LARGE):
         raise_refused(status, answer, "POST /_bulk")
     if len(operations) == 1:
         return [ItemAnswer(Outcome.REFUSED, status, error_type(answer))]
-    half = len(operations) // 2
-    halves = operations[:half], operations[half:]
-    return [each for part in halves for each in send_bulk(connection, part, wait_visible=wait_visible)]
+    raise SendHalves(is_too_large=status == _TOO_LARGE)
 
 
 def read_answers(answer: bytes, operations: Sequence[Operation]) -> list[ItemAnswer]:

@@ -1,8 +1,8 @@
 """Sends operations until the server has taken or refused each of them, in requests of bounded size, several at a time.
 
-What the server cannot take now is sent again alone, after 1, 2, 4 … seconds. In a task that goes on for PATIENCE_S: then the
-batch fails for a passing cause, the worker says what it waits for, and the batch comes again as a whole, which changes nothing
-in what was taken already.
+What the server cannot take now is sent again alone, after 1, 2, 4 … seconds, in smaller requests when there was too much in one
+(``request_size``). In a task that goes on until nothing was taken for PATIENCE_S: then the batch fails for a passing cause, the
+worker says what it waits for, and the batch comes again as a whole, which changes nothing in what was taken already.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple, assert_never
 
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Backoff, Pauses
-from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation, Outcome, operation_bytes, send_bulk
+from pgsluice.worker.sinks.search.bulk import (
+    MOST_OPERATIONS,
+    ItemAnswer,
+    Operation,
+    Outcome,
+    SendHalves,
+    operation_bytes,
+    send_bulk,
+)
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
+from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, ConnectionPool
 
 PATIENCE_S = 20.0
@@ -74,14 +83,20 @@ class Tally:
         )
 
 
+def bulk_size(settings: SearchSinkSettings) -> RequestSize:
+    """To be kept from delivery to delivery."""
+    return RequestSize(MOST_OPERATIONS, settings.batch_bytes, timeout_s=settings.timeout_s)
+
+
 class BulkDelivery:
-    """For one thread, but for ``halt``. ``pool`` has the connections; ``threads`` make the requests."""
+    """For one thread, but for ``halt``. ``pool`` has the connections; ``threads`` make the requests, which are of ``size``."""
 
     def __init__(
         self,
         settings: SearchSinkSettings,
         pool: ConnectionPool,
         threads: ThreadPoolExecutor,
+        size: RequestSize,
         *,
         patience_s: float = PATIENCE_S,
         pauses: Pauses = PAUSES,
@@ -89,6 +104,7 @@ class BulkDelivery:
         self._settings = settings
         self._pool = pool
         self._threads = threads
+        self._size = size
         self._patience_s = patience_s
         self._pauses = pauses
         self._halted = threading.Event()
@@ -98,80 +114,160 @@ class BulkDelivery:
         """Of no document more than one: they arrive in any order. Raises TransientError when patience is at its end, and
         TerminalError; what is refused is in ``tally``."""
         backoff = Backoff(self._pauses)
-        ends_at = time.monotonic() + self._patience_s
+        began_at, is_first = time.monotonic(), True
         waiting = operations
-        while waiting:
-            waiting, trouble = self._attempt(waiting)
-            if trouble is None:
+        while True:
+            attempt = self._attempt(waiting)
+            waiting = attempt.waiting
+            if not waiting:
                 return
-            self.tally.outcomes["retried"] += len(waiting)
+            assert attempt.trouble is not None
+            if attempt.has_settled:
+                backoff.note_success()
+                began_at, is_first = time.monotonic(), True
             pause_s = backoff.next_pause_s()
-            if time.monotonic() + pause_s > ends_at or self._halted.wait(pause_s):
-                raise trouble
+            is_late = time.monotonic() + pause_s > began_at + self._patience_s
+            if (is_late and not is_first) or self._halted.wait(pause_s):
+                raise attempt.trouble
+            is_first = False
 
     def halt(self) -> None:
         """From any thread and for good: nothing is waited for any more."""
         self._halted.set()
         self._pool.abort()
 
-    def _attempt(self, operations: Sequence[Operation]) -> tuple[list[Operation], TransientError | None]:
-        """What has to be sent again, and why."""
-        sent = [(chunk, self._threads.submit(self._send, chunk)) for chunk in chunks(operations, self._settings.batch_bytes)]
-        waiting: list[Operation] = []
-        trouble: TransientError | None = None
-        failure: BaseException | None = None
-        for chunk, answered in sent:
-            try:
-                again, why = self._judge(chunk, answered)
-            except TerminalError as error:
-                failure = failure or error
-                continue
-            waiting += again
-            trouble = why or trouble
-        if failure is not None:
-            raise failure
-        return waiting, trouble
+    def _attempt(self, operations: Sequence[Operation]) -> Attempt:
+        """Raises TerminalError when no request is under way any more."""
+        attempt = Attempt(operations, self._size, self.tally)
+        under_way: dict[Future[Answered], Request] = {}
+        while True:
+            while len(under_way) < self._settings.connections and (request := attempt.next_request()) is not None:
+                under_way[self._threads.submit(self._send, request)] = request
+            if not under_way:
+                break
+            for answered in wait(under_way, return_when=FIRST_COMPLETED).done:
+                attempt.judge(under_way.pop(answered), answered)
+        self.tally.outcomes["retried"] += attempt.retried
+        if attempt.failure is not None:
+            raise attempt.failure
+        return attempt
 
-    def _judge(
-        self, chunk: Sequence[Operation], answered: Future[list[ItemAnswer]]
-    ) -> tuple[Sequence[Operation], TransientError | None]:
-        try:
-            answers = answered.result()
-        except TransientError as error:
-            return chunk, error
-        waiting, trouble = [], None
-        for operation, answer in zip(chunk, answers, strict=True):
-            match answer.outcome:
-                case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
-                    self.tally.note(operation, answer)
-                case Outcome.THROTTLED | Outcome.BLOCKED:
-                    waiting.append(operation)
-                    trouble = _trouble(operation, answer)
-                case Outcome.WRONG:
-                    raise _wrong(operation, answer)
-                case unreachable:
-                    assert_never(unreachable)
-        return waiting, trouble
-
-    def _send(self, chunk: Sequence[Operation]) -> list[ItemAnswer]:
+    def _send(self, request: Request) -> Answered:
         began_at = time.monotonic()
         try:
-            return send_bulk(self._pool.mine(), chunk, wait_visible=self._settings.wait_visible)
+            answers = send_bulk(self._pool.mine(), request.operations, wait_visible=self._settings.wait_visible)
         finally:
-            self.tally.bulk_seconds.append(time.monotonic() - began_at)
+            took_s = time.monotonic() - began_at
+            self.tally.bulk_seconds.append(took_s)
+        return Answered(answers, 0.0 if self._settings.wait_visible else took_s)
 
 
-def chunks(operations: Sequence[Operation], most_bytes: int) -> Iterator[Sequence[Operation]]:
-    """Requests of at most so many bytes, unless one operation has more."""
-    first, size = 0, 0
-    for i, operation in enumerate(operations):
-        added = operation_bytes(operation)
-        if size and size + added > most_bytes:
-            yield operations[first:i]
-            first, size = i, 0
-        size += added
-    if first < len(operations):
-        yield operations[first:]
+class Request(NamedTuple):
+    operations: Sequence[Operation]
+    bytes: int
+
+
+class Answered(NamedTuple):
+    """``took_s`` is 0 when it would say nothing of the request's size."""
+
+    answers: list[ItemAnswer]
+    took_s: float
+
+
+class Attempt:
+    """What becomes of operations that are sent once. It ends early when a request as a whole gets no answer, or one that says to
+    come again: those that follow would fare no better, and each may take the whole time that a request has."""
+
+    def __init__(self, operations: Sequence[Operation], size: RequestSize, tally: Tally) -> None:
+        self._operations = operations
+        self._sent = 0
+        self._halves: list[Request] = []
+        self._again: list[Operation] = []
+        self._size = size
+        self._tally = tally
+        self.trouble: TransientError | None = None
+        """Why there is anything to be sent again."""
+        self.failure: TerminalError | None = None
+        self.has_settled = False
+        """At least one operation is taken or refused."""
+        self._is_over = False
+
+    @property
+    def waiting(self) -> list[Operation]:
+        """What has to be sent again, or was not sent yet; to be asked when every request is judged."""
+        halves = [operation for request in self._halves for operation in request.operations]
+        return [*self._again, *halves, *self._operations[self._sent :]]
+
+    @property
+    def retried(self) -> int:
+        """How many were sent, and have to be sent again."""
+        return len(self._again)
+
+    def next_request(self) -> Request | None:
+        if self._is_over:
+            return None
+        if self._halves:
+            return self._halves.pop()
+        first, size, most_bytes = self._sent, 0, self._size.bytes
+        end = min(len(self._operations), first + self._size.items)
+        for number in range(first, end):
+            added = operation_bytes(self._operations[number])
+            if size and size + added > most_bytes:
+                end = number
+                break
+            size += added
+        self._sent = end
+        return Request(self._operations[first:end], size) if end > first else None
+
+    def judge(self, request: Request, answered: Future[Answered]) -> None:
+        try:
+            answers, took_s = answered.result()
+        except SendHalves as refused:
+            if refused.is_too_large:
+                self._size.note_refusal(len(request.operations), request.bytes)
+            self._halve(request)
+        except TransientError as error:
+            if isinstance(error, OverloadError):
+                self._size.note_refusal(len(request.operations), request.bytes)
+            self._again += request.operations
+            self.trouble, self._is_over = error, True
+        except TerminalError as error:
+            self._fail(error)
+        else:
+            self._judge_items(request, answers, took_s)
+
+    def _judge_items(self, request: Request, answers: Sequence[ItemAnswer], took_s: float) -> None:
+        is_too_much = False
+        for operation, answer in zip(request.operations, answers, strict=True):
+            match answer.outcome:
+                case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
+                    self.has_settled = True
+                    try:
+                        self._tally.note(operation, answer)
+                    except TerminalError as error:
+                        self._fail(error)
+                        return
+                case Outcome.THROTTLED | Outcome.BLOCKED:
+                    self._again.append(operation)
+                    self.trouble = _trouble(operation, answer)
+                    is_too_much |= answer.is_overload
+                case Outcome.WRONG:
+                    self._fail(_wrong(operation, answer))
+                    return
+                case unreachable:
+                    assert_never(unreachable)
+        if is_too_much:
+            self._size.note_refusal(len(request.operations), request.bytes)
+        else:
+            self._size.note_answer(took_s, len(request.operations), request.bytes)
+
+    def _fail(self, error: TerminalError) -> None:
+        self.failure, self._is_over = self.failure or error, True
+
+    def _halve(self, request: Request) -> None:
+        half = len(request.operations) // 2
+        for part in (request.operations[half:], request.operations[:half]):
+            self._halves.append(Request(part, sum(map(operation_bytes, part))))
 
 
 def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:

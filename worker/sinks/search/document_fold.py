@@ -61,11 +61,13 @@ class Whole(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Patch:
     """A document of which only ``known`` is at hand; the fields ``missing`` are those that it has already, or that the document
-    ``source`` has, which goes when this is stored. All ids and ``target`` as in ``Operation``."""
+    ``source`` has, which goes when this is stored. ``blamed`` is the change to name if it is refused. All ids and ``target`` as
+    in ``Operation``."""
 
     target: str
     id: RowId
     at: At
+    blamed: At
     known: Fields
     missing: tuple[str, ...]
     source: RowId | None = None
@@ -132,7 +134,8 @@ class DocumentFold:
 
     def patches(self) -> list[Patch]:
         """What waits for the driver; to be asked when everything was added."""
-        return [patch for entries in self._documents.values() for entry in entries.values() for patch in _patch_of(entry)]
+        found = [patch for entries in self._documents.values() for entry in entries.values() for patch in _patch_of(entry)]
+        return [replace(patch, blamed=self.blamed(patch.target, patch.source or patch.id, patch.at)) for patch in found]
 
     def blamed(self, target: str, row_id: RowId, otherwise: At) -> At:
         """The change to name when a document is refused."""
@@ -280,7 +283,7 @@ class _Rows:
         known, missing = self._form.known_fields(values)
         if row_id.startswith(b'"sha256:'):
             known |= read_fields(b'{"%b":%b}' % (KEY_FIELD.encode(), self._form.key_text(values)))
-        return Patch(self._form.target, row_id, at, known, missing)
+        return Patch(self._form.target, row_id, at, at, known, missing)
 
     @staticmethod
     def _spread(into: list[bytes | None], rows: Sequence[int], found: Sequence[bytes]) -> None:

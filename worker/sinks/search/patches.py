@@ -9,25 +9,33 @@ value: that change is set aside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.errors import Cause, OverloadError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, Refused
 from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields
-from pgsluice.worker.sinks.search.document_fold import Patch
+from pgsluice.worker.sinks.search.document_fold import At, Patch
+from pgsluice.worker.sinks.search.options import SearchSinkSettings
+from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, raise_refused
 
 MGET_DOCUMENTS = 100
 """So many are read at once: their values are the large ones."""
 
 DocumentId = tuple[str, RowId]
+
+
+def read_size(settings: SearchSinkSettings) -> RequestSize:
+    """To be kept from delivery to delivery."""
+    return RequestSize(MGET_DOCUMENTS, timeout_s=settings.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +51,12 @@ def touched_documents(patch: Patch) -> list[DocumentId]:
 
 
 class PatchDelivery:
-    """Blocking; raises TransientError and TerminalError. ``mgets`` counts requests."""
+    """Blocking; raises TransientError and TerminalError. Requests for documents are of ``size``; ``mgets`` counts them."""
 
-    def __init__(self, connection: ServerConnection, delivery: BulkDelivery) -> None:
+    def __init__(self, connection: ServerConnection, delivery: BulkDelivery, size: RequestSize) -> None:
         self._connection = connection
         self._delivery = delivery
+        self._size = size
         self.mgets = 0
 
     def deliver(self, patches: Sequence[Patch]) -> list[Rejection]:
@@ -77,7 +86,8 @@ class PatchDelivery:
         lost = self._lost(unknown)
         left_out = {(patch.target, patch.id) for patch in lost} | {(each.operation.target, each.operation.id) for each in refused}
         self._delete_sources(patches, left_out)
-        return [_rejection(each) for each in refused] + [_unknown_value(patch) for patch in lost]
+        blamed = {(patch.target, patch.id): patch.blamed for patch in patches}
+        return [_rejection(each, blamed) for each in refused] + [_unknown_value(patch) for patch in lost]
 
     def _delete_sources(self, patches: Sequence[Patch], left_out: set[DocumentId]) -> None:
         there = {(patch.target, patch.id) for patch in patches}
@@ -104,14 +114,26 @@ class PatchDelivery:
     def _read(self, patches: Sequence[Patch]) -> dict[DocumentId, FoundDocument]:
         asked = [(document, patch.missing) for patch in patches for document in touched_documents(patch)]
         found: dict[DocumentId, FoundDocument] = {}
-        for start in range(0, len(asked), MGET_DOCUMENTS):
-            found |= self._read_some(asked[start : start + MGET_DOCUMENTS])
+        while asked:
+            some, asked = asked[: self._size.items], asked[self._size.items :]
+            found |= self._read_some(some)
         return found
 
     def _read_some(self, asked: Sequence[tuple[DocumentId, tuple[str, ...]]]) -> dict[DocumentId, FoundDocument]:
+        """What was too much to be read at once is asked for in halves when the batch comes again."""
         self.mgets += 1
+        began_at = time.monotonic()
+        try:
+            found = self._asked(asked)
+        except OverloadError:
+            self._size.note_refusal(len(asked))
+            raise
+        self._size.note_answer(time.monotonic() - began_at, len(asked))
+        return found
+
+    def _asked(self, asked: Sequence[tuple[DocumentId, tuple[str, ...]]]) -> dict[DocumentId, FoundDocument]:
         docs = [{"_index": target, "_id": orjson.loads(row_id), "_source": list(names)} for (target, row_id), names in asked]
-        status, answer = self._connection.send("POST", "/_mget", orjson.dumps({"docs": docs}), JSON)
+        status, answer = self._connection.send("POST", "/_mget", orjson.dumps({"docs": docs}), JSON, is_bulky=True)
         if status != 200:
             raise_refused(status, answer, "POST /_mget")
         try:
@@ -151,13 +173,17 @@ def _completed(patch: Patch, there: FoundDocument) -> bytes:
     return document_of({name: there.fields[name] for name in patch.missing if name in there.fields} | patch.known)
 
 
-def _rejection(refused: Refused) -> Rejection:
+def _rejection(refused: Refused, blamed: Mapping[DocumentId, At]) -> Rejection:
     operation, answer = refused
     reason = f"the search server refuses the document ({answer.error or f'status {answer.status}'})"
-    return Rejection(Position(LSN(operation.version), operation.ordinal), reason)
+    return Rejection(_position(blamed[operation.target, operation.id]), reason)
 
 
 def _unknown_value(patch: Patch) -> Rejection:
     names = ", ".join(f"'{name}'" for name in patch.missing)
     reason = f"the document is not there, and the change does not hold the value of {names}, which it left as it was"
-    return Rejection(Position(LSN(patch.at.version), patch.at.ordinal), reason)
+    return Rejection(_position(patch.blamed), reason)
+
+
+def _position(at: At) -> Position:
+    return Position(LSN(at.version), at.ordinal)

@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
 from pgsluice.worker.sinks.search.document import document_of, read_fields
 from pgsluice.worker.sinks.search.document_fold import At, Emptying, Patch
@@ -19,10 +21,12 @@ _MOST_TIMES = 100
 
 @dataclass(frozen=True, slots=True)
 class SearchReceipt:
-    """``filled`` are the names of indexes that took copied rows. ``outcomes`` and ``bulk_seconds`` are for metrics."""
+    """``rejections`` are what the server refused; the rest is stored. ``filled`` are the names of indexes that took copied rows.
+    ``outcomes`` and ``bulk_seconds`` are for metrics."""
 
     patches: Sequence[Patch] = ()
     emptyings: Sequence[Emptying] = ()
+    rejections: Sequence[Rejection] = ()
     filled: Sequence[str] = ()
     outcomes: dict[str, int] = field(default_factory=dict)
     bulk_seconds: Sequence[float] = ()
@@ -33,6 +37,7 @@ class SearchReceipt:
             {
                 "patches": list(map(_encode_patch, self.patches)),
                 "emptyings": [[each.table.encode(), *each.at] for each in self.emptyings],
+                "rejections": [[*each.position, each.reason] for each in self.rejections],
                 "filled": self.filled,
                 "outcomes": self.outcomes,
                 "bulk_seconds": self.bulk_seconds,
@@ -47,6 +52,7 @@ class SearchReceipt:
             return cls(
                 patches=list(map(_decode_patch, found["patches"])),
                 emptyings=[Emptying(Table.decode(table), At(*at)) for table, *at in found["emptyings"]],
+                rejections=[Rejection(Position(LSN(lsn), ordinal), why) for lsn, ordinal, why in found["rejections"]],
                 filled=found["filled"],
                 outcomes=found["outcomes"],
                 bulk_seconds=found["bulk_seconds"],
@@ -73,15 +79,16 @@ def summed(receipts: Iterable[SearchReceipt]) -> dict[str, int]:
 def _encode_patch(patch: Patch) -> list[Any]:
     source = None if patch.source is None else patch.source.decode()
     known = document_of(patch.known).decode()
-    return [patch.target, patch.id.decode(), source, *patch.at, patch.missing, known]
+    return [patch.target, patch.id.decode(), source, *patch.at, *patch.blamed, patch.missing, known]
 
 
 def _decode_patch(found: list[Any]) -> Patch:
-    target, row_id, source, version, ordinal, missing, known = found
+    target, row_id, source, version, ordinal, blamed_version, blamed_ordinal, missing, known = found
     return Patch(
         target,
         row_id.encode(),
         At(version, ordinal),
+        At(blamed_version, blamed_ordinal),
         read_fields(known),
         tuple(missing),
         None if source is None else source.encode(),

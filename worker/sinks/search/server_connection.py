@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
 from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection, trusted_certificates
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 
@@ -29,6 +29,7 @@ _MOST_ANSWER_BYTES = 1 << 30
 _GZIP_LEVEL = 1  # of what is sent a tenth is left; more would cost more than it saves in a data centre
 _GZIP_FROM_BYTES = 1024
 _TOO_MANY_REQUESTS = 429
+_TOO_LATE = (408, 504)
 _FORBIDDEN = (401, 403)
 
 Answered = tuple[int, bytes]
@@ -60,13 +61,14 @@ class ServerConnection:
         except orjson.JSONDecodeError:
             raise TerminalError(f"the search server answered {method} {path} with something else than JSON", _NOT_IT) from None
 
-    def send(self, method: str, path: str, body: bytes | None, content_type: str) -> Answered:
-        """The server's answer, whatever it says. Raises TransientError when there is none."""
+    def send(self, method: str, path: str, body: bytes | None, content_type: str, *, is_bulky: bool = False) -> Answered:
+        """The server's answer, whatever it says. Raises TransientError when there is none. What ``is_bulky`` is not asked of
+        the next node as it stands when a node had no answer to it (OverloadError): it may be too much for that one too."""
         headers = {"Content-Type": content_type, **self._authorization}
         if body is not None and len(body) >= _GZIP_FROM_BYTES:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
-        answer = self._exchange(method, path, headers, body)
+        answer = self._exchange((method, path, headers, body), is_bulky=is_bulky)
         return answer.status, answer.body
 
     def abort(self) -> None:
@@ -78,14 +80,15 @@ class ServerConnection:
         for node in self._nodes:
             node.close()
 
-    def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+    def _exchange(self, sent: tuple[str, str, Mapping[str, str], bytes | None], *, is_bulky: bool) -> Answer:
+        method, path, headers, body = sent
         for left in reversed(range(len(self._nodes))):
             target = self._paths[self._node] + path
             try:
                 return self._nodes[self._node].request(method, target, headers, body, _MOST_ANSWER_BYTES)
-            except TransientError:
+            except TransientError as error:
                 self._node = (self._node + 1) % len(self._nodes)
-                if not left:
+                if not left or (is_bulky and isinstance(error, OverloadError)):
                     raise
         raise AssertionError("there is at least one node")
 
@@ -98,7 +101,9 @@ def raise_refused(status: int, answer: bytes, what: str) -> NoReturn:
     kind = error_type(answer)
     fact = f"the search server answered {what} with status {status}" + (f" ({kind})" if kind else "")
     if status == _TOO_MANY_REQUESTS:
-        raise TransientError(fact, "it has too much to do: it is asked again", Cause.THROTTLED)
+        raise OverloadError(fact, "it has too much to do: it is asked again", Cause.THROTTLED)
+    if status in _TOO_LATE:
+        raise OverloadError(fact, "it is asked again", Cause.TARGET)
     if status >= 500:
         raise TransientError(fact, "it is asked again", Cause.TARGET)
     if kind == BLOCK:

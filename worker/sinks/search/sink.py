@@ -20,22 +20,22 @@ from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addres
 from pgsluice.shared.metrics import declared_metrics as metrics
 from pgsluice.shared.metrics.metric import SECONDS, Histogram, Sample
 from pgsluice.shared.wire.names import replayed_worker
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.positions.bucket import BucketPositions
-from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.document_fold import At
 from pgsluice.worker.sinks.search.generations import FilledGenerations
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
-from pgsluice.worker.sinks.search.patches import PatchDelivery
+from pgsluice.worker.sinks.search.patches import PatchDelivery, read_size
 from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, summed
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 from pgsluice.worker.sinks.search.writer import SearchWriter
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 
-PASSES_BEFORE_BLAME = 2
-"""Over one batch, in which the last change of a refused document is named. From then on it is the first: each pass costs."""
+REFUSALS_BEFORE_BLAME = 2
+"""Of one batch, at which the last change of a refused document is named. From then on it is the first: each pass costs."""
 
 OUTCOMES = ("indexed", "deleted", "stale", "retried", "dead")
 
@@ -56,6 +56,7 @@ class SearchSink:
         self._pool: ConnectionPool | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._delivery: BulkDelivery | None = None
+        self._bulk_size, self._read_size = bulk_size(search), read_size(search)
         self._catalog: IndexCatalog | None = None
         self._applied = NOTHING_APPLIED
         self._generations = FilledGenerations(self._new_catalog, self._positions.ledger, search.keep_old_s)
@@ -65,7 +66,8 @@ class SearchSink:
         """No other sink's: what tasks have kept of that one's is not ours."""
         self._emptied: dict[str, At] = {}
         """Truncations of the batch in hand that are carried out, by target."""
-        self._passes = 0
+        self._refusals = 0
+        """How often the server refused documents of the batch in hand. What failed for a passing cause does not count."""
         self._outcomes: Counter[str] = Counter()
         self._bulk_seconds = Histogram(SECONDS)
         self._mgets = 0
@@ -100,13 +102,12 @@ class SearchSink:
     def writer(self) -> SearchWriter:
         """What was copied takes over before changes come: they may, when ``finish_copy`` was not called yet."""
         self._take_over()
-        self._passes += 1
-        blames_first = self._passes > PASSES_BEFORE_BLAME
+        blames_first = self._refusals >= REFUSALS_BEFORE_BLAME
         return SearchWriter(self._search, self._overrides, self._epoch, dict(self._emptied), blames_first)
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Raises WriteAgain when the batch holds a TRUNCATE that was not carried out, RejectedChanges when the value of a field
-        is not known to anybody."""
+        """Raises WriteAgain when the batch holds a TRUNCATE that was not carried out, RejectedChanges when the server refuses
+        documents, or the value of a field is not known to anybody."""
         applied = self._applied
         done: list[SearchReceipt] = []
         for receipt in receipts:
@@ -116,11 +117,12 @@ class SearchSink:
         self._count(done)
         self._empty(done)
         self._generations.note(name for receipt in done for name in receipt.filled)
-        self._patch(done)
+        self._check([rejection for receipt in done for rejection in receipt.rejections])
+        self._check(self._patch(done))
         self._positions.store(applied)
         self._applied = applied
         self._emptied.clear()
-        self._passes = 0
+        self._refusals = 0
         return applied
 
     def finish_copy(self) -> None:
@@ -180,18 +182,22 @@ class SearchSink:
         if last:
             raise WriteAgain
 
-    def _patch(self, done: Sequence[SearchReceipt]) -> None:
+    def _check(self, rejections: Sequence[Rejection]) -> None:
+        """Raises RejectedChanges when there is any."""
+        if rejections:
+            self._refusals += 1
+            raise RejectedChanges(sorted(rejections, key=lambda each: each.position))
+
+    def _patch(self, done: Sequence[SearchReceipt]) -> list[Rejection]:
         if not any(receipt.patches for receipt in done):
-            return
+            return []
         assert self._pool is not None, "open comes first"
         assert self._threads is not None
-        self._delivery = BulkDelivery(self._search, self._pool, self._threads)
-        patching = PatchDelivery(self._pool.mine(), self._delivery)
+        self._delivery = BulkDelivery(self._search, self._pool, self._threads, self._bulk_size)
+        patching = PatchDelivery(self._pool.mine(), self._delivery, self._read_size)
         try:
-            rejections = [each for receipt in done for each in patching.deliver(receipt.patches)]
+            return [each for receipt in done for each in patching.deliver(receipt.patches)]
         finally:
             self._mgets += patching.mgets
             self._outcomes.update(self._delivery.tally.outcomes)
             self._delivery = None
-        if rejections:
-            raise RejectedChanges(sorted(rejections, key=lambda each: each.position))

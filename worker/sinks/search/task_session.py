@@ -1,4 +1,4 @@
-"""What a process keeps from task to task: connections, and where each table's documents go.
+"""What a process keeps from task to task: connections, how much the server takes at once, where each table's documents go.
 
 Where they go is asked for once, and again when the driver has made a new generation (``epoch``).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.document import DocumentForm
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
@@ -25,11 +25,12 @@ class TaskSession:
         self._settings = settings
         self._pool = ConnectionPool(settings)
         self._threads = ThreadPoolExecutor(settings.connections, "pgsluice-bulk")
+        self._size = bulk_size(settings)
         self._epoch = -1
         self._forms: dict[tuple[Table, str], DocumentForm] = {}
 
     def delivery(self) -> BulkDelivery:
-        return BulkDelivery(self._settings, self._pool, self._threads)
+        return BulkDelivery(self._settings, self._pool, self._threads, self._size)
 
     def form_of(self, table: Table, overrides: MappingFile, epoch: int, snapshot: str = "") -> DocumentForm:
         """Of the table's changes, or of its rows in ``snapshot``. Makes the generation where there is none, and fields that its

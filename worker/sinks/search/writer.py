@@ -1,6 +1,7 @@
 """Writes one partition, in a Spark task: rows become documents, of each the last one is kept, and they are sent.
 
-Nothing is handed on but what needs a document's earlier content, or an index to be emptied: that is the driver's.
+Nothing is handed on but what the server refused, and what needs a document's earlier content, or an index to be emptied: that is
+the driver's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import Refused
@@ -54,9 +55,9 @@ class SearchWriter:
                 delivery.deliver(fold.take())
         if not fold.emptyings:
             delivery.deliver(fold.take())
-            self._check_refused(session, delivery.tally.refused, fold)
-        receipt = receipt_of(delivery.tally, session.nulled(), patches=fold.patches(), emptyings=fold.emptyings)
-        yield receipt.encode()
+        refused = rejections_of(delivery.tally.refused, session, fold)
+        patches, emptyings = fold.patches(), fold.emptyings
+        yield receipt_of(delivery.tally, session.nulled(), patches=patches, emptyings=emptyings, rejections=refused).encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """The same for rows of a snapshot. A table that is copied again fills a generation that nobody reads yet."""
@@ -74,17 +75,11 @@ class SearchWriter:
                 delivery.deliver(held)
                 held, size = [], 0
         delivery.deliver(held)
-        self._check_refused(session, delivery.tally.refused, None)
-        yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled)).encode()
+        refused = rejections_of(delivery.tally.refused, session, None)
+        yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled), rejections=refused).encode()
 
     def _forms(self, session: TaskSession) -> _Forms:
         return _Forms(session, self.overrides, self.epoch)
-
-    def _check_refused(self, session: TaskSession, refused: Sequence[Refused], fold: DocumentFold | None) -> None:
-        """Raises RejectedChanges when there is any."""
-        if refused:
-            fields = session.field_names()
-            raise RejectedChanges([rejection_of(each, fields, fold) for each in refused])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +115,14 @@ def snapshot_lsn(snapshot: str) -> int:
     return int(match[1], 16) if match else 0
 
 
+def rejections_of(refused: Sequence[Refused], session: TaskSession, fold: DocumentFold | None) -> list[Rejection]:
+    """``fold`` is None for copied rows."""
+    fields = session.field_names() if refused else frozenset()
+    return [rejection_of(each, fields, fold) for each in refused]
+
+
 def rejection_of(refused: Refused, fields: frozenset[str], fold: DocumentFold | None) -> Rejection:
-    """``fields`` are those that indexes have: the server's reason may name what only a value of a row holds. ``fold`` is None for
-    copied rows."""
+    """``fields`` are those that indexes have: the server's reason may name what only a value of a row holds."""
     operation, answer = refused
     field_name = answer.field.partition(".")[0]  # a field of a field has what it is called of ours
     about = f", field '{field_name}'" if field_name in fields else ""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.worker.sinks.search.bulk import Operation
-from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.index import Generation, IndexCatalog
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 from tests.changes_builder import table
@@ -30,10 +34,19 @@ class Trial:
         self.settings = search_settings(proxy.url, group)
         self.pool = ConnectionPool(self.settings)
         self.threads = ThreadPoolExecutor(2)
+        self.size = bulk_size(self.settings)
         self.generation: Generation = IndexCatalog(self.pool.mine(), self.settings, NO_OVERRIDES).ensured(ORDERS)
 
+    def limit(self, **changed: Any) -> None:
+        """Of deliveries from now on."""
+        self.settings = replace(self.settings, **changed)
+        self.pool.close()
+        self.pool = ConnectionPool(self.settings)
+        self.size = bulk_size(self.settings)
+
     def delivery(self, patience_s: float = 20.0) -> BulkDelivery:
-        return BulkDelivery(self.settings, self.pool, self.threads, patience_s=patience_s, pauses=Pauses(0.01, 0.02))
+        """It has the request size of those before it."""
+        return BulkDelivery(self.settings, self.pool, self.threads, self.size, patience_s=patience_s, pauses=Pauses(0.01, 0.02))
 
     def operations(self, count: int) -> list[Operation]:
         target = self.generation.write_alias
@@ -58,15 +71,16 @@ def trial(fake_opensearch: FakeOpenSearch, group: str) -> Iterator[Trial]:
         trial.close()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_storm_of_refusals_is_waited_out(trial: Trial, status: int) -> None:
+@pytest.mark.parametrize(("status", "retried"), [(429, 20 + 2 * 10 + 2 * 5), (500, 100), (503, 100)])
+def test_a_storm_of_refusals_is_waited_out(trial: Trial, status: int, retried: int) -> None:
+    """To a server with too much to do half as much is sent at once."""
     begin = trial.proxy.arrived
     trial.proxy.before = lambda exchange: Refusal(status) if exchange.number <= begin + 5 else None
     delivery = trial.delivery()
     delivery.deliver(trial.operations(20))
     assert trial.count() == 20
     assert delivery.tally.outcomes["indexed"] == 20
-    assert delivery.tally.outcomes["retried"] == 100
+    assert delivery.tally.outcomes["retried"] == retried
 
 
 def test_a_request_whose_answer_is_lost_is_sent_again_and_changes_nothing(trial: Trial) -> None:
@@ -109,19 +123,113 @@ def test_only_what_was_not_taken_is_sent_again(trial: Trial) -> None:
     assert delivery.tally.outcomes["retried"] % 3 == 0
 
 
-def test_a_request_that_is_too_large_goes_in_halves(trial: Trial) -> None:
+def test_a_request_that_is_too_large_goes_in_halves_and_the_next_ones_are_no_larger(trial: Trial) -> None:
     sizes: list[int] = []
 
     def refuse(exchange: Exchange) -> Refusal | None:
-        body = gzip.decompress(exchange.body) if exchange.body.startswith(b"\x1f\x8b") else exchange.body
-        sizes.append(body.count(b'"index"'))
+        sizes.append(operations_in(exchange))
         return Refusal(413) if sizes[-1] > 4 else None
 
     trial.proxy.before = refuse
-    delivery = trial.delivery()
-    delivery.deliver(trial.operations(10))
+    trial.delivery().deliver(trial.operations(10))
     assert trial.count() == 10
-    assert sizes == [10, 5, 2, 3, 5, 2, 3]
+    assert sorted(sizes) == [2, 2, 3, 3, 5, 5, 10]
+    sizes.clear()
+    trial.delivery().deliver(trial.operations(10))
+    assert max(sizes) <= 4
+
+
+def test_a_request_that_one_operation_spoils_goes_in_halves_and_the_next_ones_are_as_large(trial: Trial) -> None:
+    """The server refuses all of a request that holds an id above 512 bytes."""
+    sizes: list[int] = []
+
+    def note(exchange: Exchange) -> None:
+        sizes.append(operations_in(exchange))
+
+    trial.proxy.before = note
+    operations = trial.operations(8)
+    operations[3] = operations[3]._replace(id=b'"%b"' % (b"x" * 600))
+    delivery = trial.delivery()
+    delivery.deliver(operations)
+    assert trial.count() == 7
+    assert [refused.operation.ordinal for refused in delivery.tally.refused] == [3]
+    assert sorted(sizes) == [1, 1, 2, 2, 4, 4, 8]
+    delivery.deliver(trial.operations(8))
+    assert sizes[-1] == 8
+
+
+def operations_in(exchange: Exchange) -> int:
+    body = gzip.decompress(exchange.body) if exchange.body.startswith(b"\x1f\x8b") else exchange.body
+    return body.count(b'"index"')
+
+
+class SlowServer:
+    """Gives no answer, before its client goes away, to a request with more than ``most`` operations."""
+
+    def __init__(self, trial: Trial, most: int) -> None:
+        self.held: list[int] = []
+        self.answered: list[int] = []
+        self._most = most
+        self._never = threading.Event()
+        trial.proxy.before = self._hold
+
+    def _hold(self, exchange: Exchange) -> Cut | None:
+        count = operations_in(exchange)
+        (self.answered if count <= self._most else self.held).append(count)
+        if count <= self._most:
+            return None
+        self._never.wait(60.0)
+        return Cut()
+
+    def close(self) -> None:
+        self._never.set()
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_request_that_the_server_does_not_answer_in_time_goes_in_halves(trial: Trial, connections: int) -> None:
+    """Though the batch comes again meanwhile, and the next one does not begin at the whole size."""
+    trial.limit(timeout_s=0.5, connections=connections)
+    server = SlowServer(trial, 30)
+    for _ in range(20):
+        with contextlib.suppress(TransientError):
+            trial.delivery(patience_s=0.0).deliver(trial.operations(100))
+            break
+    assert trial.count() == 100
+    assert sorted(set(server.held)) == [50, 100]
+    server.close()
+
+
+def test_a_server_that_gives_no_answer_is_not_sent_all_the_rest(trial: Trial) -> None:
+    """Each request would take the whole time that it has."""
+    trial.limit(timeout_s=0.2, batch_bytes=2000)
+    server = SlowServer(trial, 0)
+    with pytest.raises(TransientError, match="nothing within"):
+        trial.delivery(patience_s=0.0).deliver(trial.operations(300))
+    assert len(server.held) <= 4
+    server.close()
+
+
+def test_patience_begins_anew_with_each_document_that_is_taken(trial: Trial) -> None:
+    """A batch that takes the server long is not sent again from its beginning for each request that fails."""
+    trial.limit(batch_bytes=500)
+    first = trial.proxy.arrived
+    trial.proxy.before = lambda exchange: Refusal(503) if (exchange.number - first) % 5 < 2 else None
+    trial.delivery(patience_s=0.0).deliver(trial.operations(100))
+    assert trial.count() == 100
+
+
+@pytest.mark.parametrize("status", [408, 429, 504])
+def test_a_node_that_has_too_much_to_do_gets_half_as_much(trial: Trial, status: int) -> None:
+    sizes: list[int] = []
+
+    def refuse(exchange: Exchange) -> Refusal | None:
+        sizes.append(operations_in(exchange))
+        return Refusal(status) if sizes[-1] > 30 else None
+
+    trial.proxy.before = refuse
+    trial.delivery().deliver(trial.operations(100))
+    assert trial.count() == 100
+    assert sorted(set(sizes))[-2:] == [50, 100]
 
 
 def test_a_single_document_that_is_too_large_is_refused(trial: Trial) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 from collections.abc import Callable
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.search.bulk import Operation, Outcome, send_bulk
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
+from tests.servers.http_proxy import Cut, Exchange, HttpProxy
 from tests.servers.opensearch import FakeOpenSearch
 from tests.worker.sinks.batch import Batch, apply, apply_copied, write
 from tests.worker.sinks.rejecting_contract import without
@@ -94,6 +99,36 @@ def test_a_large_value_that_an_update_left_as_it_was_is_kept(sink: SearchSink, d
         apply(sink, batch)
         write(sink, batch)
     assert documents() == {"1": (4000, order(1, "c", "large")), "2": (5000, order(2, "b", "huge"))}
+
+
+def test_documents_that_cannot_be_read_in_time_are_read_in_halves(
+    open_sink: OpenSink, documents: Documents, fake_opensearch: FakeOpenSearch
+) -> None:
+    """They are those with the large values. Asked for as before, they would take the server too long for ever."""
+    asked: list[int] = []
+    never = Event()
+
+    def hold(exchange: Exchange) -> Cut | None:
+        if "_mget" not in exchange.target:
+            return None
+        body = gzip.decompress(exchange.body) if exchange.body.startswith(b"\x1f\x8b") else exchange.body
+        asked.append(body.count(b'"_id"'))
+        if asked[-1] > 5:
+            never.wait(60.0)
+        return Cut() if asked[-1] > 5 else None
+
+    with HttpProxy(fake_opensearch.port) as proxy:
+        sink = open_sink(proxy.url, timeout_s=1.0)
+        apply(sink, [[message(1, *(insert(ORDERS, b"%d" % n, b"a", b"large") for n in range(16)))]])
+        proxy.before = hold
+        batch = [[message(2, *(update(ORDERS, b"%d" % n, b"b", UNCHANGED) for n in range(16)))]]
+        applied = None
+        while applied is None and len(asked) < 50:
+            with contextlib.suppress(TransientError):
+                applied = apply(sink, batch)
+        never.set()
+        assert documents() == {f"{n}": (2000, order(n, "b", "large")) for n in range(16)}
+        assert asked[:3] == [16, 8, 4]
 
 
 def test_a_value_that_was_not_sent_is_that_of_the_change_before_whatever_partition_that_is_in(
@@ -252,7 +287,7 @@ def test_one_bad_document_among_many_is_one_dead_letter_without_its_value(
     rows = [insert(ORDERS, b"%d" % n, b"secret" if n == 333 else b"1", b"x") for n in range(many)]
     batch = [[message_of(1, transaction(1000, *rows))]]
     with pytest.raises(RejectedChanges) as raised:
-        write(sink, batch)
+        apply(sink, batch)
     (rejection,) = raised.value.rejections
     assert rejection.position == Position(LSN(1000), 334)
     assert rejection.reason == "the search server refuses the document (mapper_parsing_exception, field 'note')"
@@ -269,17 +304,42 @@ def test_an_index_that_takes_nothing_stops_the_worker_instead_of_making_letters(
     assert "secret" not in str(raised.value)
 
 
-def test_the_first_of_several_changes_is_named_when_naming_the_last_did_not_help(open_sink: OpenSink, tmp_path: Any) -> None:
+@pytest.fixture
+def integers(open_sink: OpenSink, tmp_path: Path) -> SearchSink:
+    """Takes integers only as notes of orders."""
     mapping = tmp_path / "search.yaml"
     mapping.write_text("tables: {shop.orders: {columns: {note: {type: integer}}}}\n")
-    sink = open_sink(mapping_file=str(mapping))
-    batch: Batch = [[message(1, *(update(ORDERS, b"1", b"bad", b"%d" % n) for n in range(50)))]]
+    return open_sink(mapping_file=str(mapping))
+
+
+def ordinals_named(sink: SearchSink, batch: Batch, times: int) -> list[int]:
+    """Those of the changes that are set aside, in so many refusals."""
     named: set[Position] = set()
-    for _ in range(3):
+    for _ in range(times):
         with pytest.raises(RejectedChanges) as raised:
-            write(sink, [[without(each, named) for each in part] for part in batch])
+            apply(sink, [[without(each, named) for each in part] for part in batch])
         named |= {rejection.position for rejection in raised.value.rejections}
-    assert sorted(position.ordinal for position in named) == [1, 49, 50]
+    return sorted(position.ordinal for position in named)
+
+
+@pytest.mark.parametrize("body", [b"x", UNCHANGED])
+def test_the_first_of_several_changes_is_named_when_naming_the_last_did_not_help(integers: SearchSink, body: Value) -> None:
+    """Also when the documents have to be completed."""
+    apply(integers, [[message(1, insert(ORDERS, b"1", b"1", b"large"))]])
+    batch: Batch = [[message(2, *(update(ORDERS, b"1", b"bad", body) for _ in range(50)))]]
+    assert ordinals_named(integers, batch, 3) == [1, 49, 50]
+
+
+def test_the_first_of_several_changes_of_a_document_that_is_not_there_is_named(integers: SearchSink) -> None:
+    batch: Batch = [[message(1, *(update(ORDERS, b"1", b"1", UNCHANGED) for _ in range(50)))]]
+    assert ordinals_named(integers, batch, 3) == [1, 49, 50]
+
+
+def test_attempts_that_fail_for_a_passing_cause_do_not_change_which_change_is_named(integers: SearchSink) -> None:
+    for _ in range(10):
+        integers.writer()
+    batch: Batch = [[message(1, update(ORDERS, b"1", b"1", b"x"), update(ORDERS, b"1", b"bad", b"x"))]]
+    assert ordinals_named(integers, batch, 1) == [2]
 
 
 def test_a_new_column_is_a_new_field_before_the_first_row_that_needs_it(sink: SearchSink, documents: Documents) -> None:
