@@ -52,7 +52,7 @@ class DerivedEnd:
         message without changes."""
         anchor, first = self._reached(body)
         commits = body is None or body.transactions[-1].commits
-        flushed = LSN(anchor.position.commit_lsn) if commits else self.flushed
+        flushed = LSN(anchor.position.commit_lsn) if body is None else self._flushed_with(body)
         end, data = self, EMPTY_BODY if body is None else body.body
         for chunk, piece in cut(data, most_bytes):
             headers = end._headers(chunk, piece, first, anchor, flushed, commits=commits)
@@ -79,6 +79,11 @@ class DerivedEnd:
             anchor=anchor,
             after=self.anchor,
         )
+
+    def _flushed_with(self, body: ChangeBody) -> LSN:
+        """The commit of the last transaction that is whole when ``body`` follows; another may be open behind it."""
+        committed = [share.commit_lsn for share in body.transactions if share.commits]
+        return LSN(committed[-1]) if committed else self.flushed
 
     def _reached(self, body: ChangeBody | None) -> tuple[Anchor, Position]:
         """The anchor of the last change when ``body`` follows, and the position of its first. A transaction that goes on, or

@@ -139,3 +139,18 @@ def test_dead_letters_are_replayed_between_batches_and_both_places_stay(
     successor = destination.new_sink()
     assert successor.open() == position(4)
     successor.close()
+
+
+def test_a_message_of_a_group_says_which_transaction_is_whole_also_when_another_is_open(
+    nats_server: NatsServer, group: str
+) -> None:
+    tell_group(nats_server.settings(), group)
+    destination = GroupDestination(nats_server.settings(), group)
+    sink = destination.new_sink()
+    sink.open()
+    whole = transaction(1000, insert(EVENTS, b"1", b"n"))
+    first, rest = (transaction(2000, insert(EVENTS, b"%d" % n, b"n"), first_ordinal=n - 1, commits=n == 3) for n in (2, 3))
+    apply(sink, [[message_of(1, whole, first), message_of(2, rest)]])
+    sink.close()
+    headers = [MessageHeaders.decode(message.headers) for message in destination.reader.stored()]
+    assert [(each.flushed, each.settled) for each in headers] == [(1000, 0), (2000, 2)]
