@@ -23,6 +23,7 @@ def test_the_tutorial_works_as_it_is_written(reader: TutorialReader) -> None:
     assert reader.read("tutorial.md") == 3
 
 
+@pytest.mark.long  # Spark starts four times
 @pytest.mark.timeout(900)
 def test_the_tutorial_of_two_streams_works_as_it_is_written(reader: TutorialReader) -> None:
     assert reader.read("mirrored-tutorial.md") == 4
