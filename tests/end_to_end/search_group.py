@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,11 @@ from pgsluice.shared.pgoutput.messages import Delete, Truncate
 from pgsluice.shared.wire.position import parse_lsn
 from tests.end_to_end.group_under_test import configuration
 from tests.group_reader import GroupReader, text
-from tests.servers import Database, NatsServer
-from tests.servers.opensearch import SearchServer
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers.opensearch import SearchServer, SearchServerError
+from tests.waiting import wait_until
+
+DEADLINE_S = 600.0
 
 Documents = dict[str, tuple[int, dict[str, Any]]]
 """Version and fields, by id."""
@@ -21,6 +25,19 @@ Documents = dict[str, tuple[int, dict[str, Any]]]
 def search_configuration(group: str, source: Database, nats: NatsServer, url: str, **more: Any) -> dict[str, Any]:
     keys = {"search-url": [url], "search-allow-hosts": ["127.0.0.1"], "search-index": f"{group}_{{table}}"}
     return configuration(group, source, None, nats, **keys | {"copy-and-stream": True} | more)
+
+
+@contextmanager
+def running(configuration: dict[str, Any]) -> Iterator[PgsluiceProcess]:
+    """A replicator that replicates, and a search worker, whose end is to be a clean one."""
+    with (
+        PgsluiceProcess("replicator", config=configuration) as replicator,
+        PgsluiceProcess("worker", "search", config=configuration) as worker,
+    ):
+        replicator.wait_for_log("replicating")
+        yield worker
+        worker.terminate()
+        assert worker.wait() == 0, worker.log()
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,18 @@ class Indexed:
         versions = self._versions()
         rows = self.source.execute(f"SELECT id::text, to_jsonb(t) FROM {self.table} t")
         return {str(key): (versions[str(key)], _document(row)) for key, row in rows}
+
+    def arrive(self, server: SearchServer) -> None:
+        """Returns when nothing differs. To be called when nothing is written."""
+        is_equal = lambda: self.differences(server) == []  # noqa: E731
+        wait_until(is_equal, deadline_s=DEADLINE_S, what="the source in the index", interval_s=3.0)
+
+    def count(self, server: SearchServer) -> int:
+        """How many a search finds; 0 while the index is made."""
+        try:
+            return server.count(self.alias)
+        except SearchServerError:
+            return 0
 
     def differences(self, server: SearchServer) -> list[str]:
         """What is not as it ought to be, the first few."""

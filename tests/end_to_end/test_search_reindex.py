@@ -7,14 +7,13 @@ import time
 
 import pytest
 
-from tests.end_to_end.search_group import Indexed, search_configuration
+from tests.end_to_end.search_group import DEADLINE_S, Indexed, running, search_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.opensearch import SearchServer
 from tests.waiting import wait_until
 
 WRITES_PER_S = 500
 LOOK_INTERVAL_S = 0.05
-DEADLINE_S = 240.0
 
 
 class Writer:
@@ -88,12 +87,8 @@ def test_searches_never_find_fewer_documents_while_a_table_is_indexed_anew(
     items = Indexed(source_database, nats_server.settings(), group, "items")
     keys = search_configuration(group, source_database, nats_server, search_server.url)
     writer, reader = Writer(source_database), Reader(search_server, items.alias)
-    with (
-        PgsluiceProcess("replicator", config=keys) as replicator,
-        PgsluiceProcess("worker", "search", config=keys) as worker,
-    ):
-        replicator.wait_for_log("replicating")
-        wait_until(lambda: index_of(search_server, items) and search_server.count(items.alias) >= 50000, deadline_s=DEADLINE_S)
+    with running(keys):
+        wait_until(lambda: items.count(search_server) >= 50000, deadline_s=DEADLINE_S, what="the copy")
         writer.start()
         reader.start()
         wait_until(lambda: reader.counts and reader.counts[-1] > 51000, deadline_s=DEADLINE_S, what="documents of changes")
@@ -104,9 +99,7 @@ def test_searches_never_find_fewer_documents_while_a_table_is_indexed_anew(
         wait_until(lambda: reader.counts[-1] > after + 1000, deadline_s=DEADLINE_S, what="documents of later changes")
         writer.stop()
         reader.stop()
-        wait_until(lambda: items.differences(search_server) == [], deadline_s=DEADLINE_S, what="the source", interval_s=2.0)
-        worker.terminate()
-        assert worker.wait() == 0, worker.log()
+        items.arrive(search_server)
     assert reader.counts == sorted(reader.counts)
     print(f"{writer.written} changes, {len(reader.counts)} looks, {reader.counts[0]} to {reader.counts[-1]} documents")
 
