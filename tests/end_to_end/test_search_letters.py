@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.end_to_end.search_group import Indexed, search_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -19,6 +21,7 @@ tables:
 """
 
 
+@pytest.mark.long
 def test_one_bad_document_among_many_is_set_aside_and_replayed_when_the_mapping_was_mended(
     source_database: Database, nats_server: NatsServer, fake_opensearch: FakeOpenSearch, group: str, tmp_path: Path
 ) -> None:
