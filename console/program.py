@@ -40,6 +40,11 @@ _COMMANDS = {
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
     "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show what a group's change stream holds."),
     "trace": ("pgsluice.console.inspect.inspect_commands", "trace", "Show where a row is."),
+    "subscriptions": (
+        "pgsluice.console.subscriptions.subscription_commands",
+        "subscriptions",
+        "Show who is posted changes, and subscribe others.",
+    ),
     "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
     "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
     "ddl": ("pgsluice.console.ddl_commands", "ddl", "Have the source tell of altered tables."),

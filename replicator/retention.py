@@ -98,7 +98,7 @@ class ChangeRetention:
         if not reports:
             return _AppliedByAll(0, LSN(0))
         return _AppliedByAll(
-            min(report.applied_in(state.created) for report in reports), min(parse_lsn(report.applied_lsn) for report in reports)
+            min(report.released_in(state.created) for report in reports), min(parse_lsn(report.applied_lsn) for report in reports)
         )
 
     async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:

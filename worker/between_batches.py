@@ -108,6 +108,7 @@ class BetweenBatches:
     def _tick(self) -> None:
         if isinstance(self._worker.sink, TickingSink):
             self._worker.sink.tick()
+        self._worker.note_held()
 
     def _check_streams(self) -> None:
         self._worker.streams.check_now_and_then(self._batches.applied)

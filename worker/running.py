@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.worker_records import BatchRecord
@@ -12,10 +12,12 @@ from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader
-from pgsluice.worker.batches.ownership import Ownership, OwnershipLedger
+from pgsluice.worker.batches.ownership import NEVER_COPIED, Ownership, OwnershipLedger
 from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, PlannedBatch
 from pgsluice.worker.batches.planning import BatchLimit
+from pgsluice.worker.batches.rereading import Rereading
 from pgsluice.worker.batches.task import PartitionTask, WarmUp
+from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.definitions.arrivals import read_arrivals
@@ -28,7 +30,7 @@ from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.sinks.abilities import TwoLaneSink, WholeTransactionSink
+from pgsluice.worker.sinks.abilities import EventSink, TwoLaneSink, WholeTransactionSink
 from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink
 
 
@@ -59,6 +61,8 @@ class RunningWorker:
     pulse: Pulse
     metrics: WorkerMetrics
     paused_tables: Callable[[], frozenset[int]] = frozenset
+    rereading: Rereading = field(default_factory=Rereading)
+    """For a sink that reads the stream again."""
 
     def meet_definitions(self, plan: PlannedBatch) -> None:
         """Before a batch is written. Raises TerminalError when a person is needed before one of them, TransientError."""
@@ -68,7 +72,23 @@ class RunningWorker:
 
     def task(self, writer: PartitionWriter, plan: PlannedBatch) -> PartitionTask:
         """What the tasks of a batch are given, as ledger and dead letters are now. Raises TransientError."""
-        owned = self._owned(plan)
+        task = self._task(writer, self._owned(plan))
+        if isinstance(self.sink, EventSink):
+            self.rereading.go_by(task)
+        return task
+
+    def let_reread(self) -> None:
+        """To be called before the first batch."""
+        if isinstance(self.sink, EventSink):
+            self.rereading.go_by(self._task(DiscardingWriter(), NEVER_COPIED))
+            self.sink.reread_by(self.rereading)
+
+    def note_held(self) -> None:
+        """Which messages the sink needs again."""
+        if isinstance(self.sink, EventSink):
+            self.report.note_held(self.sink.held())
+
+    def _task(self, writer: PartitionWriter, owned: Ownership) -> PartitionTask:
         return PartitionTask(
             self.settings.nats,
             self.settings.group,
@@ -84,6 +104,8 @@ class RunningWorker:
 
     def _owned(self, plan: PlannedBatch) -> Ownership:
         current = self.loop.run(self.ownership.current())
+        if isinstance(self.sink, EventSink) and plan.lane is not Lane.COPIED:
+            current = NEVER_COPIED
         return replace(
             current,
             applied_before=self.start.of(plan.lane).applied_before,
@@ -117,6 +139,7 @@ class RunningWorker:
     def note_batch(self, applied: Applied, figures: BatchFigures, batch: BatchRecord) -> None:
         """To be called after each commit with the new position and what the batch brought."""
         self.metrics.note_batch(figures)
+        self.note_held()
         self.report.note(applied, batch)
         self.report.note_missed(self.missed_log.note(self.ownership.newest))
         self.batch_log.note(applied, figures.changes, batch.seconds)

@@ -10,6 +10,8 @@
     worker., batches., position.,     a worker's report, its newest batches, its position, who runs it: worker_records
       lease.<name>
     alert_settings, alert_test        what people set of alerts, and a test of them: shared.alerts.alert_overrides
+    subscription., subscriptions_changed, who subscribed, and how far each is: shared.subscriptions.subscription_records
+      receivers.<worker>
     paused_tables                     whose changes people hold back: shared.units.paused_tables
     desired., process.<unit>          what a unit is to do, what its process tells of itself: unit_records
     schema.<oid>                      what a table or type was like, by position: replicator.definitions.store

@@ -63,7 +63,7 @@ class WorkerReport:
     source until it was applied, within a minute. ``catching_up`` are the oids of tables whose changes are applied up to
     ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of ``missed_tables``.
     ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of those that it holds back because they are
-    paused."""
+    paused. Messages after ``held_sequence`` are needed again although they are applied, unless it is None."""
 
     sequence: int
     snapshot_sequence: int = 0
@@ -82,6 +82,7 @@ class WorkerReport:
     catch_up_lsn: LsnText = ""
     two_lanes: bool = False
     paused_tables: tuple[int, ...] = ()
+    held_sequence: int | None = None
     started_at: TimeText = ""
     updated_at: TimeText = ""
     host: str = ""
@@ -94,6 +95,11 @@ class WorkerReport:
         if self.stream_created != stream_created:
             return 0
         return self.catch_up_sequence if self.catching_up else self.sequence
+
+    def released_in(self, stream_created: str) -> int:
+        """The last message that this worker needs no more."""
+        applied = self.applied_in(stream_created)
+        return applied if self.held_sequence is None else min(applied, self.held_sequence)
 
     @property
     def applied_lsn(self) -> str:

@@ -26,6 +26,7 @@ from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.process.retrying import RetryPolicy
+from pgsluice.shared.subscriptions.subscription_settings import SubscribingSettings
 from pgsluice.shared.wire.names import check_worker_name
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -224,6 +225,16 @@ class GroupSettings:
 
 
 @settings
+class SubscriptionGroupSettings:
+    """Of the commands about a group's subscriptions."""
+
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    subscribing: SubscribingSettings = part(SubscribingSettings)
+
+
+@settings
 class SourceGroupSettings:
     """Where a command finds what a group has at the source."""
 
@@ -338,6 +349,7 @@ COMMANDS: dict[str, type[Any]] = {
     "dead": GroupSettings,
     "tables": GroupSettings,
     "forget": GroupSettings,
+    "subscriptions": SubscriptionGroupSettings,
     "messages": GroupSettings,
     "trace": TraceSettings,
     "server": ServerSettings,

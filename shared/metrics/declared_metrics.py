@@ -240,5 +240,29 @@ SEARCH_MGETS = Metric(
     "pgsluice_search_mget_total", _COUNTER, "Requests for documents that an update left values out of, to complete them", _W
 )
 
+SUBSCRIPTIONS = Metric(
+    "pgsluice_subscriptions",
+    _GAUGE,
+    "Subscriptions: live (they go with the worker), behind (they catch up), failing (their receiver takes no request), paused",
+    _W,
+    ("state",),
+)
+SUBSCRIPTION_EVENTS = Metric(
+    "pgsluice_subscription_events_total",
+    _COUNTER,
+    "Events that receivers accepted, of those that are live and of those behind",
+    _W,
+    ("lane",),
+)
+SUBSCRIPTION_REQUESTS = Metric(
+    "pgsluice_subscription_requests_total", _COUNTER, "Requests to receivers: accepted, failed", _W, ("outcome",)
+)
+SUBSCRIPTION_BEHIND_MESSAGES = Metric(
+    "pgsluice_subscription_behind_messages", _GAUGE, "Messages that the last receiver that is not paused is behind the worker", _W
+)
+SUBSCRIPTION_REREAD_MESSAGES = Metric(
+    "pgsluice_subscription_reread_messages_total", _COUNTER, "Messages that were read again for receivers that are behind", _W
+)
+
 METRICS: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 """In the order above."""

@@ -44,6 +44,7 @@ HELP_PAGES = (
     ["dead", "replay", "--help"],
     ["messages", "--help"],
     ["trace", "--help"],
+    ["subscriptions", "subscribe", "--help"],
     ["forget", "--help"],
     ["pause", "--help"],
     ["rules", "test", "--help"],
@@ -125,6 +126,7 @@ def test_help_of_the_program_lists_every_command() -> None:
         "dead",
         "messages",
         "trace",
+        "subscriptions",
         "forget",
         "rules",
         "ddl",
@@ -190,7 +192,7 @@ def test_version_is_shown_on_standard_output(argument: str) -> None:
         (["worker"], "Usage: pgsluice worker [OPTIONS] COMMAND"),
         (
             ["worker", "kafka"],
-            "there is no sink 'kafka': the sinks are file, nats, postgres, search, stdout, webhook; name one of your own as",
+            "there is no sink 'kafka': the sinks are file, nats, postgres, search, stdout, subscriptions, webhook; name one",
         ),
         (
             ["replicator", *flags(host="postgres://u:p@db/shop")],

@@ -37,7 +37,7 @@ SOMETIMES_ABSENT = {
     "pgsluice_waiting",  # nothing fails
     "pgsluice_waiting_seconds",
     "pgsluice_filtered_changes_total",  # there are no rules
-    *(metric.name for metric in METRICS if metric.name.startswith("pgsluice_search_")),  # of another sink
+    *(metric.name for metric in METRICS if metric.name.startswith(("pgsluice_search_", "pgsluice_subscription"))),  # other sinks
 }
 """Without which a query may find nothing."""
 

@@ -39,6 +39,7 @@ class Failure(enum.Enum):
 class Answer:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b"ok"
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,9 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", "2")
+        self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        self.wfile.write(b"ok")
+        self.wfile.write(answer.body)
 
     def _fail(self, failure: Failure, owner: HttpServer) -> None:
         self.close_connection = True

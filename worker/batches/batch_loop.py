@@ -330,6 +330,7 @@ class BatchLoop:
 def start_batches(worker: RunningWorker) -> BatchLoop:
     """Begins after ``worker.start``. Spark has started."""
     loop = BatchLoop(worker, worker.planner())
+    worker.let_reread()
     loop.start()
     return loop
 

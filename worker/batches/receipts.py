@@ -19,7 +19,7 @@ from typing import NamedTuple
 import orjson
 
 from pgsluice.shared import errors
-from pgsluice.shared.errors import Cause, HistoryError, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, HistoryError, MissingMessagesError, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.position import Anchor, format_lsn
 from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.metrics.batch_figures import TaskFigures
@@ -63,7 +63,9 @@ def error_answer(covered: Covered, error: PgsluiceError) -> TaskAnswer:
 
 
 def encode_error(error: PgsluiceError) -> bytes:
-    content = {"class": _known_class(type(error)).__name__, "fact": error.fact, "remedy": error.remedy}
+    content: dict[str, str | int] = {"class": _known_class(type(error)).__name__, "fact": error.fact, "remedy": error.remedy}
+    if isinstance(error, MissingMessagesError):
+        content["next_sequence"] = error.next_sequence
     return orjson.dumps(content | ({"cause": error.cause} if isinstance(error, TransientError) else {}))
 
 
@@ -74,6 +76,8 @@ def decode_error(carried: bytes) -> PgsluiceError:
     error = _CLASSES[content["class"]](content["fact"], content["remedy"])
     if isinstance(error, TransientError):
         error.cause = Cause(content["cause"])
+    if isinstance(error, MissingMessagesError):
+        error.next_sequence = content["next_sequence"]
     return error
 
 

@@ -50,9 +50,10 @@ class ProgressReport:
         self._latencies = RecentLatencies()
         self._missed: Sequence[MissedChanges] = ()
         self._paused_tables: frozenset[int] | None = None
+        self._held: int | None = None
         self._transformation = transformation
         self._started_at = _now()
-        self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None] | None = None
+        self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None] | None = None
         self._task: WatchedTask | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -82,6 +83,12 @@ class ProgressReport:
         """All changes that met no row, so far."""
         self._missed = missed
         self._tell()
+
+    def note_held(self, sequence: int | None) -> None:
+        """Messages after that one are needed again; None: none of those that are applied."""
+        if sequence != self._held:
+            self._held = sequence
+            self._tell()
 
     def _tell(self) -> None:
         """Once until it is heard: a busy worker has news many times a second."""
@@ -124,8 +131,8 @@ class ProgressReport:
         self._reported = state
 
     @property
-    def _state(self) -> tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None]:
-        return self._applied, self._batches, self._missed, self._paused_tables
+    def _state(self) -> tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None]:
+        return self._applied, self._batches, self._missed, self._paused_tables, self._held
 
     def _content(self) -> WorkerReport:
         applied = self._applied
@@ -148,6 +155,7 @@ class ProgressReport:
             two_lanes=self._paused_tables is not None,
             paused_tables=tuple(sorted(self._paused_tables or ())),
             catch_up_lsn=format_lsn(catch_up.commit_lsn),
+            held_sequence=self._held,
             started_at=self._started_at,
             updated_at=_now(),
             host=socket.gethostname(),

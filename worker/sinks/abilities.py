@@ -3,19 +3,19 @@
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``),
 ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``); or the attribute: ``definitions`` (``DefinedSink``),
-``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``).
+``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``); and ``EventSink``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
-from pgsluice.worker.sinks.sink import Applied, DefinitionUse, MissedChanges, Sink
+from pgsluice.worker.sinks.sink import Applied, DefinitionUse, MissedChanges, PartitionWriter, Sink
 
 
 @runtime_checkable
@@ -124,3 +124,23 @@ class DefinedSink(Sink, Protocol):
 
     @property
     def definitions(self) -> DefinitionUse: ...
+
+
+Reread = Callable[[PartitionWriter, int, int], Iterator[tuple[bytes, int]]]
+"""Called with a writer and the first and the last sequence of messages that are applied: what the writer yields for them, each
+with the last message that is covered by then. Rules, routes and dead letters are as for the newest batch. Any thread may call.
+Raises MissingMessagesError when they are gone, and whatever reading raises."""
+
+
+@runtime_checkable
+class EventSink(Sink, Protocol):
+    """A sink that tells what happened and takes no copied rows: it is given every change in the stream, those that copies hold,
+    too. It may need messages again that it has passed."""
+
+    def reread_by(self, reread: Reread) -> None:
+        """Called before the first batch, and again when the worker went on after a pause."""
+        ...
+
+    def held(self) -> int | None:
+        """Messages after that one are still needed, and stay in the stream; None when none is but those that are not applied."""
+        ...

@@ -39,6 +39,7 @@ SINKS = {
     "webhook": "pgsluice.worker.sinks.webhook",
     "nats": "pgsluice.worker.sinks.nats",
     "search": "pgsluice.worker.sinks.search",
+    "subscriptions": "pgsluice.worker.sinks.subscriptions",
 }
 """Kind → package."""
 

@@ -82,7 +82,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_knows_a_sink_and_its_options(directory: Path) -> None:
     listed = run(directory, "worker", "--help").stdout
-    assert "ledger    Write changes to a ledger." in listed
+    assert "ledger         Write changes to a ledger." in listed
     page = run(directory, "worker", "ledger", "--help").stdout
     assert "Write changes to a ledger, once." in page
     assert "--ledger-path TEXT" in page

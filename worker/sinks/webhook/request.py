@@ -62,7 +62,7 @@ class Signer:
     @classmethod
     def parse(cls, secrets: str) -> Signer:
         """``secrets``: ``whsec_`` and base64, one or several with spaces between; "" for none. Raises UsageError."""
-        return cls(tuple(_decode_secret(secret) for secret in secrets.split()))
+        return cls(decode_secrets(secrets))
 
     def headers(self, request_id: str, timestamp: int, body: bytes) -> Mapping[str, str]:
         if not self._keys:
@@ -76,14 +76,19 @@ class Signer:
         }
 
 
-def _decode_secret(secret: str) -> bytes:
+def decode_secrets(secrets: str, option: str = "webhook-secret") -> tuple[bytes, ...]:
+    """The keys of what ``Signer.parse`` takes. Raises UsageError, which names ``option`` but no secret."""
+    return tuple(_decode_secret(secret, option) for secret in secrets.split())
+
+
+def _decode_secret(secret: str, option: str) -> bytes:
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if secret.startswith(_PREFIX) else b""
     except binascii.Error:
         key = b""
     if len(key) not in _SECRET_BYTES:
         raise UsageError(
-            f"webhook-secret is not '{_PREFIX}' and the base64 of {_SECRET_BYTES.start} to {_SECRET_BYTES.stop - 1} bytes",
+            f"{option} is not '{_PREFIX}' and the base64 of {_SECRET_BYTES.start} to {_SECRET_BYTES.stop - 1} bytes",
             f"make one with: echo {_PREFIX}$(openssl rand -base64 32)",
         )
     return key

@@ -1,0 +1,1 @@
+"""Subscriptions as people see them: subscribing with its challenge, pausing, and how each fares."""

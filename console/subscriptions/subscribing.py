@@ -1,0 +1,220 @@
+"""What people do with subscriptions, over a group's state bucket. Command and server call this.
+
+A subscription has an owner. ``owner`` "" in what is asked for means whoever it is, for those who may do everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from nats.aio.client import Client
+
+from pgsluice.console.subscriptions.challenge import challenge
+from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.config.kinds import parse_url
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.http.receiver import Receiver
+from pgsluice.shared.subscriptions.subscription_records import (
+    CHANGED_KEY,
+    EVENTS,
+    ChangedRecord,
+    ReceiverState,
+    SubscriptionRecord,
+    is_subscription_id,
+    load_receivers,
+    load_subscriptions,
+    subscription_key,
+)
+from pgsluice.shared.subscriptions.subscription_settings import OPTIONS, SubscribingSettings
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
+
+WORKER = "subscriptions"
+"""What the worker is called that serves them, unless another is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionWish:
+    """What somebody subscribes to; ``schema`` and ``table`` are "" for any."""
+
+    url: str = field(repr=False)
+    schema: str = ""
+    table: str = ""
+    events: tuple[str, ...] = EVENTS
+    worker: str = WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no worker knows
+    of it yet; ``behind_messages`` is None where that is not known. ``missed`` is the last message that was gone before it was
+    delivered, 0 when none was."""
+
+    id: str
+    owner: str
+    worker: str
+    receiver: str
+    schema: str
+    table: str
+    events: tuple[str, ...]
+    created_at: str
+    revision: int
+    state: str
+    behind_messages: int | None
+    failing_since: str
+    failures: int
+    reason: str
+    missed: int
+
+
+async def subscribe(
+    bucket: StateBucket, client: Client, names: GroupNames, wish: SubscriptionWish, owner: str, settings: SubscribingSettings
+) -> tuple[str, bool]:
+    """The subscription's id, and whether it is new: who asks for the same again gets the one that is there. Raises UsageError for
+    what cannot be meant or is too much, TerminalError and TransientError as ``challenge``."""
+    masters = master_keys(settings.common.secret)
+    asked = _asked(wish, owner)
+    mine = await _of_owner(bucket, owner)
+    for identifier, entry in mine.items():
+        if _is_same(entry.value, asked):
+            return identifier, False
+    if len(mine) >= settings.per_owner:
+        raise _too_many(owner, settings.per_owner)
+    identifier = secrets.token_hex(8)
+    signer = subscription_signer(masters, names.group, identifier)
+    await asyncio.to_thread(challenge, wish.url, identifier, settings.common, signer)
+    state = await ChangeStream(client, names).state()
+    record = replace(asked, from_sequence=0 if state is None else state.last_sequence, created_at=_now())
+    revision = await bucket.create(subscription_key(identifier), record)
+    assert revision is not None, "the id is random"
+    if await _comes_too_late(bucket, owner, revision, settings.per_owner):
+        await bucket.delete(subscription_key(identifier))
+        raise _too_many(owner, settings.per_owner)
+    await _tell(bucket)
+    return identifier, True
+
+
+async def unsubscribe(bucket: StateBucket, identifier: str, owner: str) -> None:
+    """Raises UsageError when there is none, or it is somebody else's."""
+    await _found(bucket, identifier, owner)
+    await bucket.purge(subscription_key(identifier))
+    await _tell(bucket)
+
+
+async def set_paused(bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0) -> None:
+    """``skip_to``: it goes on after that message at the earliest. Raises as ``unsubscribe``."""
+    while True:
+        entry = await _found(bucket, identifier, owner)
+        record = replace(entry.value, paused=paused)
+        if not paused:
+            record = replace(record, resumed=record.resumed + 1, skips=skip_to)
+        if await bucket.update(subscription_key(identifier), record, entry.revision) is not None:
+            break
+    await _tell(bucket)
+
+
+async def views(bucket: StateBucket) -> list[SubscriptionView]:
+    """All of a group, the oldest first."""
+    found = await load_subscriptions(bucket)
+    workers = {entry.value.worker for entry in found.values()}
+    known = {worker: await load_receivers(bucket, worker) for worker in workers}
+    reports = {worker: await bucket.read(worker_key(worker), WorkerReport) for worker in workers}
+    seen = []
+    for identifier, entry in found.items():
+        report = reports[entry.value.worker]
+        applied = None if report is None else report.value.sequence
+        seen.append(_view(identifier, entry, known[entry.value.worker], applied))
+    return sorted(seen, key=lambda view: (view.created_at, view.id))
+
+
+def _view(
+    identifier: str,
+    entry: Entry[SubscriptionRecord],
+    known: tuple[frozenset[str], dict[str, ReceiverState]],
+    applied: int | None,
+) -> SubscriptionView:
+    record, (live, states) = entry.value, known
+    state = states.get(identifier)
+    behind = 0 if identifier in live else None
+    if state is not None and applied is not None:
+        behind = max(0, applied - state.sequence)
+    name = "live" if identifier in live else "new" if state is None else state.state
+    state = state or ReceiverState(0)
+    return SubscriptionView(
+        identifier,
+        record.owner,
+        record.worker,
+        record.receiver,
+        record.schema,
+        record.table,
+        record.events,
+        record.created_at,
+        entry.revision,
+        "paused" if record.paused else name,
+        behind,
+        state.failing_since,
+        state.failures,
+        state.reason,
+        state.missed,
+    )
+
+
+def _asked(wish: SubscriptionWish, owner: str) -> SubscriptionRecord:
+    try:
+        url = parse_url(wish.url)
+    except ValueError as error:
+        raise UsageError(f"the url {error}", "give the URL that is to be posted to") from None
+    unknown = [event for event in wish.events if event not in EVENTS]
+    if unknown or not wish.events:
+        raise UsageError(f"there is no event type '{unknown[0] if unknown else ''}'", f"there are {', '.join(EVENTS)}")
+    events = tuple(event for event in EVENTS if event in wish.events)
+    receiver = Receiver.parse(url, OPTIONS).origin
+    return SubscriptionRecord(owner, wish.worker, receiver, url, wish.schema, wish.table, events)
+
+
+def _is_same(there: SubscriptionRecord, asked: SubscriptionRecord) -> bool:
+    return (there.url, there.schema, there.table, there.events, there.worker) == (
+        asked.url,
+        asked.schema,
+        asked.table,
+        asked.events,
+        asked.worker,
+    )
+
+
+async def _of_owner(bucket: StateBucket, owner: str) -> dict[str, Entry[SubscriptionRecord]]:
+    return {identifier: entry for identifier, entry in (await load_subscriptions(bucket)).items() if entry.value.owner == owner}
+
+
+async def _comes_too_late(bucket: StateBucket, owner: str, revision: int, per_owner: int) -> bool:
+    """Somebody else may have subscribed for the same owner meanwhile: who was first is in, everybody sees the same."""
+    earlier = [entry for entry in (await _of_owner(bucket, owner)).values() if entry.revision < revision]
+    return len(earlier) >= per_owner
+
+
+def _too_many(owner: str, per_owner: int) -> UsageError:
+    return UsageError(
+        f"'{owner}' has {per_owner} subscriptions already", "unsubscribe one, or have subscriptions-per-owner allow more"
+    )
+
+
+async def _found(bucket: StateBucket, identifier: str, owner: str) -> Entry[SubscriptionRecord]:
+    key = subscription_key(identifier)
+    entry = await bucket.read(key, SubscriptionRecord) if is_subscription_id(identifier) else None
+    if entry is None or owner not in ("", entry.value.owner):
+        raise UsageError("there is no such subscription", "'pgsluice subscriptions list' shows those that there are")
+    return entry
+
+
+async def _tell(bucket: StateBucket) -> None:
+    """The worker looks again."""
+    await bucket.put(CHANGED_KEY, ChangedRecord(_now()))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,128 @@
+"""Subscriptions in a group's state bucket: what people asked for, and how far each receiver is.
+
+A subscription is under ``subscription.<id>``, written by people alone. After each write ``subscriptions_changed`` is written
+too, so that a worker sees by one key whether to look. How far receivers are is under ``receivers.<worker>``, written by the
+worker alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.record import MalformedError, TimeText, malformed, of_fields, pack, unpack
+
+CHANGED_KEY = "subscriptions_changed"
+_PREFIX = "subscription."
+_ID = re.compile(r"[0-9a-f]{16}")
+_READS_AT_ONCE = 64
+
+EVENTS = ("insert", "update", "delete", "truncate")
+
+
+def subscription_key(identifier: str) -> str:
+    return _PREFIX + identifier
+
+
+def receivers_key(worker: str) -> str:
+    return f"receivers.{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRecord:
+    """Changes of which it is are told to ``url``, which nobody is shown: ``receiver`` is what may be shown of it. ``schema``
+    and ``table`` are "" for any. It begins after message ``from_sequence`` of the stream. ``resumed`` counts how often a person
+    had it go on; ``skips`` is the message after which it went on the last time when it left something out, 0 when it did
+    not."""
+
+    owner: str
+    worker: str
+    receiver: str
+    url: str = field(repr=False)
+    schema: str = ""
+    table: str = ""
+    events: tuple[str, ...] = EVENTS
+    from_sequence: int = 0
+    created_at: TimeText = ""
+    paused: bool = False
+    resumed: int = 0
+    skips: int = 0
+
+    MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the subscription and subscribe again"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRecord:
+    """``at`` is when a subscription was written last."""
+
+    at: TimeText
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverState:
+    """How far a receiver is that does not go with the worker: every change up to message ``sequence`` is delivered.
+
+    ``state`` is "behind", "failing" or "paused". ``failing_since`` is when it began to fail, ``reason`` why it failed last.
+    ``missed``: the messages up to that one were gone before they were delivered. ``resumed`` is the subscription's, as it was
+    obeyed."""
+
+    sequence: int
+    state: str = "behind"
+    failing_since: TimeText = ""
+    failures: int = 0
+    reason: str = ""
+    missed: int = 0
+    resumed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiversRecord:
+    """``live`` are the ids of those that are where the worker is, ``states`` those of all others by id, both packed."""
+
+    live: str
+    states: str
+
+    MALFORMED_REMEDY: ClassVar[str] = (
+        "something else wrote it; 'pgsluice forget --worker' removes what the group knows of a worker"
+    )
+
+    @classmethod
+    def of(cls, live: frozenset[str], states: Mapping[str, ReceiverState]) -> ReceiversRecord:
+        return cls(pack(sorted(live)), pack({identifier: asdict(state) for identifier, state in sorted(states.items())}))
+
+    def read(self) -> tuple[frozenset[str], dict[str, ReceiverState]]:
+        """Raises MalformedError."""
+        live, states = unpack(self.live), unpack(self.states)
+        if not isinstance(live, list) or not isinstance(states, dict):
+            raise MalformedError("live or states is of another form")
+        return frozenset(live), {identifier: of_fields(ReceiverState, state) for identifier, state in states.items()}
+
+
+async def load_subscriptions(bucket: StateBucket) -> dict[str, Entry[SubscriptionRecord]]:
+    """All there are, by id. Raises TransientError, TerminalError."""
+    identifiers = [key.removeprefix(_PREFIX) for key in await bucket.keys() if key.startswith(_PREFIX)]
+    found: dict[str, Entry[SubscriptionRecord]] = {}
+    for begin in range(0, len(identifiers), _READS_AT_ONCE):
+        some = identifiers[begin : begin + _READS_AT_ONCE]
+        entries = await asyncio.gather(*(bucket.read(subscription_key(each), SubscriptionRecord) for each in some))
+        found |= {identifier: entry for identifier, entry in zip(some, entries, strict=True) if entry is not None}
+    return found
+
+
+async def load_receivers(bucket: StateBucket, worker: str) -> tuple[frozenset[str], dict[str, ReceiverState]]:
+    """Of which subscriptions that worker knows: those that are where it is, and the others. Raises as ``Bucket.read``."""
+    entry = await bucket.read(receivers_key(worker), ReceiversRecord)
+    if entry is None:
+        return frozenset(), {}
+    try:
+        return entry.value.read()
+    except MalformedError as error:
+        raise malformed(receivers_key(worker), bucket.described, error, ReceiversRecord.MALFORMED_REMEDY) from None
+
+
+def is_subscription_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None

@@ -1,0 +1,63 @@
+"""What the worker that serves subscriptions, and whoever lets people subscribe, have to agree about."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+
+OPTIONS = "subscriptions"
+"""What the names of the options begin with."""
+
+
+@settings
+class SubscriptionSettings:
+    """``secret`` is "" for none: then nobody can subscribe. ``ca_file`` is "" for what the machine trusts."""
+
+    secret: str = read(
+        Option(
+            "subscriptions-secret",
+            Kind.TEXT,
+            "Secret (whsec_ and base64) of which each subscription's own is made; two with a space between while it is changed",
+            "${PGSLUICE_SUBSCRIPTIONS_SECRET:-}",
+            secret=True,
+            in_file="the secret",
+        )
+    )
+    timeout_s: float = read(
+        Option("subscriptions-timeout", Kind.DURATION, "How long a request may take", "5s", "10s", minimum=1, maximum=3600)
+    )
+    ca_file: str = read(
+        Option(
+            "subscriptions-ca",
+            Kind.FILE,
+            "Certificates that vouch for receivers (default: those that the machine trusts)",
+            "/etc/pgsluice/subscriptions-ca.pem",
+        )
+    )
+    allow_hosts: tuple[str, ...] = read(
+        Option(
+            "subscriptions-allow-hosts",
+            Kind.LIST,
+            "Hosts that people may subscribe: names, addresses, networks; none but public addresses when it is not given",
+            "hooks.example.com,10.1.0.0/16",
+        )
+    )
+
+
+@settings
+class SubscribingSettings:
+    """What those read who let people subscribe."""
+
+    common: SubscriptionSettings = part(SubscriptionSettings)
+    per_owner: int = read(
+        Option(
+            "subscriptions-per-owner",
+            Kind.NUMBER,
+            "Most subscriptions that one owner may have in a group",
+            "1000",
+            "100",
+            minimum=1,
+            maximum=1_000_000,
+        )
+    )

@@ -1,0 +1,1 @@
+"""The webhook sink beyond the contract of all sinks."""

@@ -1,0 +1,159 @@
+"""Serving receivers that do not go with the worker: the stream is read again for each, from where it is.
+
+A few threads take turns at one request for each receiver. One that fails waits longer after each time. One that has come to where
+the worker is waits there until it may go with it again, or until the worker has moved on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import MissingMessagesError, PgsluiceError, TransientError
+from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
+from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlocks
+from pgsluice.worker.sinks.subscriptions.event_index import wanted_texts
+from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, OpenRequest, RequestSize
+from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
+
+_READING_PAUSE_S = 1.0
+_HARD_READING_PAUSE_S = 30.0
+"""What is wrong will stop the worker itself, or is of another time."""
+
+log = telemetry.logger(__name__)
+
+
+class CatchingUp:
+    """``lock`` is that of the live pass, which guards all subscribers; ``applied`` says up to which message the worker has
+    come."""
+
+    def __init__(
+        self, lock: threading.Condition, dispatch: Dispatch, blocks: EventBlocks, size: RequestSize, applied: Callable[[], int]
+    ) -> None:
+        self.accepted = 0
+        self.failed = 0
+        self.events = 0
+        self._lock = lock
+        self._dispatch = dispatch
+        self._blocks = blocks
+        self._size = size
+        self._applied = applied
+        self._timer = Timer(self._put)
+
+    def schedule(self, subscriber: Subscriber, pause_s: float = 0.0) -> None:
+        """It has its turn, once the pause is over; nothing happens when it waits for one or is not BEHIND. The lock is held."""
+        if subscriber.is_scheduled or subscriber.standing is not Standing.BEHIND or subscriber.sent_at is not None:
+            return
+        subscriber.is_scheduled = True
+        if pause_s:
+            self._timer.after(pause_s, subscriber)
+        else:
+            self._put(subscriber)
+
+    def close(self) -> None:
+        self._timer.close()
+
+    def _put(self, subscriber: Subscriber) -> None:
+        self._dispatch.put(lambda: self._take_turn(subscriber))
+
+    def _take_turn(self, subscriber: Subscriber) -> None:
+        request = None
+        with self._lock:
+            if subscriber.standing is Standing.BEHIND and subscriber.pending:
+                request, subscriber.sent_at = subscriber.pending[0], time.monotonic()
+        if request is not None:
+            self._send(subscriber, request)
+            return
+        pause_s = self._read(subscriber) if subscriber.standing is Standing.BEHIND else 0.0
+        with self._lock:
+            subscriber.is_scheduled = False
+            if pause_s or subscriber.pending or subscriber.sequence < self._applied():
+                self.schedule(subscriber, pause_s)
+
+    def _send(self, subscriber: Subscriber, request: EventRequest) -> None:
+        error = subscriber.post(request)
+        with self._lock:
+            subscriber.sent_at, subscriber.is_scheduled = None, False
+            pause_s = 0.0
+            if error is None:
+                self.accepted += 1
+                self.events += len(request.texts)
+                subscriber.note_accepted(request)
+            else:
+                self.failed += 1
+                pause_s = subscriber.note_failure(error)
+            self.schedule(subscriber, pause_s)
+
+    def _read(self, subscriber: Subscriber) -> float:
+        """The requests of the next messages. Returns how long to wait when they cannot be read."""
+        begin, applied = subscriber.sequence, self._applied()
+        if begin >= applied:
+            return 0.0
+        try:
+            block = self._blocks.after(begin, applied)
+        except MissingMessagesError as error:
+            with self._lock:
+                subscriber.note_missed(min(applied, max(begin + 1, error.next_sequence - 1)))
+            return 0.0
+        except TransientError:
+            return _READING_PAUSE_S
+        except PgsluiceError as error:
+            log.warning("the stream cannot be read again for a subscription", reason=str(error))
+            return _HARD_READING_PAUSE_S
+        open_request, requests = OpenRequest(self._size, begin), list[EventRequest]()
+        for message in block.messages:
+            if message.sequence > begin:
+                requests += open_request.add(message.sequence, wanted_texts(subscriber, message.events))
+        requests += open_request.flush()
+        with self._lock:
+            if subscriber.standing is Standing.BEHIND and subscriber.sequence == begin:
+                self._note_read(subscriber, requests, block.through)
+        return 0.0
+
+    def _note_read(self, subscriber: Subscriber, requests: list[EventRequest], through: int) -> None:
+        if not requests:
+            subscriber.sequence = through
+            return
+        last = requests.pop()
+        for request in (*requests, last._replace(through=through)):
+            subscriber.queue(request)
+
+
+class Timer:
+    """Calls ``due`` with what was given to ``after``, when it is time, on a thread of its own."""
+
+    def __init__(self, due: Callable[[Subscriber], None]) -> None:
+        self._due = due
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, Subscriber]] = []
+        self._numbers = itertools.count()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="pgsluice-subscription-timer", daemon=True)
+        self._thread.start()
+
+    def after(self, pause_s: float, subscriber: Subscriber) -> None:
+        with self._changed:
+            heapq.heappush(self._waiting, (time.monotonic() + pause_s, next(self._numbers), subscriber))
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                now = time.monotonic()
+                if not self._waiting or self._waiting[0][0] > now:
+                    self._changed.wait(self._waiting[0][0] - now if self._waiting else None)
+                    continue
+                subscriber = heapq.heappop(self._waiting)[2]
+            self._due(subscriber)

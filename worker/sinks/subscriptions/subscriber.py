@@ -1,0 +1,204 @@
+"""One subscription while the worker runs: its receiver, how far that is, and how it fares."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
+from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverConnection
+from pgsluice.shared.process.retrying import Pauses
+from pgsluice.shared.subscriptions.subscription_records import ReceiverState, SubscriptionRecord
+from pgsluice.worker.sinks.subscriptions.event_request import EventRequest
+from pgsluice.worker.sinks.webhook.request import USER_AGENT, Signer
+from pgsluice.worker.sinks.webhook.sender import RequestOutcome, outcome_of, parse_retry_after
+
+FIRST_REST_S = 10.0
+"""A receiver that left the live pass stays away so long at least, and twice as long after each time: it must not hold the others
+up again and again."""
+LONGEST_REST_S = 600.0
+
+_GONE = 410  # "the receiver wants no more", by Standard Webhooks
+
+log = telemetry.logger(__name__)
+
+
+class Standing(enum.Enum):
+    """How a receiver is served. ``value`` is how people read it."""
+
+    LIVE = "live"
+    """It goes with the worker."""
+    BEHIND = "behind"
+    """The stream is read again for it."""
+    PAUSED = "paused"
+    """It gets nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What is the same for all receivers."""
+
+    group: str
+    allowed: AllowedHosts
+    certificates: ssl.SSLContext
+    timeout_s: float
+    pauses: Pauses
+    pause_after_s: float
+    signer_of: Callable[[str], Signer]
+
+
+class Subscriber:
+    """What is not a method's own changes under the lock of the live pass. At most one request is under way."""
+
+    def __init__(self, identifier: str, record: SubscriptionRecord, service: Service, sequence: int) -> None:
+        self.identifier = identifier
+        self.record = record
+        self.sequence = sequence
+        """Every event up to that message is delivered."""
+        self.standing = Standing.BEHIND
+        self.pending: deque[EventRequest] = deque()
+        """The first may be under way."""
+        self.pending_texts = 0
+        self.sent_at: float | None = None
+        """When the request under way began, by the monotonic clock."""
+        self.is_scheduled = False
+        self.failures = 0
+        self.failing_since = ""
+        self.reason = ""
+        self.missed = 0
+        self.resumed = record.resumed
+        self._service = service
+        self._signer = service.signer_of(identifier)
+        self._connection: ReceiverConnection | None = None
+        self._rest_s = FIRST_REST_S
+        self._rests_until = 0.0
+        self._asked_pause_s = 0.0
+        self._is_gone = False
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may go with the others again."""
+        return not self.failures and time.monotonic() >= self._rests_until
+
+    def take_state(self, state: ReceiverState) -> None:
+        """As another process left it."""
+        self.sequence, self.failures, self.reason = state.sequence, state.failures, state.reason
+        self.failing_since, self.missed, self.resumed = state.failing_since, state.missed, state.resumed
+        self.standing = Standing.PAUSED if state.state == Standing.PAUSED.value else Standing.BEHIND
+
+    def state(self) -> ReceiverState:
+        """For people, and for the next process. Of one that is not LIVE."""
+        state = "failing" if self.standing is Standing.BEHIND and self.failures else self.standing.value
+        facts = self.failing_since, self.failures, self.reason, self.missed, self.resumed
+        return ReceiverState(self.sequence, state, *facts)
+
+    def queue(self, request: EventRequest) -> None:
+        self.pending.append(request)
+        self.pending_texts += len(request.texts)
+
+    def drop_pending(self) -> None:
+        """They are read from the stream again."""
+        self.pending.clear()
+        self.pending_texts = 0
+
+    def post(self, request: EventRequest) -> PgsluiceError | None:
+        """Sends it; what went wrong, or None when it was accepted. Blocks."""
+        body = request.body
+        key = request.identify(self._service.group, self.identifier, body)
+        common = {"User-Agent": USER_AGENT, "Content-Type": "application/json", "Idempotency-Key": key}
+        headers = common | {"Pgsluice-Subscription": self.identifier} | dict(self._signer.headers(key, int(time.time()), body))
+        self._asked_pause_s, self._is_gone = 0.0, False
+        try:
+            answer = self._connected().post(headers, body)
+        except PgsluiceError as error:
+            return error
+        if outcome_of(answer.status) is RequestOutcome.ACCEPTED:
+            return None
+        self._asked_pause_s = parse_retry_after(answer.retry_after, datetime.now(UTC))
+        if answer.status == _GONE:
+            self._is_gone = True
+            return TransientError(f"{self.record.receiver} answered with status {_GONE}: it wants no more", cause=Cause.TARGET)
+        return TransientError(f"{self.record.receiver} answered with status {answer.status}", cause=Cause.TARGET)
+
+    def note_accepted(self, request: EventRequest) -> None:
+        if self.failures:
+            log.info("a subscription's receiver accepts again", subscription=self.identifier, receiver=self.record.receiver)
+        self.failures, self.failing_since, self.reason = 0, "", ""
+        self.sequence = max(self.sequence, request.through)
+        if self.pending and self.pending[0] is request:
+            self.pending.popleft()
+            self.pending_texts -= len(request.texts)
+
+    def note_failure(self, error: PgsluiceError) -> float:
+        """How long to wait before it is tried again. One that failed for too long is paused."""
+        now = datetime.now(UTC)
+        self.failures += 1
+        self.failing_since = self.failing_since or now.isoformat()
+        self.reason = error.fact
+        failing_s = (now - datetime.fromisoformat(self.failing_since)).total_seconds()
+        if self.failures == 1:
+            log.warning("a subscription's receiver fails", subscription=self.identifier, reason=error.fact)
+        if self._is_gone or failing_s >= self._service.pause_after_s:
+            self.standing = Standing.PAUSED
+            self.drop_pending()
+            log.warning("a subscription is paused", subscription=self.identifier, owner=self.record.owner, reason=error.fact)
+        return max(self._service.pauses.after(self.failures), self._asked_pause_s)
+
+    def note_missed(self, through: int) -> None:
+        """The messages up to that one are gone."""
+        log.warning(
+            "a subscription missed messages that are gone", subscription=self.identifier, first=self.sequence + 1, last=through
+        )
+        self.sequence = self.missed = through
+
+    def join(self) -> None:
+        """It goes with the others."""
+        self.standing = Standing.LIVE
+
+    def leave(self) -> None:
+        """It goes with the others no more. What waits is read again from the stream."""
+        self.standing = Standing.BEHIND
+        self.drop_pending()
+        self._rests_until = time.monotonic() + self._rest_s
+        self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
+
+    def pause(self) -> None:
+        self.standing = Standing.PAUSED
+        self.drop_pending()
+
+    def resume(self, record: SubscriptionRecord) -> None:
+        """A person had it go on."""
+        self.standing, self.resumed = Standing.BEHIND, record.resumed
+        self.failures, self.failing_since, self.reason, self.missed = 0, "", "", 0
+        self._rests_until = 0.0
+        self.sequence = max(self.sequence, record.skips)
+
+    def rewind(self, sequence: int) -> None:
+        """The stream counts anew: at most that message is delivered."""
+        self.sequence = min(self.sequence, sequence)
+
+    def abort(self) -> None:
+        """From another thread and for good."""
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
+
+    def _connected(self) -> ReceiverConnection:
+        if self._connection is None:
+            service = self._service
+            receiver = Receiver.parse(self.record.url, "subscriptions")
+            self._connection = ReceiverConnection(receiver, service.allowed, service.certificates, service.timeout_s)
+        return self._connection
