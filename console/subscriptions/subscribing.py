@@ -21,7 +21,6 @@ from pgsluice.shared.errors import UsageError
 from pgsluice.shared.http.receiver import Receiver
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
-    EVENTS,
     ChangedRecord,
     ReceiverState,
     SubscriptionRecord,
@@ -30,7 +29,7 @@ from pgsluice.shared.subscriptions.subscription_records import (
     load_subscriptions,
     subscription_key,
 )
-from pgsluice.shared.subscriptions.subscription_settings import OPTIONS, SubscribingSettings
+from pgsluice.shared.subscriptions.subscription_settings import EVENTS, OPTIONS, SubscribingSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 

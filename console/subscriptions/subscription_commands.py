@@ -8,7 +8,7 @@ import click
 
 from pgsluice.console.flags import load_settings, takes
 from pgsluice.shared.config.settings import GroupSettings, SubscriptionGroupSettings
-from pgsluice.shared.subscriptions.subscription_records import EVENTS
+from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 
 _identifier = click.argument("identifier", metavar="ID")
 

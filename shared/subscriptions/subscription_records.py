@@ -15,13 +15,12 @@ from typing import ClassVar
 
 from pgsluice.shared.broker.bucket import Entry, StateBucket
 from pgsluice.shared.broker.record import MalformedError, TimeText, malformed, of_fields, pack, unpack
+from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 
 CHANGED_KEY = "subscriptions_changed"
 _PREFIX = "subscription."
 _ID = re.compile(r"[0-9a-f]{16}")
 _READS_AT_ONCE = 64
-
-EVENTS = ("insert", "update", "delete", "truncate")
 
 
 def subscription_key(identifier: str) -> str:

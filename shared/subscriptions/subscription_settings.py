@@ -9,6 +9,9 @@ from pgsluice.shared.config.option import Option
 OPTIONS = "subscriptions"
 """What the names of the options begin with."""
 
+EVENTS = ("insert", "update", "delete", "truncate")
+"""The kinds of events."""
+
 
 @settings
 class SubscriptionSettings:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
-from pgsluice.shared.subscriptions.subscription_records import EVENTS
+from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition

@@ -16,14 +16,13 @@ from pgsluice.shared.process.retrying import DEFAULT_POLICY, Pauses
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
-    EVENTS,
     ChangedRecord,
     ReceiverState,
     SubscriptionRecord,
     load_receivers,
     subscription_key,
 )
-from pgsluice.shared.subscriptions.subscription_settings import SubscriptionSettings
+from pgsluice.shared.subscriptions.subscription_settings import EVENTS, SubscriptionSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.sinks.sink import Applied, Partition, PartitionWriter
 from pgsluice.worker.sinks.subscriptions.options import SubscriptionsSinkSettings
