@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from tests.replicated_group import Group
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
+from tests.servers.kafka import RealKafka
 from tests.servers.child import PrivateDirectory, unprivileged_user
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
@@ -41,6 +42,7 @@ _SERVER_FIXTURES = {
     "fake_opensearch",
     "real_opensearch",
     "search_server",
+    "real_kafka",
     "source_database",
     "target_database",
     "spark_environment",
@@ -118,6 +120,13 @@ def nats_cluster() -> Iterator[NatsCluster]:
     """A test that kills or pauses a node brings it back."""
     with NatsCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_kafka() -> Iterator[RealKafka]:
+    """Shared: each test takes names of its own for its topics. A test that asks for it has the marker kafka."""
+    with RealKafka() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ SINKS = {
     "nats": "pgsluice.worker.sinks.nats",
     "search": "pgsluice.worker.sinks.search",
     "subscriptions": "pgsluice.worker.sinks.subscriptions",
+    "kafka": "pgsluice.worker.sinks.kafka",
 }
 """Kind → package."""
 

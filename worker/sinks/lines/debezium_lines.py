@@ -82,7 +82,7 @@ def encode_lines(message: MessageChanges, source: DebeziumSource) -> list[bytes]
     for part in message.parts:
         match part:
             case TableChanges():
-                changes = replace(part, table=_with_milliseconds(part.table))
+                changes = replace(part, table=with_milliseconds(part.table))
                 for index, line in zip(part.change_indexes, _table_lines(changes, stamps, source), strict=True):
                     lines[index] += line
             case Truncation():
@@ -100,7 +100,7 @@ def encode_copied(copied: CopiedRows, source: DebeziumSource) -> list[bytes]:
     stamp = _copied_stamp(copied.snapshot, source)
     if copied.restarts:
         return [_line(None, None, copied.table, stamp, b"t", source)]
-    table = _with_milliseconds(copied.table)
+    table = with_milliseconds(copied.table)
     columns = whole_columns(table, as_changes(copied).new, KINDS)
     assert columns is not None, "a copied row has every value"
     head, place = _head(source), _place(table)
@@ -157,7 +157,7 @@ def _place(table: Table) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _with_milliseconds(table: Table) -> Table:
+def with_milliseconds(table: Table) -> Table:
     """With other type OIDs for columns whose precision says milliseconds: values are made by type OID."""
     return replace(table, columns=tuple(map(_coarse, table.columns)))
 

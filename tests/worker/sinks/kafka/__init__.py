@@ -1,0 +1,1 @@
+"""Tests of the Kafka sink on a real broker."""

@@ -1,0 +1,127 @@
+"""Topics as their readers see them, and sinks that produce to them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.sink import KafkaSink
+from tests.servers.kafka import RealKafka
+from tests.worker.sinks.line_settings import line_settings
+from tests.worker.sinks.settings import NO_NATS, worker_settings
+
+READ_DEADLINE_S = 60.0
+
+
+def kafka_settings(broker: RealKafka, group: str, **changed: Any) -> KafkaSinkSettings:
+    settings: dict[str, Any] = {
+        "lines": line_settings(),
+        "brokers": (broker.bootstrap,),
+        "topic": f"{group}.{{schema}}.{{table}}",
+        "key": "{key}",
+        "tombstones": False,
+        "headers": True,
+        "transactions": True,
+        "transaction_timeout_s": 60.0,
+        "position_topic": f"{group}-positions",
+        "create_topics": True,
+        "partitions": 1,
+        "replication_factor": 1,
+        "max_record_bytes": 1_000_000,
+        "compression": "lz4",
+        "tls": False,
+        "ca_file": "",
+        "cert_file": "",
+        "key_file": "",
+        "sasl": "none",
+        "user": "",
+        "password": "",
+        "allow_hosts": ("127.0.0.1",),
+    }
+    return KafkaSinkSettings(**settings | changed)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str]
+
+
+class TopicReader:
+    """What is committed in a topic by now, partition after partition."""
+
+    def __init__(self, broker: RealKafka, topic: str) -> None:
+        self._broker = broker
+        self.topic = topic
+
+    def records(self, *, committed: bool = True) -> list[KafkaRecord]:
+        """``committed``: of transactions that are; else of all. Empty while there is no topic. A transaction that is open is waited
+        for."""
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        found = admin.list_topics(timeout=READ_DEADLINE_S).topics.get(self.topic)
+        if found is None:
+            return []
+        records: list[KafkaRecord] = []
+        for partition in sorted(found.partitions):
+            place = TopicPartition(self.topic, partition)
+            end = admin.list_offsets({place: OffsetSpec.latest()})[place].result(READ_DEADLINE_S).offset
+            records += self._of_partition(partition, end, "read_committed" if committed else "read_uncommitted")
+        return records
+
+    def values(self) -> list[Any]:
+        """As JSON, without tombstones."""
+        return [json.loads(record.value) for record in self.records() if record.value is not None]
+
+    def _of_partition(self, partition: int, end: int, isolation: str) -> Iterator[KafkaRecord]:
+        settings = {"bootstrap.servers": self._broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+        behaviour = {"isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        consumer = Consumer(settings | behaviour)
+        deadline = time.monotonic() + READ_DEADLINE_S
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, 0)])
+            while time.monotonic() < deadline:
+                record = consumer.poll(0.5)
+                if record is None:
+                    continue
+                error = record.error()
+                if error is None:
+                    headers = {name: value.decode() for name, value in record.headers() or []}
+                    yield KafkaRecord(partition, record.offset(), record.key(), record.value(), headers)
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise AssertionError(error)
+                elif record.offset() >= end:
+                    return
+            raise AssertionError(f"{self.topic} was not read to its end")
+        finally:
+            consumer.close()
+
+
+class KafkaDestination:
+    is_exactly_once = True
+
+    def __init__(self, broker: RealKafka, group: str, nats: NatsSettings = NO_NATS, **changed: Any) -> None:
+        self.broker = broker
+        self.group = group
+        self._nats = nats
+        self._changed = changed
+
+    def settings(self) -> KafkaSinkSettings:
+        return kafka_settings(self.broker, self.group, **self._changed)
+
+    def new_sink(self, name: str = "sink") -> KafkaSink:
+        return KafkaSink(worker_settings(self.group, self._nats, name), self.settings())
+
+    def reader(self, table: str) -> TopicReader:
+        """Of a table in the schema public."""
+        return TopicReader(self.broker, f"{self.group}.public.{table}")

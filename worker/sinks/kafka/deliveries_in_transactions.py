@@ -1,0 +1,120 @@
+"""Exactly once: a batch and the position behind it are one transaction of Kafka's.
+
+Of the processes that run one worker only the newest can produce, because all of them use one transactional id. It says in the
+topic of positions that it is the writer. Whoever is refused looks there: is it another one, that is the end of it; is it this
+process itself, the brokers only lost patience with its transaction, and it takes a new producer.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
+from pgsluice.worker.sinks.kafka.kafka_client import ProducerLost
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
+from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
+
+
+class TransactionalDelivery:
+    """Blocking calls, of one thread. After any error ``give_up`` comes, then ``begin`` again."""
+
+    def __init__(self, kafka: KafkaSinkSettings, group: str, worker: str) -> None:
+        self._kafka = kafka
+        self._worker = f"{group}/{worker}"
+        self._id = f"pgsluice.{group}.{worker}"
+        self._writer = uuid.uuid4().hex
+        self._topics: ClusterTopics | None = None
+        self._producer: RecordProducer | None = None
+        self._positions: PositionTopic | None = None
+        self._is_open = False
+        """A transaction is."""
+
+    def open(self) -> Applied:
+        """Takes the worker over: the position that counts."""
+        self._topics = ClusterTopics(self._kafka)
+        self._positions = PositionTopic(self._kafka, self._topics, self._worker)
+        self._positions.ensure()
+        self._new_producer()
+        entry = self._positions.read()
+        applied = NOTHING_APPLIED if entry is None else entry.applied
+        self.store(applied)
+        return applied
+
+    def begin(self) -> Applied | None:
+        """The position, where that had to be looked up again. Raises TerminalError when another process has taken over."""
+        found: Applied | None = None
+        if self._producer is None:
+            self._check_writer()
+            self._new_producer()
+            found = self._check_writer()
+        self._current.begin()
+        self._is_open = True
+        return found
+
+    def send(self, body: bytes) -> None:
+        self._current.send(body)
+
+    def finish(self, applied: Applied) -> None:
+        """Durable when it returns."""
+        assert self._positions is not None, "open comes first"
+        entry = PositionEntry(self._worker, self._writer, applied)
+        self._current.send_one(self._positions.name, PARTITION, self._positions.key, entry.encode())
+        self._current.commit()
+        self._is_open = False
+
+    def store(self, applied: Applied) -> None:
+        """A position without changes."""
+        try:
+            self.begin()
+            self.finish(applied)
+        except BaseException as error:
+            self.give_up(error)
+            raise
+
+    def give_up(self, error: BaseException) -> None:
+        """What the transaction holds is never to be seen. Raises TerminalError when another process has taken over."""
+        producer, is_open = self._producer, self._is_open
+        self._is_open = False
+        if producer is None:
+            return
+        if isinstance(error, ProducerLost) or (is_open and not producer.abort()):
+            self._drop()
+            if isinstance(error, Exception):
+                self._check_writer()
+
+    def close(self) -> None:
+        if self._producer is not None and self._is_open:
+            self._producer.abort()
+        self._drop()
+        self._topics = self._positions = None
+
+    @property
+    def _current(self) -> RecordProducer:
+        assert self._producer is not None, "open comes first"
+        return self._producer
+
+    def _new_producer(self) -> None:
+        assert self._topics is not None, "open comes first"
+        producer = RecordProducer(self._kafka, self._id, self._topics.make_sure)
+        producer.init()
+        self._producer = producer
+
+    def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        self._is_open = False
+        if producer is not None:
+            producer.discard()
+
+    def _check_writer(self) -> Applied:
+        """The position. Raises TerminalError when another process is the writer."""
+        assert self._positions is not None, "open comes first"
+        entry = self._positions.read()
+        if entry is not None and entry.writer == self._writer:
+            return entry.applied
+        raise TerminalError(
+            f"another process moved the position of worker '{self._worker}'",
+            "give each worker of a group its own --name; the worker goes on from there when started again",
+        )

@@ -1,0 +1,124 @@
+"""How a client of Kafka is told where the brokers are and who it is, and what its errors mean for us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.worker.sinks.kafka.options import NO_SASL, KafkaSinkSettings
+
+try:
+    from confluent_kafka import KafkaError, KafkaException
+except ModuleNotFoundError as missing:
+    raise UsageError(f"worker kafka needs the module '{missing.name}', which is not installed", "pip install 'pgsluice[kafka]'") from None
+
+log = telemetry.logger(__name__)
+
+ANSWER_DEADLINE_S = 30.0
+
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FATAL}
+_FORBIDDEN = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_UNAUTHENTICATED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+_UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
+_REFUSED_TOPIC = {
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+}
+
+
+class ProducerLost(TransientError):  # noqa: N818  like others of its kind
+    """The brokers take nothing more of this producer. Whether there is another one is to be looked up."""
+
+
+class Complaints:
+    """What a client says in the background. It goes on trying; whoever waits for it asks why nothing comes."""
+
+    def __init__(self) -> None:
+        self._codes: set[int] = set()
+
+    def note(self, error: KafkaError) -> None:
+        self._codes.add(error.code())
+        log.debug("Kafka's client said something", error=error.name())
+
+    def cause(self) -> PgsluiceError | None:
+        """The reason that a person has to remove, if it is known."""
+        if self._codes & _UNAUTHENTICATED:
+            return TerminalError("Kafka does not accept who the worker says it is", "check kafka-sasl, kafka-user and kafka-password")
+        if KafkaError._SSL in self._codes:
+            return TerminalError("TLS with Kafka's brokers fails", "check kafka-tls, kafka-ca and the names in the brokers' certificates")
+        return None
+
+    @contextmanager
+    def translated(self, topic: str = "") -> Iterator[None]:
+        """Errors of the client as our own."""
+        try:
+            yield
+        except KafkaException as failure:
+            raise self.of(failure.args[0], topic) from None
+
+    def of(self, error: KafkaError, topic: str = "") -> PgsluiceError:
+        if error.code() in _FENCED or error.fatal():
+            fatal = _terminal(error, topic)
+            return fatal or ProducerLost(f"Kafka takes nothing more of this producer ({error.name()})", "", Cause.TARGET)
+        known = _terminal(error, topic) or self.cause()
+        return known or TransientError(
+            f"Kafka does not answer as it should ({error.name()})", "check that the brokers run and can be reached", Cause.TARGET
+        )
+
+
+def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
+    code, named = error.code(), f"topic {topic}" if topic else "a topic"
+    if code in _FORBIDDEN:
+        return TerminalError(f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka")
+    if code in _UNKNOWN_TOPIC and topic:
+        return TerminalError(f"there is no {named} in Kafka", "make it, or write kafka-create-topics: true")
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return TerminalError(
+            f"Kafka takes no records as large as kafka-max-record-bytes allows ({named})",
+            "raise max.message.bytes of the topic, or lower kafka-max-record-bytes",
+        )
+    if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        return TerminalError("Kafka allows no such kafka-transaction-timeout", "lower it, or raise transaction.max.timeout.ms there")
+    if code in _UNSUPPORTED:
+        return TerminalError("these brokers have no transactions", "write kafka-transactions: false, for at least once")
+    if code in _REFUSED_TOPIC:
+        return TerminalError(f"Kafka refuses to make {named} ({error.name()})", "check kafka-topic, kafka-partitions and kafka-replication-factor")
+    return None
+
+
+def client_settings(kafka: KafkaSinkSettings, complaints: Complaints) -> dict[str, Any]:
+    """What every client of the library is told."""
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(kafka.brokers),
+        "client.id": "pgsluice",
+        "error_cb": complaints.note,
+        "log_level": 0,  # it would write to standard error by itself; what matters comes to error_cb
+        "socket.keepalive.enable": True,
+        "reconnect.backoff.max.ms": 2000,
+    }
+    has_sasl = kafka.sasl != NO_SASL
+    settings["security.protocol"] = ("SASL_" if has_sasl else "") + ("SSL" if kafka.tls else "PLAINTEXT")
+    if has_sasl:
+        settings |= {"sasl.mechanism": kafka.sasl.upper(), "sasl.username": kafka.user, "sasl.password": kafka.password}
+    if kafka.ca_file:
+        settings["ssl.ca.location"] = kafka.ca_file
+    if kafka.cert_file:
+        settings |= {"ssl.certificate.location": kafka.cert_file, "ssl.key.location": kafka.key_file}
+    return settings

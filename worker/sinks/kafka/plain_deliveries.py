@@ -1,0 +1,53 @@
+"""At least once, for brokers without transactions: the position is in the group's state bucket, behind what was delivered."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
+from pgsluice.worker.sinks.sink import Applied
+
+
+class PlainDelivery:
+    """As ``TransactionalDelivery``, but that what was sent by then stays when it gives up."""
+
+    def __init__(self, kafka: KafkaSinkSettings, settings: WorkerSettings) -> None:
+        self._kafka = kafka
+        self._positions = BucketPositions(settings.nats, settings.group, settings.name)
+        self._topics: ClusterTopics | None = None
+        self._producer: RecordProducer | None = None
+
+    def open(self) -> Applied:
+        self._topics = ClusterTopics(self._kafka)
+        self._topics.names()
+        return self._positions.load()
+
+    def begin(self) -> Applied | None:
+        assert self._topics is not None, "open comes first"
+        if self._producer is None:
+            self._producer = RecordProducer(self._kafka, "", self._topics.make_sure)
+        return None
+
+    def send(self, body: bytes) -> None:
+        assert self._producer is not None, "begin comes first"
+        self._producer.send(body)
+
+    def finish(self, applied: Applied) -> None:
+        assert self._producer is not None, "begin comes first"
+        self._producer.settle()
+        self._positions.store(applied)
+
+    def renumber(self, applied: Applied) -> None:
+        self._positions.renumber(applied)
+
+    def give_up(self, error: BaseException) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.discard()
+
+    def close(self) -> None:
+        self.give_up(EOFError())
+        self._topics = None
+        self._positions.close()

@@ -1,0 +1,129 @@
+"""Where the position is: a compacted topic, in whose only used partition each worker has a key.
+
+    orders/kafka    {"worker": "orders/kafka", "writer": "5f0c…", "applied": "[…]"}
+
+``writer`` names the process that wrote it. A record is of the transaction whose changes it speaks of, and the first one of a
+process says no more than that this process is the writer from now on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import orjson
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from pgsluice.shared.errors import Cause, TerminalError, TransientError, WireError
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
+from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complaints, client_settings
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.sink import Applied
+
+PARTITION = 0
+NEWEST = 512
+"""So many records are looked at first: a worker's own is most often one of the last."""
+GROWTH = 16
+
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
+"""Small segments, because the newest one is never compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionEntry:
+    worker: str
+    writer: str
+    applied: Applied
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"worker": self.worker, "writer": self.writer, "applied": self.applied.encode()})
+
+    @classmethod
+    def decode(cls, text: bytes) -> PositionEntry:
+        """Raises WireError."""
+        try:
+            content = orjson.loads(text)
+            return cls(content["worker"], content["writer"], Applied.decode(content["applied"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a position in Kafka is malformed ({type(error).__name__})") from None
+
+
+class PositionTopic:
+    """Blocking calls."""
+
+    def __init__(self, kafka: KafkaSinkSettings, topics: ClusterTopics, worker: str) -> None:
+        self._kafka = kafka
+        self._topics = topics
+        self._worker = worker
+        self._key = worker.encode()
+        self._complaints = Complaints()
+
+    @property
+    def name(self) -> str:
+        return self._kafka.position_topic
+
+    @property
+    def key(self) -> bytes:
+        return self._key
+
+    def ensure(self) -> None:
+        """Makes the topic when it is missing. Raises TerminalError for one that forgets."""
+        if self.name not in self._topics.names():
+            self._topics.make(self.name, 1, _CONFIG)
+            return
+        policy = self._topics.config(self.name).get("cleanup.policy", "compact")
+        if policy != "compact":
+            raise TerminalError(
+                f"topic {self.name} is not compacted (cleanup.policy {policy}): it would lose positions",
+                "set its cleanup.policy to compact, or give another kafka-position-topic: the worker makes it",
+            )
+
+    def read(self) -> PositionEntry | None:
+        """The newest one of this worker that is committed; None when there is none. Raises TransientError while it is not known
+        what becomes of a transaction before the end."""
+        first, end = self._topics.offsets(self.name, PARTITION)
+        count = NEWEST
+        while end > first:
+            start = max(first, end - count)
+            found = self._last_between(start, end)
+            if found is not None:
+                return PositionEntry.decode(found)
+            if start == first:
+                break
+            count *= GROWTH
+        return None
+
+    def _last_between(self, start: int, end: int) -> bytes | None:
+        settings = client_settings(self._kafka, self._complaints) | {
+            "group.id": f"pgsluice.{self._worker}",  # none is joined
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+        }
+        with self._complaints.translated(self.name):
+            consumer = Consumer(settings)
+            try:
+                consumer.assign([TopicPartition(self.name, PARTITION, start)])
+                return self._last_of(consumer, end)
+            finally:
+                consumer.close()
+
+    def _last_of(self, consumer: Consumer, end: int) -> bytes | None:
+        found: bytes | None = None
+        deadline = time.monotonic() + ANSWER_DEADLINE_S
+        while time.monotonic() < deadline:
+            record = consumer.poll(0.5)
+            if record is None:
+                continue
+            error = record.error()
+            if error is None:
+                found = record.value() if record.key() == self._key and record.value() else found
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            elif record.offset() >= end:
+                return found
+        raise self._complaints.cause() or TransientError(
+            f"topic {self.name} cannot be read to its end", "another worker's transaction may be open there", Cause.TARGET
+        )

@@ -1,0 +1,156 @@
+"""One producer of Kafka's: it takes receipts' bodies, and has transactions when it has an id for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
+from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
+
+POSITION_HEADER = "pgsluice-position"
+DELIVERY_DEADLINE_S = 60.0
+ABORT_DEADLINE_S = 10.0
+QUEUE_KIB = 64 * 1024
+_ANY_PARTITION = -1
+_ORDERED_PARTITION = 0
+"""Of records without a key, which would be spread over all otherwise."""
+
+
+class RecordProducer:
+    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer (ProducerLost when they take nothing more
+    of it, so a new one is needed), TerminalError for what a person has to change. ``make_sure`` is called once for each topic."""
+
+    def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, make_sure: Callable[[str], None]) -> None:
+        self._complaints = Complaints()
+        self._make_sure = make_sure
+        self._known: set[str] = set()
+        self._failure: PgsluiceError | None = None
+        delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
+        record_bytes = kafka.max_record_bytes
+        settings = client_settings(kafka, self._complaints) | {
+            "enable.idempotence": True,
+            "message.timeout.ms": int(delivery_s * 1000),
+            "message.max.bytes": record_bytes,
+            "batch.size": min(record_bytes, 512 * 1024),
+            "queue.buffering.max.kbytes": max(QUEUE_KIB, 4 * record_bytes // 1024),
+            "queue.buffering.max.messages": 500_000,
+            "compression.type": kafka.compression,
+            "linger.ms": 5,
+            "partitioner": "murmur2_random",  # as Kafka's own clients choose
+            "delivery.report.only.error": True,
+            "on_delivery": self._note_delivery,
+        }
+        if transactional_id:
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(kafka.transaction_timeout_s * 1000)}
+        with self._complaints.translated():
+            self._producer = Producer(settings)
+
+    def init(self) -> None:
+        """From now on no other producer of that id is heard; what it left open is not to be seen."""
+        self._until_answered(lambda: self._producer.init_transactions(DELIVERY_DEADLINE_S))
+
+    def begin(self) -> None:
+        self._failure = None
+        with self._complaints.translated():
+            self._producer.begin_transaction()
+
+    def send(self, body: bytes) -> None:
+        """Returns when the records of a receipt's body are handed over, not yet delivered."""
+        known, produce = self._known, self._producer.produce
+        for group, ordinal, key, value in decode_records(body):
+            topic = group.topic
+            if topic not in known:
+                self._make_sure(topic)
+                known.add(topic)
+            headers = [*group.headers, (POSITION_HEADER, b"%b%d" % (group.place, ordinal))] if group.place else []
+            partition = _ORDERED_PARTITION if key is None else _ANY_PARTITION
+            try:
+                produce(topic, value, key, partition, headers=headers)
+            except BufferError:
+                self._wait_for_room(topic, key, value, partition, headers)
+            except KafkaException as failure:
+                raise self._failure or self._complaints.of(failure.args[0], topic) from None
+        self._look()
+
+    def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
+        with self._complaints.translated(topic):
+            self._producer.produce(topic, value, key, partition)
+
+    def settle(self) -> None:
+        """Returns when the brokers hold all that was handed over."""
+        with self._complaints.translated():
+            left = self._producer.flush(DELIVERY_DEADLINE_S + 5)
+        self._look()
+        if left:
+            raise self._unanswered()
+
+    def commit(self) -> None:
+        """After an error it is not known whether what was sent counts."""
+        self._look()
+        self._until_answered(lambda: self._producer.commit_transaction(DELIVERY_DEADLINE_S))
+        self._look()
+
+    def abort(self) -> bool:
+        """Whether nothing of the transaction counts and another may begin. If not, the producer is of no use any more."""
+        self._failure = None
+        try:
+            self._producer.abort_transaction(ABORT_DEADLINE_S)
+        except KafkaException:
+            return False
+        self._failure = None
+        return True
+
+    def discard(self) -> None:
+        """What it still holds is not sent."""
+        with suppress(KafkaException):
+            self._producer.purge()
+
+    def _note_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None and error.code() not in _CONSEQUENCES:
+            self._failure = self._complaints.of(error, message.topic() or "")
+
+    def _look(self) -> None:
+        """Raises what became known of records that were not delivered."""
+        self._producer.poll(0)
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait_for_room(
+        self, topic: str, key: bytes | None, value: bytes | None, partition: int, headers: list[tuple[str, bytes]]
+    ) -> None:
+        deadline = time.monotonic() + DELIVERY_DEADLINE_S
+        while time.monotonic() < deadline:
+            self._producer.poll(0.1)
+            self._look()
+            with self._complaints.translated(topic):
+                try:
+                    return self._producer.produce(topic, value, key, partition, headers=headers)
+                except BufferError:
+                    continue
+        raise self._unanswered()
+
+    def _until_answered(self, call: Callable[[], None]) -> None:
+        """The library has a call repeated that it could not end."""
+        deadline = time.monotonic() + DELIVERY_DEADLINE_S
+        while True:
+            try:
+                return call()
+            except KafkaException as failure:
+                error = failure.args[0]
+                if not error.retriable() or error.fatal() or time.monotonic() > deadline:
+                    raise self._failure or self._complaints.of(error) from None
+
+    def _unanswered(self) -> PgsluiceError:
+        return self._complaints.cause() or TransientError(
+            "Kafka does not take records", "check that the brokers run and can be reached", Cause.TARGET
+        )
+
+
+_CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""How records fail that were given up because of others."""

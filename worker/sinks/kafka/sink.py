@@ -1,0 +1,82 @@
+"""The Kafka sink's side in the driver: hands on what tasks encoded, and the position with it.
+
+Tasks have no producers of their own: a Kafka transaction is one producer's, so whole source transactions, cut over tasks, can
+only become visible at once when one producer sends them. Records of a batch, which ends where no source transaction is open, are
+one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.worker.sinks.kafka.broker_access import check_brokers
+from pgsluice.worker.sinks.kafka.deliveries_in_transactions import TransactionalDelivery
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.plain_deliveries import PlainDelivery
+from pgsluice.worker.sinks.kafka.record_keys import RecordKeys
+from pgsluice.worker.sinks.kafka.topic_pattern import KeyPattern, TopicPattern
+from pgsluice.worker.sinks.kafka.writer import RecordWriter
+from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
+
+log = telemetry.logger(__name__)
+
+
+class KafkaSink:
+    """Raises UsageError for settings that cannot be meant."""
+
+    delivery = Delivery.STREAMED
+    keeps_catch_up = True
+
+    def __init__(self, settings: WorkerSettings, kafka: KafkaSinkSettings) -> None:
+        self._kafka = kafka
+        form = replace(LineEncoding.of(kafka.lines, settings.group), transactions=False)
+        self.definitions = form.definitions
+        keys = RecordKeys(KeyPattern.parse(kafka.key), form)
+        topics = TopicPattern.parse(kafka.topic)
+        self._writer = RecordWriter(form, topics, keys, kafka.max_record_bytes, kafka.tombstones, kafka.headers)
+        self._outlet: TransactionalDelivery | PlainDelivery = (
+            TransactionalDelivery(kafka, settings.group, settings.name) if kafka.transactions else PlainDelivery(kafka, settings)
+        )
+        self._applied = NOTHING_APPLIED
+
+    def open(self) -> Applied:
+        check_brokers(self._kafka.brokers, self._kafka.allow_hosts)
+        if not self._kafka.transactions:
+            log.warning("kafka-transactions is false: after a crash records may come twice")
+        self._applied = self._outlet.open()
+        return self._applied
+
+    def renumber(self, applied: Applied) -> None:
+        if isinstance(self._outlet, PlainDelivery):
+            self._outlet.renumber(applied)
+        else:
+            self._outlet.store(applied)
+        self._applied = applied
+
+    def writer(self) -> RecordWriter:
+        return self._writer
+
+    def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
+        try:
+            self._applied = self._outlet.begin() or self._applied
+            applied = self._applied
+            for receipt in receipts:
+                if not self._applied.covers(receipt):
+                    self._outlet.send(receipt.body)
+                applied = applied.after(receipt, stream_created)
+            self._outlet.finish(applied)
+        except BaseException as error:
+            self._outlet.give_up(error)
+            raise
+        self._applied = applied
+        return applied
+
+    def finish_copy(self) -> None:
+        """There is nothing to do: a row is delivered when its batch is committed."""
+
+    def close(self) -> None:
+        self._outlet.close()

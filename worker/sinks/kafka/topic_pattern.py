@@ -1,0 +1,101 @@
+"""Names of topics and keys of records, by patterns.
+
+    {schema}.{table}      public.orders
+
+Kafka takes letters, digits, ``.``, ``_`` and ``-`` in the name of a topic. A full stop, a hyphen and every other byte of a schema's
+or a table's name is a hyphen and its two hexadecimal digits, so that no two tables share a topic by accident: ``order.items`` is
+``order-2Eitems``. An empty name, as of a definition that concerns no table, is ``_``. What is longer than Kafka takes ends in a
+digest of all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pgsluice.shared.errors import UsageError
+
+DEFAULT_TOPIC = "{schema}.{table}"
+KEY_FIELD = "{key}"
+LONGEST_TOPIC = 249
+_DIGEST_DIGITS = 16
+
+_FIELD = re.compile(r"\{(\w*)\}")
+_FIELDS = frozenset(("schema", "table"))
+_LEGAL = re.compile(r"[A-Za-z0-9._-]*")
+_ESCAPED = re.compile(rb"[^A-Za-z0-9_]")
+
+
+def escaped(name: str | None) -> str:
+    """As part of a topic's name."""
+    return _ESCAPED.sub(lambda byte: b"-%02X" % byte[0][0], (name or "_").encode()).decode()
+
+
+def check_topic(name: str, option: str) -> str:
+    """``name`` itself. Raises UsageError when no topic can be called so."""
+    if not name or name in (".", "..") or len(name) > LONGEST_TOPIC or _LEGAL.fullmatch(name) is None:
+        raise UsageError(
+            f"{option} {name!r} is no name of a topic", "use up to 249 letters, digits, '.', '_' and '-', like shop.orders"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """``text`` is as people write it. Picklable."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPattern:
+        """Raises UsageError."""
+        pattern = cls(text or DEFAULT_TOPIC)
+        _check_fields(pattern.text, "kafka-topic", _FIELDS)
+        check_topic(pattern.topic("x", "x"), "kafka-topic")
+        return pattern
+
+    def topic(self, schema: str | None, table: str | None) -> str:
+        return _topic(self.text, schema, table)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPattern:
+    """What a record's key holds. ``{key}`` is the row's key as a JSON object; other text and names stand as they are."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> KeyPattern:
+        """Raises UsageError."""
+        pattern = cls(text or KEY_FIELD)
+        _check_fields(pattern.text, "kafka-key", _FIELDS | {"key"})
+        return pattern
+
+    @property
+    def names_row(self) -> bool:
+        """Whether rows of one table have keys of their own."""
+        return KEY_FIELD in self.text
+
+    def around(self, schema: str, table: str) -> list[bytes]:
+        """The texts before, between and behind the rows' keys."""
+        named = {"schema": schema, "table": table, "key": KEY_FIELD}
+        return [part.encode() for part in _FIELD.sub(lambda field: named[field[1]], self.text).split(KEY_FIELD)]
+
+
+def _check_fields(text: str, option: str, fields: frozenset[str]) -> None:
+    unknown = [field for field in _FIELD.findall(text) if field not in fields]
+    if unknown:
+        known = sorted(f"{{{field}}}" for field in fields)
+        raise UsageError(f"{option}: there is no {{{unknown[0]}}}", f"write {', '.join(known[:-1])} and {known[-1]}")
+
+
+@lru_cache(maxsize=8192)
+def _topic(text: str, schema: str | None, table: str | None) -> str:
+    named = {"schema": schema, "table": table}
+    name = _FIELD.sub(lambda field: escaped(named[field[1]]), text)
+    if len(name) <= LONGEST_TOPIC:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{name[: LONGEST_TOPIC - _DIGEST_DIGITS - 2]}--{digest}"  # two hyphens: an escape never makes them
