@@ -21,8 +21,8 @@ from hypothesis import settings
 
 from tests.replicated_group import Group
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
-from tests.servers.kafka import RealKafka
 from tests.servers.child import PrivateDirectory, unprivileged_user
+from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 

@@ -101,6 +101,7 @@ ENTRANCES = {
         "worker/sinks/nats/sink.py",
         "worker/sinks/nats/target_stream.py",
     ),
+    "confluent_kafka": ("worker/sinks/kafka/",),
     "numpy": ("rules/mask.py", "shared/rows/plain_rows.py"),
     "opentelemetry": ("shared/metrics/otlp_push.py",),
     "prometheus_client": ("shared/metrics/exposition.py",),

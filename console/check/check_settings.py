@@ -19,7 +19,7 @@ from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.sinks.sink_registry import SINKS, SinkKind, find_sink
 
-NAMED_BY = {"postgres": "target-host", "file": "file-output-dir", "webhook": "webhook-url"}
+NAMED_BY = {"postgres": "target-host", "file": "file-output-dir", "webhook": "webhook-url", "kafka": "kafka-brokers"}
 """Kind of sink → the option that a configuration with such a worker has. A worker that writes to stdout needs none."""
 
 

@@ -191,8 +191,8 @@ def test_version_is_shown_on_standard_output(argument: str) -> None:
         (["replicator", "extra"], "unexpected extra argument"),
         (["worker"], "Usage: pgsluice worker [OPTIONS] COMMAND"),
         (
-            ["worker", "kafka"],
-            "there is no sink 'kafka': the sinks are file, nats, postgres, search, stdout, subscriptions, webhook; name one",
+            ["worker", "kinesis"],
+            "there is no sink 'kinesis': the sinks are file, kafka, nats, postgres, search, stdout, subscriptions, webhook;",
         ),
         (
             ["replicator", *flags(host="postgres://u:p@db/shop")],

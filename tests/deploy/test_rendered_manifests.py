@@ -91,7 +91,7 @@ def test_a_changed_configuration_starts_the_pods_anew(tmp_path: Path) -> None:
     [
         {"config": {"password": "in the open"}},
         {"config": {"metrics-listen": "127.0.0.1:1"}},
-        {"workers": [{"name": "a", "sink": "kafka"}]},
+        {"workers": [{"name": "a", "sink": "kinesis"}]},
         {"workers": [{"name": "a", "sink": "file", "resource": {}}]},
         {"terminationGracePeriodSeconds": 30},
         {"replicas": 2},

@@ -77,7 +77,9 @@ class ClusterTopics:
         while True:
             with self._complaints.translated(topic):
                 try:
-                    return self._offset(topic, partition, OffsetSpec.earliest()), self._offset(topic, partition, OffsetSpec.latest())
+                    return self._offset(topic, partition, OffsetSpec.earliest()), self._offset(
+                        topic, partition, OffsetSpec.latest()
+                    )
                 except KafkaException as failure:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise

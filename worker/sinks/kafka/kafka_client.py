@@ -13,7 +13,9 @@ from pgsluice.worker.sinks.kafka.options import NO_SASL, KafkaSinkSettings
 try:
     from confluent_kafka import KafkaError, KafkaException
 except ModuleNotFoundError as missing:
-    raise UsageError(f"worker kafka needs the module '{missing.name}', which is not installed", "pip install 'pgsluice[kafka]'") from None
+    raise UsageError(
+        f"worker kafka needs the module '{missing.name}', which is not installed", "pip install 'pgsluice[kafka]'"
+    ) from None
 
 log = telemetry.logger(__name__)
 
@@ -60,9 +62,13 @@ class Complaints:
     def cause(self) -> PgsluiceError | None:
         """The reason that a person has to remove, if it is known."""
         if self._codes & _UNAUTHENTICATED:
-            return TerminalError("Kafka does not accept who the worker says it is", "check kafka-sasl, kafka-user and kafka-password")
+            return TerminalError(
+                "Kafka does not accept who the worker says it is", "check kafka-sasl, kafka-user and kafka-password"
+            )
         if KafkaError._SSL in self._codes:
-            return TerminalError("TLS with Kafka's brokers fails", "check kafka-tls, kafka-ca and the names in the brokers' certificates")
+            return TerminalError(
+                "TLS with Kafka's brokers fails", "check kafka-tls, kafka-ca and the names in the brokers' certificates"
+            )
         return None
 
     @contextmanager
@@ -86,7 +92,9 @@ class Complaints:
 def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
     code, named = error.code(), f"topic {topic}" if topic else "a topic"
     if code in _FORBIDDEN:
-        return TerminalError(f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka")
+        return TerminalError(
+            f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka"
+        )
     if code in _UNKNOWN_TOPIC and topic:
         return TerminalError(f"there is no {named} in Kafka", "make it, or write kafka-create-topics: true")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -95,11 +103,15 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
             "raise max.message.bytes of the topic, or lower kafka-max-record-bytes",
         )
     if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        return TerminalError("Kafka allows no such kafka-transaction-timeout", "lower it, or raise transaction.max.timeout.ms there")
+        return TerminalError(
+            "Kafka allows no such kafka-transaction-timeout", "lower it, or raise transaction.max.timeout.ms there"
+        )
     if code in _UNSUPPORTED:
         return TerminalError("these brokers have no transactions", "write kafka-transactions: false, for at least once")
     if code in _REFUSED_TOPIC:
-        return TerminalError(f"Kafka refuses to make {named} ({error.name()})", "check kafka-topic, kafka-partitions and kafka-replication-factor")
+        return TerminalError(
+            f"Kafka refuses to make {named} ({error.name()})", "check kafka-topic, kafka-partitions and kafka-replication-factor"
+        )
     return None
 
 

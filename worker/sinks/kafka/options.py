@@ -28,8 +28,8 @@ def _brokers(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 @settings
 class KafkaSinkSettings:
-    """``lines`` says what a record's value holds. ``topic`` and ``key`` are patterns. ``partitions`` and ``replication_factor`` of
-    topics that are made are 0 for the brokers' own defaults. ``sasl`` is "none" or a mechanism; the files are "" for none."""
+    """``lines`` says what a record's value holds. ``topic`` and ``key`` are patterns. ``partitions`` and ``replication_factor``
+    of topics that are made are 0 for the brokers' own defaults. ``sasl`` is "none" or a mechanism; the files are "" for none."""
 
     lines: LineSettings = part(LineSettings)
     brokers: tuple[str, ...] = read(
@@ -93,11 +93,11 @@ class KafkaSinkSettings:
         )
     )
     position_topic: str = read(
-        Option("kafka-position-topic", Kind.TEXT, "Compacted topic that holds the position", "shop-positions", "pgsluice-positions")
+        Option(
+            "kafka-position-topic", Kind.TEXT, "Compacted topic that holds the position", "shop-positions", "pgsluice-positions"
+        )
     )
-    create_topics: bool = read(
-        Option("kafka-create-topics", Kind.SWITCH, "Make topics that are missing", "true", "false")
-    )
+    create_topics: bool = read(Option("kafka-create-topics", Kind.SWITCH, "Make topics that are missing", "true", "false"))
     partitions: int = read(
         Option(
             "kafka-partitions",

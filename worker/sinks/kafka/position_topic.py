@@ -48,6 +48,16 @@ class PositionEntry:
             raise WireError(f"a position in Kafka is malformed ({type(error).__name__})") from None
 
 
+def check_compacted(topics: ClusterTopics, name: str) -> None:
+    """Raises TerminalError for a topic that forgets. One whose settings this user may not see is not judged."""
+    policy = topics.config(name).get("cleanup.policy", "compact")
+    if policy != "compact":
+        raise TerminalError(
+            f"topic {name} is not compacted (cleanup.policy {policy}): it would lose positions",
+            "set its cleanup.policy to compact, or give another kafka-position-topic: the worker makes it",
+        )
+
+
 class PositionTopic:
     """Blocking calls."""
 
@@ -71,12 +81,7 @@ class PositionTopic:
         if self.name not in self._topics.names():
             self._topics.make(self.name, 1, _CONFIG)
             return
-        policy = self._topics.config(self.name).get("cleanup.policy", "compact")
-        if policy != "compact":
-            raise TerminalError(
-                f"topic {self.name} is not compacted (cleanup.policy {policy}): it would lose positions",
-                "set its cleanup.policy to compact, or give another kafka-position-topic: the worker makes it",
-            )
+        check_compacted(self._topics, self.name)
 
     def read(self) -> PositionEntry | None:
         """The newest one of this worker that is committed; None when there is none. Raises TransientError while it is not known

@@ -103,4 +103,3 @@ def _identifying(changes: TableChanges, index: int) -> Sequence[Value]:
         before if operation == DELETE or after is UNCHANGED else after
         for operation, before, after in zip(changes.operations, old, new, strict=True)
     ]
-

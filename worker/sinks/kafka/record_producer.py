@@ -1,4 +1,9 @@
-"""One producer of Kafka's: it takes receipts' bodies, and has transactions when it has an id for them."""
+"""One producer of Kafka's: it takes receipts' bodies, and has transactions when it has an id for them.
+
+It has one request under way with each broker. With more, records may be lost in silence, in spite of idempotence: a partition
+that was just made refuses the first request (its leader is not known yet) and takes the second one, because a broker accepts any
+first number of a producer that it does not know; the first one, sent again, then looks like one that came twice.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,15 @@ _ORDERED_PARTITION = 0
 
 
 class RecordProducer:
-    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer (ProducerLost when they take nothing more
-    of it, so a new one is needed), TerminalError for what a person has to change. ``make_sure`` is called once for each topic."""
+    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer (ProducerLost when they take nothing
+    more of it, so a new one is needed), TerminalError for what a person has to change. ``make_sure`` is called once for each
+    topic."""
 
     def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, make_sure: Callable[[str], None]) -> None:
         self._complaints = Complaints()
         self._make_sure = make_sure
         self._known: set[str] = set()
-        self._failure: PgsluiceError | None = None
+        self._failures = _Failures(self._complaints)
         delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
         record_bytes = kafka.max_record_bytes
         settings = client_settings(kafka, self._complaints) | {
@@ -42,9 +48,10 @@ class RecordProducer:
             "queue.buffering.max.messages": 500_000,
             "compression.type": kafka.compression,
             "linger.ms": 5,
+            "max.in.flight": 1,  # see above
             "partitioner": "murmur2_random",  # as Kafka's own clients choose
             "delivery.report.only.error": True,
-            "on_delivery": self._note_delivery,
+            "on_delivery": self._failures.note,
         }
         if transactional_id:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(kafka.transaction_timeout_s * 1000)}
@@ -56,7 +63,7 @@ class RecordProducer:
         self._until_answered(lambda: self._producer.init_transactions(DELIVERY_DEADLINE_S))
 
     def begin(self) -> None:
-        self._failure = None
+        self._failures.first = None
         with self._complaints.translated():
             self._producer.begin_transaction()
 
@@ -75,7 +82,7 @@ class RecordProducer:
             except BufferError:
                 self._wait_for_room(topic, key, value, partition, headers)
             except KafkaException as failure:
-                raise self._failure or self._complaints.of(failure.args[0], topic) from None
+                raise self._failures.first or self._complaints.of(failure.args[0], topic) from None
         self._look()
 
     def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
@@ -98,12 +105,12 @@ class RecordProducer:
 
     def abort(self) -> bool:
         """Whether nothing of the transaction counts and another may begin. If not, the producer is of no use any more."""
-        self._failure = None
+        self._failures.first = None
         try:
             self._producer.abort_transaction(ABORT_DEADLINE_S)
         except KafkaException:
             return False
-        self._failure = None
+        self._failures.first = None
         return True
 
     def discard(self) -> None:
@@ -111,15 +118,11 @@ class RecordProducer:
         with suppress(KafkaException):
             self._producer.purge()
 
-    def _note_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failure is None and error.code() not in _CONSEQUENCES:
-            self._failure = self._complaints.of(error, message.topic() or "")
-
     def _look(self) -> None:
         """Raises what became known of records that were not delivered."""
         self._producer.poll(0)
-        if self._failure is not None:
-            raise self._failure
+        if self._failures.first is not None:
+            raise self._failures.first
 
     def _wait_for_room(
         self, topic: str, key: bytes | None, value: bytes | None, partition: int, headers: list[tuple[str, bytes]]
@@ -130,7 +133,8 @@ class RecordProducer:
             self._look()
             with self._complaints.translated(topic):
                 try:
-                    return self._producer.produce(topic, value, key, partition, headers=headers)
+                    self._producer.produce(topic, value, key, partition, headers=headers)
+                    return
                 except BufferError:
                     continue
         raise self._unanswered()
@@ -144,7 +148,7 @@ class RecordProducer:
             except KafkaException as failure:
                 error = failure.args[0]
                 if not error.retriable() or error.fatal() or time.monotonic() > deadline:
-                    raise self._failure or self._complaints.of(error) from None
+                    raise self._failures.first or self._complaints.of(error) from None
 
     def _unanswered(self) -> PgsluiceError:
         return self._complaints.cause() or TransientError(
@@ -154,3 +158,15 @@ class RecordProducer:
 
 _CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 """How records fail that were given up because of others."""
+
+
+class _Failures:
+    """The first record that was not delivered. It does not know the producer, which so ends when nobody holds it any more."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self._complaints = complaints
+        self.first: PgsluiceError | None = None
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.first is None and error.code() not in _CONSEQUENCES:
+            self.first = self._complaints.of(error, message.topic() or "")

@@ -2,10 +2,10 @@
 
     {schema}.{table}      public.orders
 
-Kafka takes letters, digits, ``.``, ``_`` and ``-`` in the name of a topic. A full stop, a hyphen and every other byte of a schema's
-or a table's name is a hyphen and its two hexadecimal digits, so that no two tables share a topic by accident: ``order.items`` is
-``order-2Eitems``. An empty name, as of a definition that concerns no table, is ``_``. What is longer than Kafka takes ends in a
-digest of all of it.
+Kafka takes letters, digits, ``.``, ``_`` and ``-`` in the name of a topic. Of a schema's or a table's name a full stop, a hyphen
+and every other byte is a hyphen and its two hexadecimal digits, so that no two tables share a topic by accident: ``order.items``
+is ``order-2Eitems``. An empty name, as of a definition that concerns no table, is ``_``. What is longer than Kafka takes ends in
+a digest of all of it.
 """
 
 from __future__ import annotations

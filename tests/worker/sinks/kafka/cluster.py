@@ -22,9 +22,13 @@ READ_DEADLINE_S = 60.0
 
 
 def kafka_settings(broker: RealKafka, group: str, **changed: Any) -> KafkaSinkSettings:
+    return kafka_settings_of(broker.bootstrap, group, **changed)
+
+
+def kafka_settings_of(bootstrap: str, group: str, **changed: Any) -> KafkaSinkSettings:
     settings: dict[str, Any] = {
         "lines": line_settings(),
-        "brokers": (broker.bootstrap,),
+        "brokers": (bootstrap,),
         "topic": f"{group}.{{schema}}.{{table}}",
         "key": "{key}",
         "tombstones": False,
@@ -65,9 +69,9 @@ class TopicReader:
         self._broker = broker
         self.topic = topic
 
-    def records(self, *, committed: bool = True) -> list[KafkaRecord]:
-        """``committed``: of transactions that are; else of all. Empty while there is no topic. A transaction that is open is waited
-        for."""
+    def records(self, *, committed: bool = True, waits: bool = True) -> list[KafkaRecord]:
+        """``committed``: of transactions that are; else of all. Empty while there is no topic. An open transaction is waited
+        for, unless it is not to be."""
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
         found = admin.list_topics(timeout=READ_DEADLINE_S).topics.get(self.topic)
         if found is None:
@@ -76,7 +80,8 @@ class TopicReader:
         for partition in sorted(found.partitions):
             place = TopicPartition(self.topic, partition)
             end = admin.list_offsets({place: OffsetSpec.latest()})[place].result(READ_DEADLINE_S).offset
-            records += self._of_partition(partition, end, "read_committed" if committed else "read_uncommitted")
+            isolation = "read_committed" if committed else "read_uncommitted"
+            records += self._of_partition(partition, end if waits else 0, isolation)
         return records
 
     def values(self) -> list[Any]:

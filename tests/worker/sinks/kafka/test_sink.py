@@ -1,0 +1,159 @@
+"""What readers of topics find: topics, keys, headers, tombstones; what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.worker.sinks.incoming import NOTHING_KNOWN, Incoming
+from pgsluice.worker.sinks.kafka.findings import find
+from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
+from tests.servers.kafka import RealKafka
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied
+from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader
+from tests.worker.sinks.line_settings import line_settings
+from tests.worker.sinks.settings import worker_settings
+from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
+
+pytestmark = pytest.mark.kafka
+
+
+def applied(broker: RealKafka, group: str, changes: Batch, **changed: Any) -> KafkaDestination:
+    destination = KafkaDestination(broker, group, **changed)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, changes)
+    sink.close()
+    return destination
+
+
+def test_a_record_says_what_it_is_of(real_kafka: RealKafka, group: str) -> None:
+    changes: list[Any] = [
+        insert(ACCOUNTS, b"7", b"a"),
+        update(ACCOUNTS, b"7", b"b"),
+        delete(ACCOUNTS, b"7", None),
+        truncate(ACCOUNTS),
+    ]
+    destination = applied(real_kafka, group, [[message(1, *changes)]])
+    records = destination.reader("accounts").records()
+    assert [record.key for record in records] == [b'{"id":7}'] * 3 + [None]
+    assert [record.headers["pgsluice-operation"] for record in records] == ["insert", "update", "delete", "truncate"]
+    assert [record.headers["pgsluice-position"] for record in records] == [f"0/3E8:{n}" for n in range(1, 5)]
+    assert {record.headers["pgsluice-lsn"] for record in records} == {"0/3E8"}
+    assert {record.headers["pgsluice-committed-at"] for record in records} == {"2000-01-01T00:00:00.000001Z"}
+
+
+def test_a_key_has_one_partition_and_its_order_there(real_kafka: RealKafka, group: str) -> None:
+    changes = [update(ACCOUNTS, b"%d" % (n % 10), b"%d" % n) for n in range(200)]
+    destination = applied(real_kafka, group, [[message(1, *changes)]], partitions=4)
+    records = destination.reader("accounts").records()
+    assert len(records) == 200
+    assert len({record.partition for record in records}) > 1
+    for number in range(10):
+        of_key = [record for record in records if record.key == b'{"id":%d}' % number]
+        assert len({record.partition for record in of_key}) == 1
+        ordinals = [int(record.headers["pgsluice-position"].rpartition(":")[2]) for record in of_key]
+        assert ordinals == list(range(number + 1, 201, 10))
+
+
+def test_rows_without_a_key_keep_their_order(real_kafka: RealKafka, group: str) -> None:
+    destination = applied(real_kafka, group, batch(range(1, 50)), partitions=3)
+    records = destination.reader("events").records()
+    assert {(record.partition, record.key) for record in records} == {(0, None)}
+
+
+@pytest.mark.parametrize("shape", ["json", "debezium"])
+def test_tombstones_follow_deletes_and_keys_that_are_left(real_kafka: RealKafka, group: str, shape: str) -> None:
+    changes = [delete(ACCOUNTS, b"1", None), update(ACCOUNTS, b"4", b"f", old=(b"3", None))]
+    settings = {"tombstones": True, "lines": line_settings(shape=shape)}
+    destination = applied(real_kafka, group, [[message(1, *changes)]], **settings)
+    found = [(record.key, record.value is None) for record in destination.reader("accounts").records()]
+    told = [(b'{"id":3}', False)] if shape == "debezium" else []
+    assert found == [(b'{"id":1}', False), (b'{"id":1}', True), *told, (b'{"id":3}', True), (b'{"id":4}', False)]
+
+
+def test_a_topic_that_was_just_made_gets_every_record(real_kafka: RealKafka, group: str) -> None:
+    """Its first request may be refused, because its leader is not known yet."""
+    tables = [table(f"public.made_{n}", "id bigint", "note text") for n in range(12)]
+    changes = [insert(each, b"%d" % n, LARGE_NOTE) for each in tables for n in range(5)]
+    applied(real_kafka, group, [[message(1, *changes)]])
+    for each in tables:
+        keys = [record.key for record in TopicReader(real_kafka, f"{group}.public.{each.name}").records()]
+        assert keys == [b'{"id":%d}' % n for n in range(5)]
+
+
+def test_dead_letters_are_replayed_beside_the_position(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([2, 3]))
+    letter = message_of(7, transaction(1000, insert(EVENTS, b"1", b"n"), first_ordinal=2))
+    replay = destination.new_sink(name="sink.replay")
+    replay.open()
+    for _ in range(2):
+        assert apply(replay, [[letter]], "dead letters").sequence == 7
+    replay.close()
+    assert apply(sink, batch([4])) == position(4)
+    sink.close()
+    assert [line["after"]["id"] for line in destination.reader("events").values()] == [4, 5, 6, 7, 1, 8, 9]
+
+
+def test_what_the_topic_does_not_take_is_told_and_nothing_is_left(real_kafka: RealKafka, group: str) -> None:
+    """A topic of somebody else's may take less than the settings say. Texts that do not compress."""
+    destination = KafkaDestination(real_kafka, group, max_record_bytes=2_000_000)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1]))
+    with pytest.raises(TerminalError, match="takes no records as large"):
+        apply(sink, batch([2], note=token_hex(700_000).encode()))
+    assert apply(sink, batch([2])) == position(2)
+    sink.close()
+    assert len(destination.reader("events").records()) == 4
+
+
+def test_a_table_that_comes_to_the_topic_of_positions_is_refused(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group, topic=f"{group}-{{table}}", position_topic=f"{group}-events")
+    sink = destination.new_sink()
+    sink.open()
+    with pytest.raises(TerminalError, match="where positions are"):
+        apply(sink, batch([1]))
+    sink.close()
+
+
+def test_a_check_tells_of_topics_and_access(real_kafka: RealKafka, group: str) -> None:
+    destination = applied(real_kafka, group, batch([1]))
+    worker, settings = worker_settings(group), replace(destination.settings(), create_topics=False)
+    incoming = Incoming(tables=[EVENTS, ACCOUNTS])
+    found = {each.check: each for each in find(worker, settings, incoming)}
+    assert sorted(found) == ["kafka-plain", "kafka-topics"]
+    assert f"1 topics are not there: {group}.public.accounts" in found["kafka-topics"].fact
+    forgetful = replace(settings, position_topic=f"{group}.public.events")
+    assert "kafka-position-topic" in {each.check for each in find(worker, forgetful, NOTHING_KNOWN)}
+    large = replace(settings, max_record_bytes=5_000_000)
+    assert "kafka-record-size" in {each.check for each in find(worker, large, incoming)}
+    stranger = replace(settings, allow_hosts=("10.0.0.1",))
+    assert "kafka-brokers" in {each.check for each in find(worker, stranger, NOTHING_KNOWN)}
+
+
+def test_a_topic_that_forgets_positions_is_refused(real_kafka: RealKafka, group: str) -> None:
+    destination = applied(real_kafka, group, batch([1]))
+    other = KafkaDestination(real_kafka, group, position_topic=f"{group}.public.events").new_sink()
+    with pytest.raises(TerminalError, match="is not compacted"):
+        other.open()
+    other.close()
+    assert destination.reader("events").records()
+
+
+def test_copied_rows_have_their_place(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    sink = destination.new_sink()
+    sink.open()
+    assert apply_copied(sink, copied_batch([1], [2])).stream_created == STREAM_CREATED
+    sink.close()
+    found = [record.headers for record in destination.reader("events").records()]
+    assert [each["pgsluice-position"] for each in found] == ["copy:1:0:0", "copy:1:0:1", "copy:2:0:0", "copy:2:0:1"]
+    assert {(each["pgsluice-operation"], each["pgsluice-snapshot"]) for each in found} == {("read", "first")}

@@ -1,0 +1,53 @@
+"""What ``pgsluice check`` says of a Kafka cluster: is it reached, by whom, does it take what is to come. Nothing is made."""
+
+from __future__ import annotations
+
+from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
+from pgsluice.worker.sinks.incoming import Incoming
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
+from pgsluice.worker.sinks.kafka.options import NO_SASL, KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.position_topic import check_compacted
+from pgsluice.worker.sinks.kafka.topic_pattern import TopicPattern
+
+MOST_NAMED = 5
+
+
+def find(worker: WorkerSettings, settings: KafkaSinkSettings, incoming: Incoming) -> list[Finding]:
+    found = Findings(Subject.SINK)
+    if not settings.transactions:
+        fact = "kafka-transactions is false: after a crash records may come twice, and readers may see half a transaction"
+        found.note("kafka-at-least-once", Severity.INFO, fact, "leave it out, unless the brokers have no transactions")
+    if not settings.tls:
+        what = "rows" if settings.sasl == NO_SASL else "rows, and what authenticates us,"
+        fact = f"Kafka is reached without TLS: {what} can be read on the way"
+        found.note("kafka-plain", Severity.WARNING, fact, "write kafka-tls: true")
+    try:
+        topics = ClusterTopics(settings)
+        _look_at_topics(topics, topics.names(), settings, incoming, found)
+    except PgsluiceError as error:
+        found.take([Finding.of(error, "kafka-brokers", Subject.SINK)])
+    return list(found)
+
+
+def _look_at_topics(
+    topics: ClusterTopics, names: set[str], settings: KafkaSinkSettings, incoming: Incoming, found: Findings
+) -> None:
+    if settings.transactions and settings.position_topic in names:
+        with found.looking("kafka-position-topic"):
+            check_compacted(topics, settings.position_topic)
+    pattern = TopicPattern.parse(settings.topic)
+    wanted = sorted({pattern.topic(table.schema, table.name) for table in incoming.tables or ()})
+    missing = [topic for topic in wanted if topic not in names]
+    if missing and not settings.create_topics:
+        listed = ", ".join(missing[:MOST_NAMED]) + (", …" if len(missing) > MOST_NAMED else "")
+        fact = f"{len(missing)} topics are not there: {listed}"
+        found.note("kafka-topics", Severity.WARNING, fact, "make them, or write kafka-create-topics: true")
+    for topic in wanted:
+        limit = topics.config(topic).get("max.message.bytes", "") if topic in names else ""
+        if limit.isdigit() and int(limit) < settings.max_record_bytes:
+            fact = f"topic {topic} takes {limit} bytes at a time, less than kafka-max-record-bytes ({settings.max_record_bytes})"
+            found.note(
+                "kafka-record-size", Severity.WARNING, fact, "raise its max.message.bytes, or lower kafka-max-record-bytes"
+            )
