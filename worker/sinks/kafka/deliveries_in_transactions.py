@@ -11,7 +11,6 @@ import uuid
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
-from pgsluice.worker.sinks.kafka.kafka_client import ProducerLost
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
@@ -80,9 +79,10 @@ class TransactionalDelivery:
         self._is_open = False
         if producer is None:
             return
-        if isinstance(error, ProducerLost) or (is_open and not producer.abort()):
+        is_clean = not is_open or (not producer.is_fatal and producer.abort())
+        if producer.has_failed or not is_clean:
             self._drop()
-            if isinstance(error, Exception):
+            if producer.is_fatal and isinstance(error, Exception):
                 self._check_writer()
 
     def close(self) -> None:

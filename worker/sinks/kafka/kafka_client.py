@@ -45,15 +45,15 @@ _REFUSED_TOPIC = {
 }
 
 
-class ProducerLost(TransientError):  # noqa: N818  like others of its kind
-    """The brokers take nothing more of this producer. Whether there is another one is to be looked up."""
-
-
 class Complaints:
     """What a client says in the background. It goes on trying; whoever waits for it asks why nothing comes."""
 
     def __init__(self) -> None:
         self._codes: set[int] = set()
+        self.has_failed = False
+        """Something did, that was not tried again."""
+        self.is_fatal = False
+        """The brokers take nothing more of this client."""
 
     def note(self, error: KafkaError) -> None:
         self._codes.add(error.code())
@@ -80,9 +80,8 @@ class Complaints:
             raise self.of(failure.args[0], topic) from None
 
     def of(self, error: KafkaError, topic: str = "") -> PgsluiceError:
-        if error.code() in _FENCED or error.fatal():
-            fatal = _terminal(error, topic)
-            return fatal or ProducerLost(f"Kafka takes nothing more of this producer ({error.name()})", "", Cause.TARGET)
+        self.has_failed = True
+        self.is_fatal = self.is_fatal or error.fatal() or error.code() in _FENCED
         known = _terminal(error, topic) or self.cause()
         return known or TransientError(
             f"Kafka does not answer as it should ({error.name()})", "check that the brokers run and can be reached", Cause.TARGET

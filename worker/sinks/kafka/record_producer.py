@@ -28,9 +28,8 @@ _ORDERED_PARTITION = 0
 
 
 class RecordProducer:
-    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer (ProducerLost when they take nothing
-    more of it, so a new one is needed), TerminalError for what a person has to change. ``make_sure`` is called once for each
-    topic."""
+    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer, TerminalError for what a person has
+    to change. ``make_sure`` is called once for each topic."""
 
     def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, make_sure: Callable[[str], None]) -> None:
         self._complaints = Complaints()
@@ -57,6 +56,16 @@ class RecordProducer:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(kafka.transaction_timeout_s * 1000)}
         with self._complaints.translated():
             self._producer = Producer(settings)
+
+    @property
+    def has_failed(self) -> bool:
+        """It is not to be used for another transaction: its numbers may have a gap."""
+        return self._complaints.has_failed
+
+    @property
+    def is_fatal(self) -> bool:
+        """The brokers take nothing more of it. Why is to be looked up."""
+        return self._complaints.is_fatal
 
     def init(self) -> None:
         """From now on no other producer of that id is heard; what it left open is not to be seen."""
@@ -151,6 +160,7 @@ class RecordProducer:
                     raise self._failures.first or self._complaints.of(error) from None
 
     def _unanswered(self) -> PgsluiceError:
+        self._complaints.has_failed = True
         return self._complaints.cause() or TransientError(
             "Kafka does not take records", "check that the brokers run and can be reached", Cause.TARGET
         )

@@ -1,8 +1,8 @@
 """A process that has one batch of events applied, and dies at a call that it makes to Kafka's library, as if killed there.
 
-    python -m tests.worker.sinks.kafka.dying_worker BOOTSTRAP GROUP LAST CALL NUMBER before|after
+    python -m tests.worker.sinks.kafka.dying_worker BOOTSTRAP GROUP LAST CALL NUMBER before|after|delivered
 
-It ends with 0 when there is nothing left up to the message LAST, or when the call does not come.
+``delivered``: before the call, when the broker holds all that was produced. It ends with 0 when there is nothing left up to the message LAST, or when the call does not come.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ BATCH_MESSAGES = 3
 
 def die_at(name: str, number: int, when: str) -> None:
     """At the call ``number`` (from 1) of that name."""
-    event_of_death, left = ("c_call" if when == "before" else "c_return"), number
+    event_of_death, left = ("c_return" if when == "after" else "c_call"), number
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal left
         if event == event_of_death and getattr(argument, "__name__", "") == name:
             left -= 1
             if left == 0:
+                if when == "delivered":
+                    argument.__self__.flush(60)
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(count)

@@ -32,10 +32,10 @@ DEATHS = [
     ("begin_transaction", 2, "before"),  # that of the batch
     ("begin_transaction", 2, "after"),
     ("produce", 2, "after"),  # a change, behind that position
-    ("flush", 1, "before"),
     ("produce", 2 * BATCH_MESSAGES + 1, "after"),  # the last change
     ("produce", 2 * BATCH_MESSAGES + 2, "after"),  # the position
     ("commit_transaction", 2, "before"),
+    ("commit_transaction", 2, "delivered"),
     ("commit_transaction", 2, "after"),
     ("poll", 3, "before"),
 ]
