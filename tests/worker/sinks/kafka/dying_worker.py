@@ -2,7 +2,8 @@
 
     python -m tests.worker.sinks.kafka.dying_worker BOOTSTRAP GROUP LAST CALL NUMBER before|after|delivered
 
-``delivered``: before the call, when the broker holds all that was produced. It ends with 0 when there is nothing left up to the message LAST, or when the call does not come.
+``delivered``: before the call, when the broker holds all that was produced. It ends with 0 when there is nothing left up to the
+message LAST, or when the call does not come.
 """
 
 from __future__ import annotations
