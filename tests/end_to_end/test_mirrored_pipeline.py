@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import Outcome, apply, replicate, succeed
@@ -55,6 +58,30 @@ def test_a_worker_reads_the_group_that_another_worker_publishes(
     assert target_database.execute("SELECT * FROM customers WHERE id <> 40 ORDER BY id") == expected
     assert target_database.execute("SELECT age FROM customers WHERE id = 40") == [(41,)]
     assert target_database.execute("SELECT count(*) FROM newcomers WHERE id = 6000") == [(1,)]
+
+
+@pytest.mark.long  # seven processes, one after the other
+@pytest.mark.timeout(900)
+def test_a_table_that_the_source_alters_stops_the_second_groups_worker_until_the_target_is_altered(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """It says what to run, and goes on where it was."""
+    raw = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True, "track-ddl": True})
+    raw |= {"nats-group": f"{group}-next"}
+    after = configuration(f"{group}-next", source_database, target_database, nats_server)
+    source_database.execute("CREATE TABLE notes (id int PRIMARY KEY, note text); INSERT INTO notes VALUES (1, 'a')")
+    hop(raw, after)
+    source_database.execute("INSERT INTO notes VALUES (2, 'b')")
+    source_database.execute("ALTER TABLE notes ADD COLUMN n int DEFAULT 7; INSERT INTO notes VALUES (3, 'c')")
+    succeed(replicate(raw))
+    succeed(apply(raw, "nats"))
+    stopped = apply(after)
+    assert stopped.code == 70, stopped.log
+    statement = re.search(r"run there: (ALTER TABLE .*?); then start again", stopped.log)
+    assert statement is not None, stopped.log
+    target_database.execute(statement[1])
+    succeed(apply(after))
+    assert target_database.execute("SELECT id, note, n FROM notes ORDER BY id") == [(1, "a", None), (2, "b", None), (3, "c", 7)]
 
 
 def hop(raw: dict[str, object], after: dict[str, object]) -> Outcome:

@@ -18,10 +18,12 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
+from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
-from tests.changes_builder import insert, message_of, transaction
+from tests.changes_builder import insert, message_of, table, transaction
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
+from tests.worker.definitions.test_definition_changes import ALTERED
 from tests.worker.sinks.batch import apply
 from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.nats.target import NatsDestination, TargetStreamReader
@@ -154,3 +156,23 @@ def test_a_message_of_a_group_says_which_transaction_is_whole_also_when_another_
     sink.close()
     headers = [MessageHeaders.decode(message.headers) for message in destination.reader.stored()]
     assert [(each.flushed, each.settled) for each in headers] == [(1000, 0), (2000, 2)]
+
+
+def test_definitions_do_not_go_on_to_a_group_and_rows_after_them_say_what_their_table_is_like(
+    nats_server: NatsServer, group: str
+) -> None:
+    tell_group(nats_server.settings(), group)
+    destination = GroupDestination(nats_server.settings(), group)
+    sink = destination.new_sink()
+    sink.open()
+    wider = table("public.events", "id bigint", "note text", "more bigint", key=(), identity=ReplicaIdentity.FULL)
+    before = transaction(1000, insert(EVENTS, b"1", b"n"), commits=False)
+    altered = transaction(1000, ALTERED, first_ordinal=2, commits=False)
+    after = transaction(1000, insert(wider, b"2", b"n", b"7"), first_ordinal=3)
+    apply(sink, [[message_of(n, part) for n, part in enumerate((before, altered, after), 1)]])
+    sink.close()
+    lines = list(destination.changes())
+    assert [(line["position"], line["after"]) for line in lines] == [
+        ("0/3E8:1", {"id": 1, "note": "n"}),
+        ("0/3E8:2", {"id": 2, "note": "n", "more": 7}),
+    ]
