@@ -323,6 +323,8 @@ OPEN_BRANCHES = {
     "worker/sinks/postgres/fold/piece.py": "lists the pieces of one kind",
     "worker/sinks/postgres/merge/refused_rows.py": "empties the stages of all pieces but staged ones, whose tables are their own",
     "worker/sinks/postgres/sessions.py": "prepares stages for all pieces but those that have their own",
+    "worker/sinks/search/definitions/index_alteration.py": "of tables that were there; whatever else is told has no documents",
+    "worker/sinks/search/definitions/rebuilding.py": "looks for tables that were there, and for rows that were written anew",
 }
 """Files that ask by ``isinstance`` for one member of a closed union, each with the reason why it need not know the others."""
 

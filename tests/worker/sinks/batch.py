@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageChanges
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.definitions.arrivals import arrivals_of, given_in_place
 from pgsluice.worker.sinks.abilities import AlteredSink
@@ -46,7 +46,8 @@ def apply_in(sink: Sink, batch: Batch, lane: Lane, cohort: frozenset[int]) -> Ap
 
 def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges], partitions: int = 1) -> list[Receipt]:
     """Each receipt is stamped with the messages that were taken since the one before."""
-    partition = Partition(messages[0].first_sequence, messages[-1].sequence, partitions)
+    defines = any(isinstance(part, DefinitionChange) for each in messages for part in each.parts)
+    partition = Partition(messages[0].first_sequence, messages[-1].sequence, partitions, defines)
     taken = _Taken(messages)
     receipts = [taken.receipt(body) for body in writer.write(partition, iter(taken))]
     assert receipts, "a writer yields at least one receipt"

@@ -53,6 +53,11 @@ class DocumentForm:
         return self.mapping.table
 
     @cached_property
+    def field_names(self) -> frozenset[str]:
+        """Of the columns, in documents."""
+        return frozenset(field.name for field in self.mapping.fields)
+
+    @cached_property
     def _shape(self) -> Table:
         """The table with its columns called as the fields are, and a type for each that ``_kinds`` knows."""
         fields = self.mapping.fields

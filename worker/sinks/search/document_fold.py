@@ -85,12 +85,13 @@ Entry = Whole | Patch
 
 
 class DocumentFold:
-    """Takes the messages of a partition in commit order. ``form_of`` says where a table's documents go. ``emptied`` are positions
+    """Takes the messages of a partition in commit order. ``form_of`` says where a table's documents go, and what
+    they are like, at a position. ``emptied`` are positions
     of truncations that are carried out, by target. ``blames_first``: of several changes of a document the first one is
     named when it is refused."""
 
     def __init__(
-        self, form_of: Callable[[Table], DocumentForm], emptied: Mapping[str, At], *, blames_first: bool = False
+        self, form_of: Callable[[Table, At], DocumentForm], emptied: Mapping[str, At], *, blames_first: bool = False
     ) -> None:
         self._form_of = form_of
         self._emptied = emptied
@@ -111,7 +112,7 @@ class DocumentFold:
                     for table in part.tables:
                         self._truncate(table, _at(message.transactions, part.change_index))
                 case DefinitionChange():
-                    pass
+                    pass  # carried out before
                 case unreachable:
                     assert_never(unreachable)
 
@@ -142,15 +143,15 @@ class DocumentFold:
         return otherwise if self._firsts is None else self._firsts.get((target, row_id), otherwise)
 
     def _truncate(self, table: Table, at: At) -> None:
-        target = self._form_of(table).target
+        target = self._form_of(table, at).target
         self._documents.pop(target, None)
         self._sources.discard(target)
         if self._emptied.get(target, At(0, 0)) < at:
             self.emptyings.append(Emptying(table, at))
 
     def _add_changes(self, changes: TableChanges, transactions: Sequence[Transaction]) -> None:
-        form = self._form_of(changes.table)
         places = positions(changes, transactions)
+        form = self._form_of(changes.table, places[0])
         emptied = self._emptied.get(form.target)
         if emptied is not None and places[0] < emptied:
             left = [row for row, at in enumerate(places) if at > emptied]
@@ -318,8 +319,7 @@ def _has_unchanged(changes: TableChanges) -> bool:
 
 def _over(before: Fields, patch: Patch, form: DocumentForm) -> dict[str, Any]:
     """``patch`` over earlier fields of the row, of which a column may have gone meanwhile."""
-    names = {each.name for each in form.mapping.fields}
-    return {name: value for name, value in before.items() if name in names} | patch.known
+    return {name: value for name, value in before.items() if name in form.field_names} | patch.known
 
 
 def positions(changes: TableChanges, transactions: Sequence[Transaction]) -> list[At]:

@@ -15,10 +15,12 @@ other is filled behind the alias, and takes over when the copy is whole (``gener
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import NamePattern, Table
 from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
@@ -88,9 +90,12 @@ def index_alias(table: Table, settings: SearchSinkSettings) -> str:
 @dataclass(frozen=True, slots=True)
 class IndexMeta:
     """What an index says of itself, in its mapping. ``table`` is whose documents it holds, under the name that routes gave it, ""
-    when it is not ours; ``oid`` is that of the source's table. ``snapshot`` is the copy whose rows it took first, "" for none.
-    ``is_filling``: it was never read, and is to have ``settings`` when it is. From ``delete_after`` on (seconds since 1970; 0:
-    never) it may go."""
+    when it is not ours; ``group`` and ``oid`` are those of the source's table. ``snapshot`` is the copy whose rows it took first,
+    "" for none. ``is_filling``: it was never read, and is to have ``settings`` when it is. From ``delete_after`` on (seconds
+    since 1970; 0: never) it may go.
+
+    One that was made of another for a definition of the source says which one, in ``altered``: a position, "" for none. While it
+    is filled ``inherits`` is the other's snapshot."""
 
     table: str
     oid: int = 0
@@ -98,12 +103,19 @@ class IndexMeta:
     is_filling: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     delete_after: int = 0
+    group: str = ""
+    altered: str = ""
+    inherits: str = ""
 
     def to_be_deleted(self, at: int) -> IndexMeta:
         return replace(self, delete_after=at)
 
     def is_read_now(self) -> IndexMeta:
-        return replace(self, is_filling=False, settings={})
+        return replace(self, is_filling=False, settings={}, snapshot=self.snapshot or self.inherits, inherits="")
+
+    def is_altered_by(self, position: Position) -> bool:
+        """Whether it has what the definition there altered."""
+        return bool(self.altered) and Position.parse(self.altered) >= position
 
     def encode(self) -> dict[str, Any]:
         return {"pgsluice": asdict(self)}
@@ -132,7 +144,10 @@ class FoundGeneration:
 class IndexCatalog:
     """What the server has, and how it changes. Calls raise TransientError when the server does not answer, TerminalError."""
 
-    def __init__(self, connection: ServerConnection, settings: SearchSinkSettings, overrides: MappingFile) -> None:
+    def __init__(
+        self, connection: ServerConnection, settings: SearchSinkSettings, overrides: MappingFile, group: str = ""
+    ) -> None:
+        self._group = group
         self._connection = connection
         self._settings = settings
         self._overrides = overrides
@@ -171,13 +186,14 @@ class IndexCatalog:
                 return None
         raise TerminalError(f"'{alias}' is the alias of an index that is closed", "open the index again")
 
-    def ensured(self, table: Table) -> Generation:
-        """The current generation, which is made when there is none, and has a field for each of the table's columns."""
+    def ensured(self, table: Table, *, may_add: bool = True) -> Generation:
+        """The current generation, which is made when there is none, and has a field for each of the table's columns. Raises
+        TerminalError for one that it lacks, unless fields may be added."""
         while True:
-            newest = self._newest(self.alias(table))  # before the look: what is made after it must not be followed by another
+            newest = self.newest(self.alias(table))  # before the look: what is made after it must not be followed by another
             found = self.current(table)
             if found is not None:
-                self.add_fields(table, found)
+                self.add_fields(self.mapping(table), found, may_add=may_add)
                 return found.generation
             made = self.create(table, newest)
             if made is not None:
@@ -191,7 +207,7 @@ class IndexCatalog:
             for each in there:
                 if each.meta.snapshot == snapshot and snapshot:
                     _check_owner(each, table)
-                    self.add_fields(table, each)
+                    self.add_fields(self.mapping(table), each)
                     return each.generation
             read = self.current(table)
             newest = there[-1].generation if there else Generation(alias, 0)
@@ -199,14 +215,34 @@ class IndexCatalog:
             if made is not None:
                 return made
 
-    def create(self, table: Table, before: Generation, *, is_read: bool = True, snapshot: str = "") -> Generation | None:
-        """The generation after ``before``. What is not read at once is filled first. None when somebody else made it."""
+    def create(
+        self,
+        table: Table,
+        before: Generation,
+        *,
+        is_read: bool = True,
+        snapshot: str = "",
+        properties: dict[str, Any] | None = None,
+        altered: str = "",
+        inherits: str = "",
+    ) -> Generation | None:
+        """The generation after ``before``. What is not read at once is filled first. ``properties`` are its fields, unless they
+        are the table's; the rest is as ``IndexMeta`` has it. None when somebody else made it."""
         made = before.following
         aliases: dict[str, Any] = {made.write_alias: {}} | ({made.alias: {}} if is_read else {})
         mapping = self.mapping(table)
-        is_filling = not is_read
-        meta = IndexMeta(table.qualified_name, table.oid, snapshot, is_filling, {} if is_read else mapping.settings_when_filled)
-        body = mapping.index_body(aliases, meta.encode(), filling=not is_read)
+        settings = {} if is_read else mapping.settings_when_filled
+        meta = IndexMeta(
+            table.qualified_name,
+            table.oid,
+            snapshot,
+            is_filling=not is_read,
+            settings=settings,
+            group=self._group,
+            altered=altered,
+            inherits=inherits,
+        )
+        body = mapping.index_body(aliases, meta.encode(), filling=not is_read, properties=properties)
         status, answer = self._connection.ask("PUT", f"/{path_of(made.name)}", body, accepted=(400,))
         if status == 400:
             kind = _error_type(answer)
@@ -221,9 +257,9 @@ class IndexCatalog:
     def replace(self, table: Table) -> Generation:
         """A new and empty generation in the place of the current one, which goes."""
         alias = self.alias(table)
-        made = None
+        made, altered = None, _altered_of(self.current(table))
         while made is None:
-            made = self.create(table, self._newest(alias), is_read=False)
+            made = self.create(table, self.newest(alias), is_read=False, altered=altered)
         [found] = [each for each in self.generations(alias) if each.generation == made]
         self.begin_reading(found)
         for each in self.generations(alias):
@@ -232,20 +268,33 @@ class IndexCatalog:
         self.note(found, found.meta.is_read_now())
         return made
 
-    def begin_reading(self, found: FoundGeneration) -> None:
-        """From now on, and at once, it is the one that is read. All that was written to it is found by then. May be repeated."""
-        name, alias = found.generation.name, found.generation.alias
-        if found.meta.is_filling:
-            self._connection.ask("PUT", f"/{path_of(name)}/_settings", {"index": found.meta.settings})
-            self._connection.ask("POST", f"/{path_of(name)}/_refresh")
-        others = [each for each in self.generations(alias) if each.is_read and each.generation != found.generation]
-        actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": alias}}]
-        actions += [{"remove": {"index": each.generation.name, "alias": alias}} for each in others]
+    def begin_reading(self, *news: FoundGeneration, replacing: Sequence[FoundGeneration] = ()) -> None:
+        """From now on, and at once, these are the ones that are read, and ``replacing`` are not. All that was written to them is
+        found by then. May be repeated."""
+        actions: list[dict[str, Any]] = []
+        for found in news:
+            name, alias = found.generation.name, found.generation.alias
+            if found.meta.is_filling:
+                self._connection.ask("PUT", f"/{path_of(name)}/_settings", {"index": found.meta.settings})
+                self._connection.ask("POST", f"/{path_of(name)}/_refresh")
+            others = {each.generation for each in self.generations(alias) if each.is_read}
+            others -= {each.generation for each in news} | {each.generation for each in replacing}
+            actions.append({"add": {"index": name, "alias": alias}})
+            actions += [{"remove": {"index": each.name, "alias": alias}} for each in sorted(others, key=lambda each: each.number)]
+        left = [each.generation for each in replacing if each.is_read]
+        actions += [{"remove": {"index": each.name, "alias": each.alias}} for each in left]
         self._connection.ask("POST", "/_aliases", {"actions": actions})
 
     def note(self, found: FoundGeneration, meta: IndexMeta) -> None:
         """What the index says of itself from now on."""
         self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"_meta": meta.encode()})
+
+    def of_table(self, oid: int) -> list[FoundGeneration]:
+        """Those of the source's table, under whichever names routes gave it."""
+        named = (Generation.named(name) for name, meta in self.metas().items() if (meta.group, meta.oid) == (self._group, oid))
+        aliases = {generation.alias for generation in named if generation is not None}
+        there = [each for alias in sorted(aliases) for each in self.generations(alias)]
+        return [each for each in there if (each.meta.group, each.meta.oid) == (self._group, oid)]
 
     def metas(self) -> dict[str, IndexMeta]:
         """Of all indexes that may be of tables of this configuration, by name."""
@@ -256,7 +305,7 @@ class IndexCatalog:
             return {}
         return {name: IndexMeta.decode(index["mappings"]["_meta"]) for name, index in answer.items()}
 
-    def _newest(self, alias: str) -> Generation:
+    def newest(self, alias: str) -> Generation:
         """Of number 0 when there is none."""
         there = self.generations(alias)
         return there[-1].generation if there else Generation(alias, 0)
@@ -265,9 +314,18 @@ class IndexCatalog:
         """Its documents are gone; nothing happens when it is not there."""
         self._connection.ask("DELETE", f"/{path_of(generation.name)}", accepted=(_NOT_FOUND,))
 
-    def add_fields(self, table: Table, found: FoundGeneration) -> None:
+    def add_fields(self, mapping: TableMapping, found: FoundGeneration, *, may_add: bool = True) -> None:
         """Gives the index the fields that it lacks. Raises TerminalError when one of them is of another type there."""
-        missing = self._missing_fields(table, found)
+        self.add_properties(mapping.properties, found, may_add=may_add)
+
+    def add_properties(self, wanted: dict[str, Any], found: FoundGeneration, *, may_add: bool = True) -> None:
+        """``add_fields`` by what they are to be."""
+        missing = _missing_fields(wanted, found)
+        if missing and not may_add:
+            raise TerminalError(
+                f"index '{found.generation.name}' has no field '{next(iter(missing))}'",
+                "the change is from before its table was altered: discard its letter, and touch the row so that it comes anew",
+            )
         if missing:
             self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"properties": missing})
 
@@ -275,19 +333,7 @@ class IndexCatalog:
         """Raises TerminalError when the index, if it is there, does not fit the table."""
         found = self.current(table)
         if found is not None:
-            self._missing_fields(table, found)
-
-    def _missing_fields(self, table: Table, found: FoundGeneration) -> dict[str, Any]:
-        there = found.properties
-        wanted = self.mapping(table).properties
-        for name, definition in wanted.items():
-            is_type, would_be = there.get(name, definition).get("type", "object"), definition["type"]
-            if is_type != would_be:
-                raise TerminalError(
-                    f"field '{name}' of index '{found.generation.name}' is of type {is_type}, and would be {would_be} now",
-                    f"run 'pgsluice search reindex {table.qualified_name}', which copies the table into a new index",
-                )
-        return {name: definition for name, definition in wanted.items() if name not in there}
+            _missing_fields(self.mapping(table).properties, found)
 
     def _is_free(self, alias: str) -> bool:
         """False when a generation has it by now, which another task made. Raises TerminalError when it is not ours."""
@@ -306,6 +352,21 @@ def _found(alias: str, name: str, index: dict[str, Any]) -> FoundGeneration | No
     mappings = index.get("mappings", {})
     meta = IndexMeta.decode(mappings.get("_meta", {}))
     return FoundGeneration(generation, meta, alias in index.get("aliases", {}), mappings.get("properties", {}))
+
+
+def _missing_fields(wanted: dict[str, Any], found: FoundGeneration) -> dict[str, Any]:
+    for name, definition in wanted.items():
+        is_type, would_be = found.properties.get(name, definition).get("type", "object"), definition.get("type", "object")
+        if is_type != would_be:
+            raise TerminalError(
+                f"field '{name}' of index '{found.generation.name}' is of type {is_type}, and would be {would_be} now",
+                f"run 'pgsluice search reindex {found.table}', which copies the table into a new index",
+            )
+    return {name: definition for name, definition in wanted.items() if name not in found.properties}
+
+
+def _altered_of(found: FoundGeneration | None) -> str:
+    return "" if found is None else found.meta.altered
 
 
 def _check_owner(found: FoundGeneration, table: Table) -> None:

@@ -98,12 +98,15 @@ class TableMapping:
         key = {"type": "keyword", "index": False, "doc_values": False}
         return {field.name: field.definition for field in self.fields} | {KEY_FIELD: key}
 
-    def index_body(self, aliases: dict[str, Any], meta: dict[str, Any], *, filling: bool = False) -> dict[str, Any]:
-        """What a new index is made with. ``filling``: nobody reads it before it is full, so it need not be searchable."""
+    def index_body(
+        self, aliases: dict[str, Any], meta: dict[str, Any], *, filling: bool = False, properties: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What a new index is made with. ``filling``: nobody reads it before it is full, so it need not be searchable.
+        ``properties`` are its fields, unless they are the table's."""
         usual: dict[str, Any] = {"gc_deletes": GC_DELETES, "mapping.total_fields.limit": max(1000, 4 * len(self.fields))}
         return {
             "settings": {"index": usual | self.settings | (WHILE_FILLED if filling else {})},
-            "mappings": {"dynamic": "strict", "_meta": meta, "properties": self.properties},
+            "mappings": {"dynamic": "strict", "_meta": meta, "properties": properties or self.properties},
             "aliases": aliases,
         }
 
@@ -131,7 +134,7 @@ def _field(column: Column, override: dict[str, Any] | None, dialect: Dialect) ->
 def _overriding(column: Column, override: dict[str, Any], usual: Converter) -> Converter:
     """How the values go into a field of another type."""
     kind = override["type"]
-    name = _base_type(column)
+    name = base_type(column)
     if kind.endswith("_range"):
         return values.bounds_of(_RANGE_ELEMENTS.get(name, values.STRINGS))
     if name in ("json", "jsonb"):
@@ -153,7 +156,7 @@ Usual = tuple[dict[str, Any], Converter]
 
 
 def _usual(column: Column, dialect: Dialect) -> Usual:
-    name = _base_type(column)
+    name = base_type(column)
     if column.type_name.endswith("[]"):
         definition, convert = _scalar(name, -1, column.type_name[:-2], dialect)
         return definition, values.array_of(convert)
@@ -225,7 +228,7 @@ _NAMES = {
 """Of built-in types, by OID (pg_type.dat): what a domain is called says nothing."""
 
 
-def _base_type(column: Column) -> str:
+def base_type(column: Column) -> str:
     """The type's name, of an array that of its elements; without modifiers, and without a schema."""
     if column.type_oid in _NAMES:
         return _NAMES[column.type_oid]
@@ -233,10 +236,24 @@ def _base_type(column: Column) -> str:
     return name if name.startswith('"') else name.rpartition(".")[2]
 
 
-def _numeric(typmod: int, type_name: str) -> Usual:
+def usual_converter(column: Column) -> Converter:
+    """That of its values, of an array that of its elements, unless a file of mappings says otherwise. Servers do not differ."""
+    return _scalar(base_type(column), column.typmod, column.type_name.removesuffix("[]"), Dialect.OPENSEARCH)[1]
+
+
+def numeric_modifiers(column: Column) -> tuple[int, int]:
+    """Precision and scale; (0, 0) where none is declared."""
+    return _declared(column.typmod, column.type_name)
+
+
+def _declared(typmod: int, type_name: str) -> tuple[int, int]:
     """The typmod is precision << 16 | scale (11 bits, signed), plus 4; an array's is in its type's name."""
     declared = re.search(r"\((\d+),(-?\d+)\)", type_name)
-    precision, scale = (int(declared[1]), int(declared[2])) if declared else _modifiers(typmod)
+    return (int(declared[1]), int(declared[2])) if declared else _modifiers(typmod)
+
+
+def _numeric(typmod: int, type_name: str) -> Usual:
+    precision, scale = _declared(typmod, type_name)
     if 0 < precision <= _MOST_SCALED_DIGITS and 0 <= scale <= _MOST_SCALE:
         return {"type": "scaled_float", "scaling_factor": 10**scale}, values.finite_numbers
     return _keyword(fields={"n": {"type": "double", "ignore_malformed": True}}), values.texts_of_numbers

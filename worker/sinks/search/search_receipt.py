@@ -22,12 +22,14 @@ _MOST_TIMES = 100
 @dataclass(frozen=True, slots=True)
 class SearchReceipt:
     """``rejections`` are what the server refused; the rest is stored. ``filled`` are the names of indexes that took copied rows.
-    ``outcomes`` and ``bulk_seconds`` are for metrics."""
+    ``is_unwritten``: nothing was sent, because definitions are among the changes. ``outcomes`` and ``bulk_seconds`` are for
+    metrics."""
 
     patches: Sequence[Patch] = ()
     emptyings: Sequence[Emptying] = ()
     rejections: Sequence[Rejection] = ()
     filled: Sequence[str] = ()
+    is_unwritten: bool = False
     outcomes: dict[str, int] = field(default_factory=dict)
     bulk_seconds: Sequence[float] = ()
 
@@ -39,6 +41,7 @@ class SearchReceipt:
                 "emptyings": [[each.table.encode(), *each.at] for each in self.emptyings],
                 "rejections": [[*each.position, each.reason] for each in self.rejections],
                 "filled": self.filled,
+                "is_unwritten": self.is_unwritten,
                 "outcomes": self.outcomes,
                 "bulk_seconds": self.bulk_seconds,
             }
@@ -54,6 +57,7 @@ class SearchReceipt:
                 emptyings=[Emptying(Table.decode(table), At(*at)) for table, *at in found["emptyings"]],
                 rejections=[Rejection(Position(LSN(lsn), ordinal), why) for lsn, ordinal, why in found["rejections"]],
                 filled=found["filled"],
+                is_unwritten=found["is_unwritten"],
                 outcomes=found["outcomes"],
                 bulk_seconds=found["bulk_seconds"],
             )

@@ -9,6 +9,7 @@ copied again fills a generation that takes over when it is whole (``generations`
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,13 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.errors import TransientError
 from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addresses
 from pgsluice.shared.metrics import declared_metrics as metrics
 from pgsluice.shared.metrics.metric import SECONDS, Histogram, Sample
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.names import replayed_worker
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
+from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredBatch
+from pgsluice.worker.sinks.search.definitions.rebuilding import Given, IndexRebuilding
 from pgsluice.worker.sinks.search.document_fold import At
 from pgsluice.worker.sinks.search.generations import FilledGenerations
 from pgsluice.worker.sinks.search.index import IndexCatalog
@@ -31,6 +39,7 @@ from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 from pgsluice.worker.sinks.search.patches import PatchDelivery, read_size
 from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, summed
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
+from pgsluice.worker.sinks.search.task_session import Guide
 from pgsluice.worker.sinks.search.writer import SearchWriter
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 
@@ -71,6 +80,17 @@ class SearchSink:
         self._outcomes: Counter[str] = Counter()
         self._bulk_seconds = Histogram(SECONDS)
         self._mgets = 0
+        self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
+        self._group = settings.group
+        self._given: list[Given] = []
+        """Definitions of the batch in hand."""
+        self._altered: AlteredBatch | None = None
+        """The batch in hand, when they are carried out."""
+        self._pulse = Pulse()
+        self._halted = threading.Event()
+
+    def report_to(self, pulse: Pulse) -> None:
+        self._pulse = pulse
 
     @property
     def task_files(self) -> Sequence[str]:
@@ -103,17 +123,28 @@ class SearchSink:
         """What was copied takes over before changes come: they may, when ``finish_copy`` was not called yet."""
         self._take_over()
         blames_first = self._refusals >= REFUSALS_BEFORE_BLAME
-        return SearchWriter(self._search, self._overrides, self._epoch, dict(self._emptied), blames_first)
+        guide = Guide(self._overrides, self._group, self._epoch, self._is_replay)
+        return SearchWriter(self._search, guide, self._altered, dict(self._emptied), blames_first)
+
+    def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
+        """Carried out when the batch is known to hold no more of them."""
+        self._given.append((definition, position))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Raises WriteAgain when the batch holds a TRUNCATE that was not carried out, RejectedChanges when the server refuses
-        documents, or the value of a field is not known to anybody."""
+        """Raises WriteAgain when the batch holds a TRUNCATE or a definition that was not carried out, RejectedChanges when the
+        server refuses documents, or the value of a field is not known to anybody."""
+        self._given.clear()
         applied = self._applied
         done: list[SearchReceipt] = []
+        sequences: set[int] = set()
         for receipt in receipts:
             if not self._applied.covers(receipt):
                 done.append(SearchReceipt.decode(receipt.body))
+                sequences.add(receipt.last_sequence)
             applied = applied.after(receipt, stream_created)
+        if any(receipt.is_unwritten for receipt in done):
+            self._alter(frozenset(sequences))
+            raise WriteAgain
         self._count(done)
         self._empty(done)
         self._generations.note(name for receipt in done for name in receipt.filled)
@@ -122,6 +153,7 @@ class SearchSink:
         self._positions.store(applied)
         self._applied = applied
         self._emptied.clear()
+        self._altered = None
         self._refusals = 0
         return applied
 
@@ -134,6 +166,7 @@ class SearchSink:
             self._generations.tick(self._threads)
 
     def break_off(self) -> None:
+        self._halted.set()
         delivery = self._delivery
         if delivery is not None:
             delivery.halt()
@@ -159,7 +192,7 @@ class SearchSink:
     def _new_catalog(self) -> IndexCatalog:
         """For the calling thread."""
         assert self._pool is not None, "open comes first"
-        return IndexCatalog(self._pool.mine(), self._search, self._overrides)
+        return IndexCatalog(self._pool.mine(), self._search, self._overrides, self._group)
 
     def _take_over(self) -> None:
         if self._generations.take_over(self._applied.snapshot_sequence):
@@ -170,6 +203,31 @@ class SearchSink:
         for receipt in done:
             for seconds in receipt.bulk_seconds:
                 self._bulk_seconds.observe(seconds)
+
+    def _alter(self, sequences: frozenset[int]) -> None:
+        """Carries the definitions of the batch out, none of which is written yet."""
+        assert self._pool is not None, "open comes first"
+        assert self._threads is not None
+        assert self._catalog is not None
+        self._altered = None
+        self._emptied.clear()
+        self._delivery = BulkDelivery(self._search, self._pool, self._threads, self._bulk_size)
+        keep_old_s = self._search.keep_old_s
+        rebuilding = IndexRebuilding(
+            self._catalog, self._pool.mine(), self._delivery, self._policies, keep_old_s, self._pulse.moved, self._wait
+        )
+        try:
+            tables = rebuilding.carry_out(self._given)
+        finally:
+            self._delivery = None
+            self._epoch += 1
+        self._altered = AlteredBatch(sequences, tables)
+
+    def _wait(self, error: TransientError) -> None:
+        """For what keeps an index from being rebuilt; what delivers has waited long before it said so."""
+        if self._halted.is_set():
+            raise error
+        self._pulse.waits(error)
 
     def _empty(self, done: Sequence[SearchReceipt]) -> None:
         """Of several truncations of a table the last one counts."""

@@ -6,16 +6,31 @@ Where they go is asked for once, and again when the driver has made a new genera
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
+from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredForm
+from pgsluice.worker.sinks.search.definitions.index_alteration import AlterationStep, altered_properties
 from pgsluice.worker.sinks.search.document import DocumentForm
+from pgsluice.worker.sinks.search.document_fold import At
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 
 _KEPT_FORMS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What a task is told of where documents go. ``epoch`` changes with the generations that tasks are to write to;
+    ``is_replay``: its changes are dead letters, which may be older than the index."""
+
+    overrides: MappingFile
+    group: str = ""
+    epoch: int = 0
+    is_replay: bool = False
 
 
 class TaskSession:
@@ -28,34 +43,61 @@ class TaskSession:
         self._size = bulk_size(settings)
         self._epoch = -1
         self._forms: dict[tuple[Table, str], DocumentForm] = {}
+        self._altered_forms: dict[tuple[Table, str, At], DocumentForm] = {}
 
     def delivery(self) -> BulkDelivery:
         return BulkDelivery(self._settings, self._pool, self._threads, self._size)
 
-    def form_of(self, table: Table, overrides: MappingFile, epoch: int, snapshot: str = "") -> DocumentForm:
+    def form_of(self, table: Table, guide: Guide, snapshot: str = "") -> DocumentForm:
         """Of the table's changes, or of its rows in ``snapshot``. Makes the generation where there is none, and fields that its
         index lacks. Raises as ``IndexCatalog``."""
-        if epoch != self._epoch or len(self._forms) > _KEPT_FORMS:
-            self._epoch = epoch
-            self._forms.clear()
+        self._forget_before(guide.epoch)
         form = self._forms.get((table, snapshot))
         if form is None:
-            catalog = IndexCatalog(self._pool.mine(), self._settings, overrides)
-            generation = catalog.of_snapshot(table, snapshot) if snapshot else catalog.ensured(table)
+            catalog = self._catalog(guide)
+            if snapshot:
+                generation = catalog.of_snapshot(table, snapshot)
+            else:
+                generation = catalog.ensured(table, may_add=not guide.is_replay)
             form = self._forms[table, snapshot] = DocumentForm(catalog.mapping(table), generation.write_alias)
         return form
+
+    def altered_form(self, table: Table, guide: Guide, alias: str, steps: tuple[AlterationStep, ...]) -> DocumentForm:
+        """Of rows that stand before ``steps``, for the index that is read by ``alias``, which is made already."""
+        self._forget_before(guide.epoch)
+        key = table, alias, steps[0].at
+        form = self._altered_forms.get(key)
+        if form is None:
+            catalog = self._catalog(guide)
+            mapping = catalog.mapping(table)
+            [found] = [each for each in catalog.generations(alias) if each.is_read]
+            catalog.add_properties(altered_properties(mapping.properties, steps), found)
+            form = self._altered_forms[key] = AlteredForm(mapping, found.generation.write_alias, steps=steps)
+        return form
+
+    def _catalog(self, guide: Guide) -> IndexCatalog:
+        return IndexCatalog(self._pool.mine(), self._settings, guide.overrides, guide.group)
+
+    def _forget_before(self, epoch: int) -> None:
+        if epoch != self._epoch or len(self._forms) > _KEPT_FORMS:
+            self._epoch = epoch
+            self.forget()
 
     def forget(self) -> None:
         """What was found: it may have changed."""
         self._forms.clear()
+        self._altered_forms.clear()
 
     def field_names(self) -> frozenset[str]:
         """Of all documents that were made."""
-        return frozenset(field.name for form in self._forms.values() for field in form.mapping.fields)
+        return frozenset(name for form in self._all_forms() for name in form.field_names)
 
     def nulled(self) -> int:
         """How many values were left out since the call before."""
-        return sum(_take(form.nulled) for form in self._forms.values())
+        return sum(_take(form.nulled) for form in self._all_forms())
+
+    def _all_forms(self) -> list[DocumentForm]:
+        return [*self._forms.values(), *self._altered_forms.values()]
 
 
 def _take(count: list[int]) -> int:

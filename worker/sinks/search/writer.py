@@ -18,13 +18,13 @@ from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import Refused
+from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredBatch
 from pgsluice.worker.sinks.search.document import DocumentForm, position_id
 from pgsluice.worker.sinks.search.document_fold import At, DocumentFold
 from pgsluice.worker.sinks.search.index import WRITE
-from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
-from pgsluice.worker.sinks.search.search_receipt import receipt_of
-from pgsluice.worker.sinks.search.task_session import TaskSession, process_session
+from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, receipt_of
+from pgsluice.worker.sinks.search.task_session import Guide, TaskSession, process_session
 from pgsluice.worker.sinks.sink import Partition
 
 HELD_BYTES = 16 * 1024 * 1024
@@ -35,19 +35,24 @@ _SNAPSHOT = re.compile(r"([0-9A-F]{16})-.*")
 
 @dataclass(frozen=True, slots=True)
 class SearchWriter:
-    """``PartitionWriter`` of the search sink. ``epoch`` changes with the generations that tasks are to write to. ``emptied`` are
-    truncations of this batch that are carried out, by target. ``blames_first`` as in ``DocumentFold``."""
+    """``PartitionWriter`` of the search sink. ``altered`` is the batch whose definitions are carried out, None for none yet.
+    ``emptied`` are truncations of this batch that are carried out, by target. ``blames_first`` as in ``DocumentFold``."""
 
     settings: SearchSinkSettings
-    overrides: MappingFile
-    epoch: int = 0
+    guide: Guide
+    altered: AlteredBatch | None = None
     emptied: Mapping[str, At] = field(default_factory=dict)
     blames_first: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``SearchReceipt``. What it does not name is in the indexes by then."""
+        if partition.defines and (self.altered is None or partition.last_sequence not in self.altered.sequences):
+            for _ in messages:
+                pass
+            yield SearchReceipt(is_unwritten=True).encode()
+            return
         session = process_session(self.settings)
-        fold = DocumentFold(self._forms(session), self.emptied, blames_first=self.blames_first)
+        fold = DocumentFold(_Forms(session, self.guide, self.altered), self.emptied, blames_first=self.blames_first)
         delivery = session.delivery()
         for message in messages:
             fold.add(message)
@@ -67,7 +72,7 @@ class SearchWriter:
         held: list[Operation] = []
         size = 0
         for rows in copied:
-            form = session.form_of(rows.table, self.overrides, self.epoch, rows.snapshot)
+            form = session.form_of(rows.table, self.guide, rows.snapshot)
             filled.add(form.target.removesuffix(WRITE))
             held += copied_operations(form, rows)
             size += len(rows.data)
@@ -78,18 +83,16 @@ class SearchWriter:
         refused = rejections_of(delivery.tally.refused, session, None)
         yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled), rejections=refused).encode()
 
-    def _forms(self, session: TaskSession) -> _Forms:
-        return _Forms(session, self.overrides, self.epoch)
-
 
 @dataclass(frozen=True, slots=True)
 class _Forms:
     session: TaskSession
-    overrides: MappingFile
-    epoch: int
+    guide: Guide
+    altered: AlteredBatch | None
 
-    def __call__(self, table: Table) -> DocumentForm:
-        return self.session.form_of(table, self.overrides, self.epoch)
+    def __call__(self, table: Table, at: At) -> DocumentForm:
+        alias, steps = self.altered.steps_of(table, at) if self.altered is not None else ("", ())
+        return self.session.altered_form(table, self.guide, alias, steps) if steps else self.session.form_of(table, self.guide)
 
 
 def copied_operations(form: DocumentForm, rows: CopiedRows) -> list[Operation]:

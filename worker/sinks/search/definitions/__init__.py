@@ -1,0 +1,1 @@
+"""What becomes of indexes when the source alters its tables."""
