@@ -105,6 +105,12 @@ async def unsubscribe(bucket: StateBucket, identifier: str, owner: str) -> None:
     await _tell(bucket)
 
 
+async def is_owned(bucket: StateBucket, identifier: str, owner: str) -> bool:
+    """Whether there is such a subscription, and it is ``owner``'s."""
+    entry = await bucket.read(subscription_key(identifier), SubscriptionRecord) if is_subscription_id(identifier) else None
+    return entry is not None and owner in ("", entry.value.owner)
+
+
 async def set_paused(bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0) -> None:
     """``skip_to``: it goes on after that message at the earliest. Raises as ``unsubscribe``."""
     while True:

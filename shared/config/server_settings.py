@@ -11,6 +11,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.stream_settings import REPLICAS
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.subscriptions.subscription_settings import SubscribingSettings
 
 STATE_DIRECTORY = Option(
     "server-state-dir",
@@ -69,6 +70,7 @@ class ServerSettings:
     connect_timeout_s: float = read(CONNECT_TIMEOUT)
     replicas: int = read(REPLICAS)
     entrance: TokenSettings = part(TokenSettings)
+    subscribing: SubscribingSettings = part(SubscribingSettings)
     runs: bool = read(
         Option(
             "run",

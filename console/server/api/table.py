@@ -11,6 +11,7 @@ from pgsluice.console.server.api import (
     message_api,
     removal_api,
     server_api,
+    subscription_api,
     table_api,
     unit_api,
     worker_api,
@@ -31,6 +32,7 @@ def all_endpoints(version: str) -> tuple[Endpoint, ...]:
         *document_api.ENDPOINTS,
         *check_api.ENDPOINTS,
         *alert_api.ENDPOINTS,
+        *subscription_api.ENDPOINTS,
         *removal_api.ENDPOINTS,
     )
     return (*rows, server_api.description_endpoint(rows, version))

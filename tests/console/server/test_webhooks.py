@@ -1,0 +1,151 @@
+"""Subscribing over the API: the challenge, whose a subscription is, how many there may be, and what is never told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from pgsluice.console.subscriptions.challenge import CHALLENGE
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.subscriptions.subscription_records import SubscriptionRecord, subscription_key
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.subscriptions.subscription_secret import (
+    master_keys,
+    subscription_secrets,
+    subscription_signer,
+)
+from tests.console.server.served import Served
+from tests.servers import NatsServer
+from tests.servers.http_server import Answer, HttpServer, Received
+from tests.state_bucket import ensure_bucket
+
+pytestmark = pytest.mark.timeout(120)
+
+SECRET = "whsec_" + "c2VjcmV0" * 6
+PATH = "in-the-path-4711"
+MOST = 3
+
+
+@pytest.fixture(scope="module")
+def server(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    options: dict[str, Any] = {
+        "subscriptions-secret": SECRET,
+        "subscriptions-allow-hosts": "127.0.0.1",
+        "subscriptions-per-owner": str(MOST),
+    }
+    with Served(nats_server.url, tmp_path_factory.mktemp("webhooks"), **options) as served:
+        yield served
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpServer]:
+    with HttpServer() as receiver:
+        receiver.answer = send_back
+        yield receiver
+
+
+@pytest.fixture
+def webhooks(nats_server: NatsServer, group: str) -> str:
+    """The endpoints' path, for a group that there is."""
+    ensure_bucket(nats_server.settings(), group)
+    return f"/groups/{group}/webhooks"
+
+
+def send_back(request: Received) -> Answer:
+    content = orjson.loads(request.body)
+    assert content["type"] == CHALLENGE
+    return Answer(body=orjson.dumps({"challenge": content["challenge"]}))
+
+
+def wish(receiver: HttpServer, number: int = 0) -> dict[str, object]:
+    return {"url": f"http://127.0.0.1:{receiver.port}/{PATH}/{number}", "table": "orders", "event_types": ["delete", "insert"]}
+
+
+def test_a_receiver_that_sends_the_challenge_back_is_subscribed(
+    server: Served, receiver: HttpServer, webhooks: str, nats_server: NatsServer, group: str
+) -> None:
+    with server.client() as client:
+        made = client.post(f"{webhooks}/subscribe", json=wish(receiver))
+        assert made.status_code == 200, made.text
+        identifier = made.json()["id"]
+        assert client.post(f"{webhooks}/subscribe", json=wish(receiver)).json()["id"] == identifier
+        (listed,) = client.get(webhooks).json()["subscriptions"]
+        assert (listed["state"], listed["table"], listed["events"]) == ("new", "orders", ["insert", "delete"])
+        assert client.post(f"{webhooks}/pause", json={"id": identifier}).json()["state"] == "paused"
+        assert client.post(f"{webhooks}/resume", json={"id": identifier}).json()["state"] == "new"
+        assert client.post(f"{webhooks}/unsubscribe", json={"id": identifier}).status_code == 200
+        assert client.get(webhooks).json() == {"subscriptions": []}
+        assert client.post(f"{webhooks}/unsubscribe", json={"id": identifier}).status_code == 404
+    (challenged,) = receiver.requests
+    signer = subscription_signer(master_keys(SECRET), group, identifier)
+    key, timestamp = challenged.headers["webhook-id"], int(challenged.headers["webhook-timestamp"])
+    assert signer.headers(key, timestamp, challenged.body)["webhook-signature"] == challenged.headers["webhook-signature"]
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(), Answer(500), Answer(body=b'{"challenge": "mine"}'), Answer(302, {"Location": "http://example.com"})]
+)
+def test_a_receiver_that_does_not_send_it_back_is_refused(
+    answer: Answer, server: Served, receiver: HttpServer, webhooks: str
+) -> None:
+    receiver.answer = lambda request: answer
+    with server.client() as client:
+        assert client.post(f"{webhooks}/subscribe", json=wish(receiver)).status_code == 409
+        assert client.get(webhooks).json() == {"subscriptions": []}
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "169.254.169.254", "[::1]", "localhost."])
+def test_an_address_that_is_not_public_is_refused(host: str, server: Served, webhooks: str) -> None:
+    with server.client() as client:
+        answer = client.post(f"{webhooks}/subscribe", json={"url": f"http://{host}:9/{PATH}"})
+        assert answer.status_code in (409, 503)
+        assert PATH not in answer.text
+        assert client.get(webhooks).json() == {"subscriptions": []}
+
+
+def test_an_owner_has_so_many_and_touches_their_own_only(server: Served, receiver: HttpServer, webhooks: str, group: str) -> None:
+    ann, bob = (server.token(f"{name}-{group}", "operator") for name in ("ann", "bob"))
+    with server.client(ann) as client:
+        made = [client.post(f"{webhooks}/subscribe", json=wish(receiver, number)) for number in range(MOST + 1)]
+        assert [answer.status_code for answer in made] == [200] * MOST + [422]
+        mine = made[0].json()["id"]
+    with server.client(bob) as client:
+        assert client.post(f"{webhooks}/subscribe", json=wish(receiver)).status_code == 200
+        for verb in ("unsubscribe", "pause", "resume"):
+            assert client.post(f"{webhooks}/{verb}", json={"id": mine}).status_code == 404
+    with server.client() as client:
+        assert client.post(f"{webhooks}/unsubscribe", json={"id": mine}).status_code == 200
+    assert len(receiver.requests) == MOST + 1
+
+
+def test_neither_a_url_nor_a_secret_is_in_any_answer_or_log(
+    server: Served, receiver: HttpServer, webhooks: str, nats_server: NatsServer, group: str
+) -> None:
+    texts = []
+    with server.client() as client:
+        texts.append(client.post(f"{webhooks}/subscribe", json=wish(receiver)).text)
+        identifier = orjson.loads(texts[0])["id"]
+        texts.append(client.post(f"{webhooks}/subscribe", json=wish(receiver) | {"event_types": ["none"]}).text)
+        receiver.answer = lambda request: Answer(500)
+        texts.append(client.post(f"{webhooks}/subscribe", json=wish(receiver, 2)).text)
+        texts += [client.get(path).text for path in (webhooks, "/audit")]
+    assert identifier in texts[-1]
+    (own,) = subscription_secrets(master_keys(SECRET), group, identifier)
+    told = "".join(texts) + server.process.log()
+    assert [secret for secret in (PATH, SECRET, own) if secret in told] == []
+    assert PATH in stored(nats_server, group, identifier).url
+
+
+def stored(nats_server: NatsServer, group: str, identifier: str) -> SubscriptionRecord:
+    async def read() -> SubscriptionRecord:
+        async with connected(nats_server.settings(), "test") as client:
+            entry = await StateBucket(client, GroupNames(group)).read(subscription_key(identifier), SubscriptionRecord)
+            assert entry is not None
+            return entry.value
+
+    return asyncio.run(read())
