@@ -3,7 +3,7 @@
 import { html } from "./html.js";
 
 const TONES = {
-  running: "good", ready: "good", finished: "good", applied: "good", done: "good", passed: "good", copied: "good", kept: "good",
+  running: "good", ready: "good", finished: "good", applied: "good", done: "good", passed: "good", copied: "good", kept: "good", live: "good",
   failing: "warn", pausing: "warn", stopping: "warn", unknown: "warn", errored: "bad", warning: "warn", replay: "warn",
   dead: "bad", replaying: "warn", dropped: "calm", waiting: "warn", "not known": "warn", rejected: "bad", "not processed": "bad",
   failed: "bad", halted: "bad", error: "bad",

@@ -10,6 +10,7 @@ import { Alerts } from "./alerts.js";
 import { Charts } from "./charts.js";
 import { Health } from "./health.js";
 import { Logs } from "./logs.js";
+import { Subscriptions } from "./subscriptions.js";
 import { Tables } from "./tables.js";
 import { Units } from "./units.js";
 
@@ -31,6 +32,7 @@ export function Group({ group, view, server }) {
     <${Units} group=${group} view=${view} server=${server} />
     <${Charts} group=${group} view=${view} />
     <${Tables} group=${group} view=${view} server=${server} />
+    <${Subscriptions} group=${group} server=${server} />
     <${Health} group=${group} server=${server} />
     <${Alerts} group=${group} server=${server} />
     ${server.runs && server.role !== "viewer" ? html`<${Logs} group=${group} units=${view.status.units} />` : null}`;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,8 +15,16 @@ from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, AlertOverrides
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
 from pgsluice.shared.alerts.conditions import AlertName, Severity
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import BatchesRecord, BatchRecord, batches_key
 from pgsluice.shared.errors import Cause
+from pgsluice.shared.subscriptions.subscription_records import (
+    ReceiversRecord,
+    ReceiverState,
+    SubscriptionRecord,
+    receivers_key,
+    subscription_key,
+)
 from pgsluice.shared.wire.names import GroupNames
 from tests.console.server.page.browsed_group import BrowsedGroup, aside
 from tests.console.server.page.browsing import Visit, visiting
@@ -243,3 +252,26 @@ def test_what_waits_behind_a_letter_is_counted_and_listed(browsed: BrowsedGroup,
     page.get_by_role("checkbox", name=f"Select {first} of w").check()
     page.get_by_role("button", name="Discard 1").click()
     expect(page.get_by_role("dialog").get_by_text("Behind it 2 letters wait")).to_be_visible()
+
+
+def test_a_subscription_is_shown_with_what_is_wrong_and_paused_and_resumed(visit: Visit, browsed: BrowsedGroup) -> None:
+    origin, identifier = "https://hooks.example.com:443", "5f0c2e11a3b4c5d6"
+    record = SubscriptionRecord("ann", "subscriptions", origin, f"{origin}/4711", table="t")
+    failing = ReceiverState(3, "failing", "2026-01-31T12:00:00+00:00", 4, f"{origin} answered with status 500")
+
+    async def write() -> None:
+        async with connected(browsed.nats.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(browsed.name))
+            await bucket.put(subscription_key(identifier), record)
+            await bucket.put(receivers_key("subscriptions"), ReceiversRecord.of(frozenset(), {identifier: failing}))
+
+    aside(lambda: asyncio.run(write()))
+    visit.open("groups", browsed.name)
+    row = visit.page.get_by_role("table", name="Subscriptions").get_by_role("row", name="hooks.example.com")
+    expect(row).to_contain_text("answered with status 500")
+    expect(row.locator(".badge")).to_have_text("failing")
+    row.get_by_role("button", name="Pause").click()
+    expect(row.locator(".badge")).to_have_text("paused")
+    row.get_by_role("button", name="Resume").click()
+    expect(row.locator(".badge")).to_have_text("failing")
+    expect(visit.page.get_by_text("4711")).to_have_count(0)

@@ -1,0 +1,49 @@
+// Who is posted a group's changes, and how each receiver fares. A group to which nobody subscribed shows nothing of this.
+
+import { html } from "../parts/html.js";
+import { clock, count, isKnown } from "../parts/format.js";
+import { useAnswer } from "../parts/hooks.js";
+import { carryOut } from "../parts/notices.js";
+import { sentence } from "../parts/problem.js";
+import { Badge } from "../parts/state.js";
+import { Table } from "../parts/table.js";
+import { get, pathOf, post } from "../server/api.js";
+
+const ASKED_EVERY_MS = 5000;
+
+export function Subscriptions({ group, server }) {
+  const path = `${pathOf("groups", group)}/webhooks`;
+  const { answer, again } = useAnswer(() => get(path), group, ASKED_EVERY_MS);
+  if (!answer?.subscriptions.length) {
+    return null;
+  }
+  const order = async (verb, { id }, done) => {
+    await carryOut(() => post(`${path}/${verb}`, { id }), done);
+    again();
+  };
+  const columns = [
+    { title: "Receiver", cell: ({ receiver, id }) => html`<span title=${id}>${receiver}</span>` },
+    { title: "Owner", cell: ({ owner }) => owner },
+    { title: "What", cell: ({ schema, table, events }) => html`${schema || "*"}.${table || "*"} <span class="soft">${events.join(", ")}</span>` },
+    { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
+    { title: "Messages behind", number: true, cell: (each) => (isKnown(each.behind_messages) ? count(each.behind_messages) : "not known") },
+    { title: "Why", wide: true, cell: (each) => why(each) },
+  ];
+  if (server.role !== "viewer") {
+    columns.push({ title: "", cell: (each) => (each.state === "paused"
+      ? html`<button onClick=${() => order("resume", each, "It goes on where its receiver is")}>Resume</button>`
+      : html`<button onClick=${() => order("pause", each, "Nothing is posted until it is resumed")}>Pause</button>`) });
+  }
+  return html`
+    <section aria-labelledby="subscriptions">
+      <h2 id="subscriptions">Subscriptions</h2>
+      <${Table} caption="Subscriptions" columns=${columns} rows=${answer.subscriptions} keyOf=${({ id }) => id} />
+    </section>`;
+}
+
+function why({ reason, failing_since: since, missed }) {
+  if (reason) {
+    return `${sentence(reason)}${since ? ` Since ${clock(since)}.` : ""}`;
+  }
+  return missed ? `Messages up to ${missed} were gone before they were delivered.` : "";
+}
