@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.search_group import Indexed, running, search_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
-from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch
+from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServerError
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("SEARCH_KILLS", "30"))
@@ -144,8 +144,11 @@ def is_caught_up(items: Indexed, server: RealOpenSearch, proxy: HttpProxy) -> No
     query = {"query": {"ids": {"values": [str(number)]}}}
 
     def is_there() -> bool:
-        server.ask("POST", f"/{items.alias}/_refresh")
-        return bool(server.ask("POST", f"/{items.alias}/_search", query)["hits"]["hits"])
+        try:
+            server.ask("POST", f"/{items.alias}/_refresh")
+            return bool(server.ask("POST", f"/{items.alias}/_search", query)["hits"]["hits"])
+        except SearchServerError:  # the index is not there yet, or not again
+            return False
 
     before = proxy.arrived
     wait_until(lambda: proxy.arrived > before, deadline_s=START_DEADLINE_S, what="a request")
