@@ -118,8 +118,8 @@ def test_documents_that_cannot_be_read_in_time_are_read_in_halves(
         return Cut() if asked[-1] > 5 else None
 
     with HttpProxy(fake_opensearch.port) as proxy:
-        sink = open_sink(proxy.url, timeout_s=1.0)
-        apply(sink, [[message(1, *(insert(ORDERS, b"%d" % n, b"a", b"large") for n in range(16)))]])
+        apply(open_sink(), [[message(1, *(insert(ORDERS, b"%d" % n, b"a", b"large") for n in range(16)))]])
+        sink = open_sink(proxy.url, timeout_s=2.0)
         proxy.before = hold
         batch = [[message(2, *(update(ORDERS, b"%d" % n, b"b", UNCHANGED) for n in range(16)))]]
         applied = None
