@@ -88,7 +88,7 @@ class KafkaSinkSettings:
             "How long the brokers keep a transaction open of which they hear nothing more",
             "15m",
             "5m",
-            minimum=10,
+            minimum=1,
             maximum=900,
         )
     )
