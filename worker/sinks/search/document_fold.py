@@ -29,6 +29,7 @@ from pgsluice.shared.rows.changes import (
     Truncation,
 )
 from pgsluice.shared.rows.plain_rows import PlainRows
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.document import (
@@ -81,6 +82,14 @@ class Emptying:
     at: At
 
 
+class Defined(NamedTuple):
+    """A definition, and when its transaction was committed."""
+
+    at: At
+    definition: PublishedDefinition
+    committed_at: int
+
+
 Entry = Whole | Patch
 
 
@@ -100,6 +109,7 @@ class DocumentFold:
         """Targets with a patch that has a source."""
         self._firsts: dict[tuple[str, RowId], At] | None = {} if blames_first else None
         self.emptyings: list[Emptying] = []
+        self.definitions: list[Defined] = []
         self.bytes = 0
         """Of the documents that ``take`` would give, at most."""
 
@@ -111,8 +121,9 @@ class DocumentFold:
                 case Truncation():
                     for table in part.tables:
                         self._truncate(table, _at(message.transactions, part.change_index))
-                case DefinitionChange():
-                    pass  # carried out before
+                case DefinitionChange(definition=definition, change_index=index):  # carried out before
+                    committed_at = next(each.committed_at for each in message.transactions if index < each.end_change)
+                    self.definitions.append(Defined(_at(message.transactions, index), definition, committed_at))
                 case unreachable:
                     assert_never(unreachable)
 

@@ -82,6 +82,14 @@ class SearchSinkSettings:
     allow_indexes: tuple[str, ...] = read(
         Option("search-allow-indexes", Kind.LIST, "Names that search-index may come to; any when it is not given", "shop_*")
     )
+    schema_index: str = read(
+        Option(
+            "search-schema-index",
+            Kind.TEXT,
+            "Index that keeps the history of definitions, a document for each; none when it is not given",
+            "pgsluice-schema",
+        )
+    )
     mapping_file: str = read(
         Option("search-mapping", Kind.FILE, "File of fields and index settings that are not to be the usual ones", "search.yaml")
     )

@@ -12,8 +12,9 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredForm
 from pgsluice.worker.sinks.search.definitions.index_alteration import AlterationStep, altered_properties
+from pgsluice.worker.sinks.search.definitions.schema_index import store_history
 from pgsluice.worker.sinks.search.document import DocumentForm
-from pgsluice.worker.sinks.search.document_fold import At
+from pgsluice.worker.sinks.search.document_fold import At, Defined
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
@@ -47,6 +48,12 @@ class TaskSession:
 
     def delivery(self) -> BulkDelivery:
         return BulkDelivery(self._settings, self._pool, self._threads, self._size)
+
+    def store_history(self, group: str, definitions: list[Defined]) -> None:
+        """Where somebody wants it."""
+        name = self._settings.schema_index
+        if name and definitions:
+            store_history(self._pool.mine(), self.delivery(), name, group, definitions)
 
     def form_of(self, table: Table, guide: Guide, snapshot: str = "") -> DocumentForm:
         """Of the table's changes, or of its rows in ``snapshot``. Makes the generation where there is none, and fields that its

@@ -60,6 +60,7 @@ class SearchWriter:
                 delivery.deliver(fold.take())
         if not fold.emptyings:
             delivery.deliver(fold.take())
+        session.store_history(self.guide.group, fold.definitions)
         refused = rejections_of(delivery.tally.refused, session, fold)
         patches, emptyings = fold.patches(), fold.emptyings
         yield receipt_of(delivery.tally, session.nulled(), patches=patches, emptyings=emptyings, rejections=refused).encode()

@@ -35,11 +35,15 @@ class IndexedTable:
     def alias(self) -> str:
         return f"{self.group}_{self.table.schema}_{self.table.name}"
 
-    def sink(self, url: str = "", keep_old_s: float = 86400.0, *, is_replay: bool = False, **worker: Any) -> SearchSink:
+    def sink(
+        self, url: str = "", keep_old_s: float = 86400.0, *, is_replay: bool = False, schema_index: str = "", **worker: Any
+    ) -> SearchSink:
         """Of a process that has just started, or of a replay. ``worker`` are settings of a worker."""
         settings = replace(worker_settings(self.group, self.nats), **worker)
         settings = replace(settings, name=replay_name(settings.name)) if is_replay else settings
-        sink = SearchSink(settings, search_settings(url or self.server.url, self.group, keep_old_s=keep_old_s))
+        sink = SearchSink(
+            settings, search_settings(url or self.server.url, self.group, keep_old_s=keep_old_s, schema_index=schema_index)
+        )
         self.sinks.append(sink)
         sink.open()
         return sink

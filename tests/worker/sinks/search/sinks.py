@@ -25,6 +25,7 @@ def search_settings(url: str, prefix: str = "test", **changed: Any) -> SearchSin
         "allow_hosts": ("127.0.0.1",),
         "index": prefix + "_{schema}_{table}",
         "allow_indexes": (),
+        "schema_index": "",
         "mapping_file": "",
         "batch_bytes": 5 << 20,
         "connections": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.broker.ledger import Phase
+from pgsluice.shared.definitions.wording import in_words
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.definition import (
     EnumLabel,
@@ -30,10 +32,10 @@ from pgsluice.worker.sinks.sink import Applied
 from tests.changes_builder import copied, delete, insert, message, truncate, update
 from tests.servers import NatsServer
 from tests.servers.http_proxy import HttpProxy
-from tests.servers.opensearch import SearchServer
+from tests.servers.opensearch import SearchServer, SearchServerError
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, column, with_columns
-from tests.worker.sinks.batch import Batch, apply, apply_copied
+from tests.worker.sinks.batch import Batch, apply, apply_copied, write
 from tests.worker.sinks.search.indexed_table import IndexedTable
 from tests.worker.sinks.search.sinks import DIALECT, NO_OVERRIDES
 from tests.worker.sinks.search.test_killed import Step, die_often
@@ -344,6 +346,26 @@ def test_other_groups_have_tables_of_the_same_number(place: IndexedTable, sink: 
     assert sorted(place.server.ask("GET", f"/_alias/{name}")) == [f"{name}-000001"]
 
 
+def test_the_history_of_definitions_is_an_index_of_its_own(place: IndexedTable) -> None:
+    """Each is there once, though its batch comes again."""
+    name = f"{place.group}-schema"
+    ignored = altered(RENAMED, with_columns(ID, replace(TITLE, name="heading"), N, BODY, name="items"))
+    batch = [[message(1, insert(ROWS, *row(1, b"a")), altered(ITEMS, RENAMED), ignored)]]
+    for _ in range(2):
+        sink = place.sink(schema_index=name)
+        with pytest.raises(WriteAgain):
+            apply(sink, batch)
+        write(sink, batch)
+    found = place.server.documents(name)
+    assert sorted(found) == [f"{place.group} 0/3E8:2", f"{place.group} 0/3E8:3"]
+    version, said = found[f"{place.group} 0/3E8:2"]
+    assert (version, said["kind"], said["name"], said["tag"]) == (1000, "table", "items", "ALTER TABLE")
+    assert said["changes"] == list(in_words(altered(ITEMS, RENAMED)))
+    assert PublishedDefinition.decode(json.dumps(said["definition"]).encode()) == altered(ITEMS, RENAMED)
+    with pytest.raises(SearchServerError, match="strict_dynamic_mapping_exception"):
+        place.server.ask("PUT", f"/{name}/_doc/1", {"other": 1})
+
+
 def test_a_worker_dies_at_each_of_its_requests_while_it_makes_the_new_index(
     search_server: SearchServer, nats_server: NatsServer, group: str
 ) -> None:
@@ -374,6 +396,4 @@ def test_a_worker_dies_at_each_of_its_requests_while_it_makes_the_new_index(
         "4": (2000, titled(4, "x")),
         "5": (2000, titled(5, "z")),
     }
-    assert place.generations() == [1]
-    place.table = ROWS
     assert place.generations() == [1]
