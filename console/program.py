@@ -36,6 +36,8 @@ _COMMANDS = {
     "stop": ("pgsluice.console.units.unit_commands", "stop", "End a group's processes, and keep them stopped."),
     "start": ("pgsluice.console.units.unit_commands", "start", "Let processes be started that were stopped."),
     "tables": ("pgsluice.console.table_commands", "tables", "Show a group's tables, or have others while it runs."),
+    "run": ("pgsluice.console.pipelines.pipeline_commands", "run", "Read a SQL pipeline's rows."),
+    "runs": ("pgsluice.console.pipelines.pipeline_commands", "runs", "Show what became of a pipeline's runs."),
     "search": ("pgsluice.console.search.search_commands", "search", "Fill the indexes of a search worker anew."),
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
     "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show what a group's change stream holds."),

@@ -48,6 +48,8 @@ _PINNED: LiteralString = """
                    ('synchronize_seqscans', 'off'), ('jit', 'off'), ('row_security', 'off')) AS pinned (name, value)
 """
 
+_SESSION: LiteralString = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
+
 
 def copy_ranges(parameters: CopyParameters, ranges: Iterable[RangeRequest]) -> Iterator[RangeOutcome]:
     """Copies one range after the other; each has its outcome. Blocks."""
@@ -124,7 +126,10 @@ class CopyProcess:
             try:
                 await begin(self._connection)
                 await import_snapshot(self._connection, parameters.snapshot_name)
-                await self._connection.execute(_PINNED)
+                if parameters.session:
+                    await self._connection.execute(_SESSION, [list(part) for part in zip(*parameters.session, strict=True)])
+                else:
+                    await self._connection.execute(_PINNED)
             except psycopg.Error as error:
                 raise sql_error(error, "preparing a connection that copies") from None
         return self._connection
@@ -197,6 +202,8 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
     fact, cause = f"copying {pages.name} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
         return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again", cause))
+    if pages.is_of_query:
+        return _query_failure(fact, sqlstate, cause)
     if sqlstate in _ALTERED:
         return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew", cause))
     if sqlstate == "42501" and "row-level" in text:
@@ -211,3 +218,13 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
     if is_too_large(sqlstate, text):
         return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, TOO_LARGE))
     return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log", cause))
+
+
+def _query_failure(fact: str, sqlstate: str, cause: Cause) -> RangeFailedError:
+    """What an error means that a pipeline's query met; a lost connection is none."""
+    if sqlstate == "42501":
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "grant the role what the query reads"))
+    if sqlstate.startswith(("22", "42")):
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "correct the query"))
+    remedy = "raise statement-timeout of the pipeline" if sqlstate == "57014" else "see the source's log"
+    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, remedy, cause))

@@ -43,19 +43,22 @@ class CopyParameters:
     share: StreamShare
     pauses: Pauses
     """Of publishing."""
+    session: tuple[tuple[str, str], ...] = ()
+    """Settings of the sessions that read, where ranges are those of a query; pages have settings of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
     """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
     ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` says how large its bodies may
-    be."""
+    be. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages."""
 
     pages: PageRange
     attempt: int
     head: bytes = field(repr=False)
     ledger_revision: int = 0
     room: Room = Room.SHARE
+    key_fields: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from pgsluice.replicator.source.catalog import CopiedRelation, CopiedTable
 @dataclass(frozen=True, slots=True)
 class PageRange:
     """One COPY. ``number`` counts the ranges of the table from 1, over all its relations. ``name`` is the relation's, for people;
-    ``query`` is the COPY statement, ``lock`` the statement that keeps the relation from being rewritten meanwhile."""
+    ``query`` is the COPY statement, ``lock`` the statement that keeps the relation from being rewritten meanwhile.
+
+    A range of a query's rows (``replicator.pipelines``) is of no relation: ``relation_oid`` and ``filenode`` are 0."""
 
     table_oid: int
     number: int
@@ -31,6 +33,10 @@ class PageRange:
     size_bytes: int
     lock: str
     query: str
+
+    @property
+    def is_of_query(self) -> bool:
+        return self.relation_oid == 0
 
 
 def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int, tasks: int = 1) -> list[PageRange]:

@@ -3,7 +3,8 @@
 The messages of a range are a function of its rows (``range_reader`` cuts them the same way each time), and each names the
 stream sequence of the one before it on its subject. So of two publishers of one range only one can store message n, and it is
 the message that the other would have stored. One that finds its place taken looks how far the range has come and goes on there.
-Nothing depends on JetStream's duplicate window.
+Nothing depends on JetStream's duplicate window. Nothing is ever stored after a range's last message: whoever takes up what is
+left of another process's range, under another snapshot, ends it first.
 
 One message is under way at a time, since the next one has to name its sequence; meanwhile the following ones are prepared, up
 to a window.
@@ -124,6 +125,8 @@ class RangePublisher:
         """Returns when the stream holds the message."""
         backoff = Backoff(self._pauses)
         while prepared.number > self._stored.number:
+            if self._stored.headers is not None and self._stored.headers.is_range_end:
+                raise TransientError("the range was ended by another run", "nothing more of it is published", Cause.LOCK)
             if prepared.number > self._stored.number + 1:
                 raise TransientError(f"stream {self._stream.name} lost rows of a range", "the range is copied again", Cause.NATS)
             answer = await self._request(prepared)

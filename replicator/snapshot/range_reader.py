@@ -7,7 +7,9 @@ one call, one append and one comparison. Where a block ends depends on the rows 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple
 
 import psycopg
@@ -15,8 +17,15 @@ from psycopg import pq
 
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.source.connection import Connection
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import WHOLE, cut
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
+
+MOST_KEY_BYTES = 4096
+"""Of ``SnapshotHeaders.last_key``: with the other headers it has to fit into ``stream_share.HEADER_BYTES``."""
+
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 ROUNDS_PER_TURN = 16  # of reading what libpq has received (16 KiB), then the event loop's other tasks have a turn
 
@@ -138,6 +147,7 @@ class RangeMessages:
         self._parameters = parameters
         self._request = request
         self._number = 0
+        self._last_key = ""
         self.rows = 0
         self.bytes = 0
         self.is_whole = True
@@ -153,6 +163,8 @@ class RangeMessages:
             if chunk.is_last:
                 self.rows += block.rows
                 self.bytes += len(block.data)
+                if block.rows and self._request.key_fields:
+                    self._last_key = last_key(block.data, self._request.key_fields)
             self.is_whole = self.is_whole and chunk == WHOLE
             self._number += 1
             headers = SnapshotHeaders(
@@ -167,5 +179,18 @@ class RangeMessages:
                 is_range_end=block.is_last and chunk.is_last,
                 chunk=chunk,
                 ledger_revision=self._request.ledger_revision,
+                last_key=self._last_key,
             )
             yield headers, data
+
+
+def last_key(data: bytes, fields: Sequence[int]) -> str:
+    """The last row's fields as JSON. Raises TerminalError when they are too large for a header."""
+    values = data[data.rfind(b"\n", 0, -1) + 1 : -1].split(b"\t")
+    texts = [_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), values[field]).decode() for field in fields]
+    encoded = json.dumps(texts)
+    if len(encoded) > MOST_KEY_BYTES:
+        raise TerminalError(
+            f"a row has a key of {len(encoded)} bytes, and {MOST_KEY_BYTES} is the most", "take shorter columns as the key"
+        )
+    return encoded

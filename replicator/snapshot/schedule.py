@@ -12,12 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeRequest, RangeStatus
 from pgsluice.replicator.snapshot.held_ranges import HeldRanges, Range
 from pgsluice.replicator.snapshot.stream_share import MOST_RANGES, Room
-from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, PgsluiceError, SnapshotGoneError, TerminalError, TransientError
@@ -33,6 +32,16 @@ log = telemetry.logger(__name__)
 
 Job = Callable[[Sequence[RangeRequest]], list[RangeOutcome]]
 """Copies ranges and gives each one's outcome, in their order; blocks."""
+
+
+class RangeProgress(Protocol):
+    """What is told of ranges, by the table's oid. A table is copied until it is noted as errored, or somebody takes it away."""
+
+    def is_copying(self, oid: int) -> bool: ...
+
+    def note_done(self, outcome: RangeOutcome) -> None: ...
+
+    def note_errored(self, oid: int, error: PgsluiceError) -> None: ...
 
 
 class Schedule:
@@ -139,7 +148,8 @@ class ScheduleRun:
     """Carries a schedule out: ranges become Spark jobs, outcomes become notes in the tables' progress.
 
     Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot,
-    ``held`` is told which ranges are in hand.
+    ``held`` is told which ranges are in hand. A range that fails ``most_failures`` times has its table given up; ``ask_again``
+    says how people have that tried again.
     """
 
     def __init__(
@@ -148,9 +158,11 @@ class ScheduleRun:
         job: Job,
         tasks: int,
         threads: Executor,
-        progress: TableProgress,
+        progress: RangeProgress,
         pauses: Pauses,
         held: HeldRanges,
+        most_failures: int = MOST_FAILURES,
+        ask_again: str = ASK_AGAIN,
     ) -> None:
         self._schedule = schedule
         self._job = job
@@ -161,6 +173,8 @@ class ScheduleRun:
         self._attempts: Counter[Range] = Counter()
         self._failures: Counter[Range] = Counter()
         self._held = held
+        self._most_failures = most_failures
+        self._ask_again = ask_again
         self._abandoned: set[int] = set()
         self.rewritten: set[int] = set()
 
@@ -220,13 +234,13 @@ class ScheduleRun:
             self._repeat(request, error)
         else:
             self._abandon(oid)
-            remedy = f"{error.remedy}; then {ASK_AGAIN}"
+            remedy = f"{error.remedy}; then {self._ask_again}"
             self._progress.note_errored(oid, _given_up(status, error, remedy))
         return oid not in self._abandoned
 
     def _may_repeat(self, request: RangeRequest, status: RangeStatus) -> bool:
         self._failures[_key(request)] += status is RangeStatus.FAILED
-        return status is not RangeStatus.REFUSED and self._failures[_key(request)] < MOST_FAILURES
+        return status is not RangeStatus.REFUSED and self._failures[_key(request)] < self._most_failures
 
     def _repeat(self, request: RangeRequest, error: PgsluiceError) -> None:
         self._attempts[_key(request)] += 1

@@ -243,6 +243,43 @@ class SourceGroupSettings:
     source: PostgresSettings = part(PostgresSettings, database="source")
 
 
+PIPELINES_FILE = Option(
+    "pipelines-config",
+    Kind.FILE,
+    "Pipelines file: which queries are read, and into which tables",
+    "pipelines.yaml",
+    required=True,
+)
+
+
+@settings
+class PipelineSettings:
+    """What a run of a pipeline needs; the file says the rest of it. ``schema`` is where names of the query without one are looked
+    up. ``spark`` is for reading, like that of WorkerSettings."""
+
+    file: str = read(PIPELINES_FILE)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    source: PostgresSettings = part(PostgresSettings, database="source")
+    schema: str = read(SCHEMA)
+    stream: StreamSettings = part(StreamSettings)
+    spark: dict[str, str] = read(SPARK)
+    retry: RetryPolicy = read(RETRY, then=retry_policy)
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        return cluster_problems(values, "nats-url", "host")
+
+
+@settings
+class RunsSettings:
+    """Where ``pgsluice runs`` finds the runs of a file's pipelines."""
+
+    file: str = read(PIPELINES_FILE)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+
+
 @settings
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
@@ -348,6 +385,8 @@ COMMANDS: dict[str, type[Any]] = {
     "ddl accept": GroupSettings,
     "dead": GroupSettings,
     "tables": GroupSettings,
+    "run": PipelineSettings,
+    "runs": RunsSettings,
     "forget": GroupSettings,
     "subscriptions": SubscriptionGroupSettings,
     "messages": GroupSettings,

@@ -120,7 +120,8 @@ class CopiedRows:
     ``restarts``: the table is copied again; what was copied of it before does not count. Such a message has no rows and
     is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
     counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
-    from 0; None when all rows of the message are here.
+    from 0; None when all rows of the message are here. ``begins_run``: rows that a pipeline's query gave follow, of keys that may
+    have come before; that message, too, has no rows and is alone in its batch.
     """
 
     sequence: int
@@ -131,6 +132,7 @@ class CopiedRows:
     restarts: bool
     more_follow: bool = False
     numbers: tuple[int, ...] | None = None
+    begins_run: bool = False
 
     def row_number(self, row: int) -> int:
         """What the message's row is that is here at ``row``."""

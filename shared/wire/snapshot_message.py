@@ -2,7 +2,8 @@
 
     subject
       pgsluice.<group>.snapshot.<snapshot>.<table oid>.<range>   rows of one page range, in order
-      pgsluice.<group>.snapshot.<snapshot>.<table oid>.begin     one message without rows, stored before any range of the table
+      pgsluice.<group>.snapshot.<snapshot>.<table oid>.begin     one message without rows, stored before any range of the table;
+                                                                 of a pipeline one for each run, <snapshot> followed by -<run>
     NATS headers
       Nats-Msg-Id                                <system id>/<snapshot>/<table oid>/<range or begin>/<number>
       Nats-Expected-Last-Subject-Sequence        sequence of the message before it on its subject; 0 for the first
@@ -16,6 +17,10 @@
       Pgsluice-Ledger                            revision of the table's record in the ledger that announced the snapshot: whoever
                                                  finds an older one there does not know yet whether the rows count
       Pgsluice-Chunk                             i/n, only when the body did not fit one NATS message
+      Pgsluice-Run                               only on the begin message of a pipeline's run: which one, from 1. All rows before
+                                                 it are applied before any after it
+      Pgsluice-Last-Key                          only with rows that a query gave: JSON of the texts of the key that the last body
+                                                 up to here ends with
     body
       u32 length + JSON descriptor of the one table, its columns those of the rows, then COPY text: whole rows, each ended by \\n
 
@@ -47,6 +52,8 @@ RANGE_ROWS_HEADER = "Pgsluice-Range-Rows"
 RANGE_BYTES_HEADER = "Pgsluice-Range-Bytes"
 RANGE_END_HEADER = "Pgsluice-Range-End"
 LEDGER_HEADER = "Pgsluice-Ledger"
+RUN_HEADER = "Pgsluice-Run"
+LAST_KEY_HEADER = "Pgsluice-Last-Key"
 
 _U32 = struct.Struct(">I")
 
@@ -56,7 +63,8 @@ class SnapshotHeaders:
     """The headers of a snapshot message without the two that only the publisher uses (id and expected sequence).
 
     ``range_number`` is None on a table's begin message, whose ``number`` is 1. ``ledger_revision`` is 0 where an earlier version
-    published the message.
+    published the message. ``run`` is 0 except on the message that begins a run of a pipeline; ``last_key`` is "" except with rows
+    that a query gave.
     """
 
     snapshot: str
@@ -70,10 +78,17 @@ class SnapshotHeaders:
     is_range_end: bool
     chunk: Chunk = WHOLE
     ledger_revision: int = 0
+    run: int = 0
+    last_key: str = ""
 
     @property
     def is_begin(self) -> bool:
         return self.range_number is None
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether all that comes before it has to be applied before it is, and it before all that comes after."""
+        return self.is_begin and (self.attempt > 1 or self.run > 0)
 
     def encode(self) -> dict[str, str]:
         headers = {
@@ -94,6 +109,10 @@ class SnapshotHeaders:
             headers[LEDGER_HEADER] = str(self.ledger_revision)
         if self.chunk != WHOLE:
             headers[CHUNK_HEADER] = str(self.chunk)
+        if self.run:
+            headers[RUN_HEADER] = str(self.run)
+        if self.last_key:
+            headers[LAST_KEY_HEADER] = self.last_key
         return headers
 
     @classmethod
@@ -117,6 +136,8 @@ class SnapshotHeaders:
                 is_range_end=headers.get(RANGE_END_HEADER) == "1",
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
                 ledger_revision=int(headers.get(LEDGER_HEADER, "0")),
+                run=int(headers.get(RUN_HEADER, "0")),
+                last_key=headers.get(LAST_KEY_HEADER, ""),
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a message of the snapshot stream has a missing or malformed header ({error})") from None

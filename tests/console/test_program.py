@@ -122,6 +122,8 @@ def test_help_of_the_program_lists_every_command() -> None:
         "stop",
         "start",
         "tables",
+        "run",
+        "runs",
         "search",
         "dead",
         "messages",

@@ -305,10 +305,10 @@ class BatchPlanner:
 
     def _copied_batch(self, start: Place, last_sequence: int, limit: BatchLimit, parallelism: int) -> PlannedBatch:
         first = start.snapshot
-        end = plan_copied_end(first, last_sequence, limit, self._snapshot.first_restart)
-        restarts = end == first + 1 and self._snapshot.first_restart(end, end) is not None
+        end = plan_copied_end(first, last_sequence, limit, self._snapshot.first_fence)
+        is_fence = end == first + 1 and self._snapshot.first_fence(end, end) is not None
         tiles = tile(first, end, (end - first) * COPIED_MESSAGE_BYTES, parallelism, copied=True)
-        return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, Lane.COPIED), is_fence=restarts)
+        return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, Lane.COPIED), is_fence=is_fence)
 
     def _changes_batch(
         self, start: Place, last: Mark, left_out: frozenset[int], limit: BatchLimit, parallelism: int

@@ -96,16 +96,17 @@ def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkA
     return found
 
 
-def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_restart: Callable[[int, int], int | None]) -> int:
+def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_fence: Callable[[int, int], int | None]) -> int:
     """The last sequence of a batch of the snapshot stream that begins after ``start``.
 
     A message that restarts a table is alone in its batch: what it takes back must be gone before rows of the table come
-    again. Messages are counted as COPIED_MESSAGE_BYTES each, their usual size. ``first_restart(first, last)`` is the sequence of
-    the first such message in a range.
+    again. So is one that begins a pipeline's run, whose rows may be newer versions of those before. Messages are counted as
+    COPIED_MESSAGE_BYTES each, their usual size. ``first_fence(first, last)`` is the sequence of the first such message in a
+    range.
     """
     end = min(last_sequence, start + min(limit.messages, max(1, limit.bytes // COPIED_MESSAGE_BYTES)))
-    restart = first_restart(start + 1, end)
-    return end if restart is None else max(restart - 1, start + 1)
+    fence = first_fence(start + 1, end)
+    return end if fence is None else max(fence - 1, start + 1)
 
 
 def definitions_within(start: int, end: int, mark_at: MarkAt) -> list[tuple[int, int]]:

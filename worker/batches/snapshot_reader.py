@@ -43,14 +43,15 @@ class SnapshotReader:
         """None when the group never copied anything."""
         return self._connection.ask(self._progress)
 
-    def first_restart(self, first_sequence: int, last_sequence: int) -> int | None:
-        """Sequence of the first message in the range that begins a table for the second time or later; None without one."""
+    def first_fence(self, first_sequence: int, last_sequence: int) -> int | None:
+        """Sequence of the first message in the range that is to be alone in its batch, because it begins a table for the second
+        time or later, or a pipeline's run; None without one."""
         sequence = first_sequence
         while True:
             begin = self._connection.ask(lambda client, first: self._stream(client).next_begin(first), sequence)
             if begin is None or begin.sequence > last_sequence:
                 return None
-            if SnapshotHeaders.decode(begin.headers).attempt > 1:
+            if SnapshotHeaders.decode(begin.headers).is_fence:
                 return begin.sequence
             sequence = begin.sequence + 1
 

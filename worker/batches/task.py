@@ -200,7 +200,8 @@ class _PartitionShare:
             if self._ownership.counts(table, headers.snapshot):
                 self._changes += headers.rows
                 restarts = headers.is_begin and headers.attempt > 1
-                copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts)
+                begins_run = headers.is_begin and headers.run > 0
+                copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run)
                 left = self._filter.copied_remainder(copied)
                 transformed: list[CopiedRows] = []
                 rejected = unreadable_copied(left) if self._checks_encoding else []

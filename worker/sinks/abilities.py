@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import Position
@@ -144,3 +145,9 @@ class EventSink(Sink, Protocol):
     def held(self) -> int | None:
         """Messages after that one are still needed, and stay in the stream; None when none is but those that are not applied."""
         ...
+
+
+def no_pipeline(sink: str, reason: str) -> TerminalError:
+    """What a writer raises where rows begin a run (``CopiedRows.begins_run``), whose sink would not do right by a row that a
+    later run brings again."""
+    return TerminalError(f"{sink} takes no rows of a SQL pipeline: {reason}", "apply them with another sink")

@@ -125,9 +125,7 @@ def test_a_chunk_that_is_gone_is_an_error(
         bodies(reader, 1, 2)
 
 
-def test_the_first_restart_is_the_first_begin_of_a_later_attempt(
-    publish: Callable[[Script], None], reader: SnapshotReader
-) -> None:
+def test_the_first_fence_is_the_first_begin_of_a_later_attempt(publish: Callable[[Script], None], reader: SnapshotReader) -> None:
     async def script(messages: CopyPublisher) -> None:
         await messages.begin(ORDERS)
         await messages.rows(ORDERS, b"1")
@@ -137,7 +135,7 @@ def test_the_first_restart_is_the_first_begin_of_a_later_attempt(
         await messages.begin(LINES, attempt=3)
 
     publish(script)
-    assert [reader.first_restart(first, last) for first, last in ((1, 6), (1, 4), (1, 3), (4, 4), (5, 6), (5, 5))] == [
+    assert [reader.first_fence(first, last) for first, last in ((1, 6), (1, 4), (1, 3), (4, 4), (5, 6), (5, 5))] == [
         4,
         4,
         None,

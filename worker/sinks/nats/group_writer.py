@@ -10,6 +10,7 @@ import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.position import Anchor, Position
+from pgsluice.worker.sinks.abilities import no_pipeline
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.nats.change_bodies import FIRST_LSN, ChangeBody, TransactionShare, body_of_copy, body_of_message
 from pgsluice.worker.sinks.nats.outgoing import copied_id, place_of, replay_id, with_start
@@ -51,6 +52,8 @@ class GroupWriter:
         start, after, track = place_of(self.copied_start) if self.copied_start else None, Anchor.parse(self.after), 0
         assert not isinstance(start, Position)
         for rows in copied:
+            if rows.begins_run:
+                raise no_pipeline("a derived group", "its changes would be inserts of rows that are there")
             place = rows.sequence, track, rows.rows
             is_new = (start is None or place > start) and (rows.rows or rows.restarts)
             pieces = _encoded(body_of_copy(rows, after), copied_id(place).decode()) if is_new else []

@@ -35,7 +35,10 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
     rows too. Raises PieceError."""
     for table in {rows.table for rows in copied if rows.restarts}:
         _make(session, table)
-    targets = {table: _target(session, table) for table in {rows.table for rows in copied if not rows.restarts}}
+    for table in {rows.table for rows in copied if rows.begins_run}:
+        _make_keyed(session, table)
+    having_rows = {rows.table for rows in copied if not rows.restarts and not rows.begins_run}
+    targets = {table: _target(session, table) for table in having_rows}
     while targets:
         try:
             _load(session, messages, [rows for rows in copied if rows.data], targets)
@@ -81,6 +84,13 @@ def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[Co
 def _make(session: TaskSession, table: Table) -> None:
     try:
         session.make_table(table)
+    except psycopg.Error as error:
+        raise PieceError(table, error) from None
+
+
+def _make_keyed(session: TaskSession, table: Table) -> None:
+    try:
+        session.make_keyed_table(table)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
 

@@ -171,6 +171,11 @@ class TaskSession:
         if find_table(self.connection(), table.schema, table.name) is None:
             self.target_table(table, copied=True)
 
+    def make_keyed_table(self, table: Table) -> None:
+        """For rows of a pipeline, which meet each other by key from the first run on. One that is there has to fit."""
+        self._targets.forget()
+        self._targets.look_at(self.connection(), [table], remember=True)
+
     def forget(self) -> None:
         """Every table is looked at again."""
         self._targets.forget()

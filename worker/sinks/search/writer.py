@@ -15,6 +15,7 @@ from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.sinks.abilities import no_pipeline
 from pgsluice.worker.sinks.lines.json_lines import as_changes
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import Refused
@@ -73,6 +74,8 @@ class SearchWriter:
         held: list[Operation] = []
         size = 0
         for rows in copied:
+            if rows.begins_run:
+                raise no_pipeline("a search worker", "the versions of its documents are those of changes and of one copy")
             form = session.form_of(rows.table, self.guide, rows.snapshot)
             filled.add(form.target.removesuffix(WRITE))
             held += copied_operations(form, rows)

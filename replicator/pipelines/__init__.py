@@ -1,0 +1,7 @@
+"""SQL pipelines: the rows of a query, read again and again, each time from where the run before ended.
+
+``pipeline_run`` names the steps of a run. A ``pipeline`` says what is read; ``query_reader`` asks the server for its columns and
+where to cut (``key_ranges`` writes the SQL); ``late_rows`` measures up to where no row can come late; ``range_copy`` has the
+ranges read by ``replicator.snapshot``'s tasks into the group's snapshot stream; ``run_records`` is what is known of runs, and
+``resumption`` what is left of one that was interrupted.
+"""

@@ -1,0 +1,141 @@
+"""The SQL of a pipeline: which rows a run reads, where they are cut, and the COPY of each range. Pure.
+
+Rows are compared by their whole cursor, ``(updated_at, id) > (…)``, which an index on these columns serves, and which neither
+repeats nor passes over rows that share a time. Values are literals of the columns' types: COPY takes no parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgsluice.replicator.pipelines.pipeline import Pipeline
+from pgsluice.replicator.pipelines.run_records import Key, RangeRecord
+from pgsluice.shared.wire.table import Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWanted:
+    """Rows with a key above ``after`` (() for all), or with an incremental key of ``reread_from`` or later where that is not "";
+    ``before`` is an incremental key that is too late, "" for none."""
+
+    after: Key = ()
+    reread_from: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySql:
+    """``table`` has the query's columns."""
+
+    pipeline: Pipeline
+    table: Table
+
+    def nulls(self) -> str:
+        """Whether a row lacks a value that it is ordered by."""
+        missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor)
+        return sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self._rows, missing).as_string(None)
+
+    def borders(self, wanted: RowsWanted) -> str:
+        """The keys that ranges end with, in order, each with the number of rows up to there and whether its row has the key of
+        the one before it; such a row is given, too, wherever it is."""
+        names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
+            for name, alias in zip(self.pipeline.cursor, names, strict=True)
+        )
+        before = sql.SQL(", ").join(sql.SQL("lag({}) OVER w").format(name) for name in names)
+        plain = sql.SQL(", ").join(names)
+        return (
+            sql.SQL(
+                "SELECT {texts}, n, is_double FROM (SELECT {plain}, row_number() OVER w AS n, count(*) OVER () AS total,"
+                " row_number() OVER w > 1 AND ROW({plain}) IS NOT DISTINCT FROM ROW({before}) AS is_double"
+                " FROM (SELECT {columns} FROM {rows} WHERE {wanted}) AS keys WINDOW w AS (ORDER BY {plain})) AS numbered"
+                " WHERE n % {step} = 0 OR n = total OR is_double ORDER BY n"
+            )
+            .format(
+                texts=sql.SQL(", ").join(sql.SQL("{}::text").format(name) for name in names),
+                plain=plain,
+                before=before,
+                columns=columns,
+                rows=self._rows,
+                wanted=self._wanted(wanted),
+                step=sql.Literal(self.pipeline.batch_rows),
+            )
+            .as_string(None)
+        )
+
+    def copy(self, wanted: RowsWanted, each: RangeRecord) -> str:
+        """The rows of a range, in order: the same whenever they are read under one snapshot."""
+        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
+        conditions = [self._wanted(wanted), self._compared("<=", each.last)]
+        if each.after:
+            conditions.append(self._compared(">", each.after))
+        return (
+            sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT")
+            .format(columns, self._rows, sql.SQL(" AND ").join(conditions), self._cursor)
+            .as_string(None)
+        )
+
+    def is_after(self, key: Key, other: Key) -> str:
+        """Whether ``key`` is above ``other``."""
+        return sql.SQL("SELECT {} > {}").format(self._literals(key), self._literals(other)).as_string(None)
+
+    def is_at_or_before(self, value: str, other: str) -> str:
+        """Whether an incremental key is another, or before it."""
+        first = self._cursor_columns[0]
+        return sql.SQL("SELECT {} <= {}").format(_literal(first, value), _literal(first, other)).as_string(None)
+
+    def earlier(self, value: str, overlap: str, kind: str) -> str:
+        """The text of an incremental key that lies ``overlap``, of the type ``kind``, before ``value``."""
+        first = self._cursor_columns[0]
+        return (
+            sql.SQL("SELECT (({} - {}::{})::{})::text")
+            .format(_literal(first, value), sql.Literal(overlap), sql.SQL(kind), sql.SQL(first.type_name))
+            .as_string(None)
+        )
+
+    @property
+    def _rows(self) -> sql.Composable:
+        """The line end closes a comment that the query may end with."""
+        return sql.SQL("({}\n) AS q").format(sql.SQL(self.pipeline.query))
+
+    @property
+    def _cursor(self) -> sql.Composable:
+        return sql.SQL(", ").join(map(sql.Identifier, self.pipeline.cursor))
+
+    @property
+    def _cursor_columns(self) -> Sequence[Column]:
+        by_name = {column.name: column for column in self.table.columns}
+        return [by_name[name] for name in self.pipeline.cursor]
+
+    def _wanted(self, wanted: RowsWanted) -> sql.Composable:
+        conditions: list[sql.Composable] = [sql.SQL("true")]
+        first = self._cursor_columns[0]
+        if wanted.reread_from:
+            conditions.append(self._incremental(">=", _literal(first, wanted.reread_from)))
+        elif wanted.after:
+            conditions.append(self._compared(">", wanted.after))
+        if wanted.before:
+            conditions.append(self._incremental("<", _literal(first, wanted.before)))
+        if self.pipeline.skips_nulls:
+            conditions += [sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor]
+        return sql.SQL(" AND ").join(conditions)
+
+    def _incremental(self, operator: str, value: sql.Composable) -> sql.Composable:
+        return sql.SQL("{} {} {}").format(sql.Identifier(self.pipeline.cursor[0]), sql.SQL(operator), value)
+
+    def _compared(self, operator: str, key: Key) -> sql.Composable:
+        return sql.SQL("ROW({}) {} {}").format(self._cursor, sql.SQL(operator), self._literals(key))
+
+    def _literals(self, key: Key) -> sql.Composable:
+        return sql.SQL("ROW({})").format(
+            sql.SQL(", ").join(_literal(column, text) for column, text in zip(self._cursor_columns, key, strict=True))
+        )
+
+
+def _literal(column: Column, text: str) -> sql.Composable:
+    """The server itself wrote the type's name."""
+    return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(column.type_name))

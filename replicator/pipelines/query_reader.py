@@ -1,0 +1,149 @@
+"""What the server says of a pipeline's query, under the snapshot of a run: its columns, its gaps, and where to cut it.
+
+Every statement is prepared by the server before it runs, which takes one statement and no more, in a transaction that only reads.
+So a query that holds a second one, or that writes, is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import errors
+
+from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
+from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
+from pgsluice.replicator.pipelines.run_records import Key
+from pgsluice.replicator.source.connection import Connection, server_said, sql_error
+from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
+
+_SESSION: LiteralString = "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
+
+# Before the query's search path is set: types of other schemas are named with these.
+_TYPE_NAMES: LiteralString = """
+    SELECT format_type(type_oid, nullif(typmod, -1))
+      FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS w (type_oid, typmod, ordinality)
+     ORDER BY ordinality
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """A key, and how many of the rows that are wanted come up to it."""
+
+    key: Key
+    rows: int
+
+
+class QueryReader:
+    """``connection`` is in a transaction under the snapshot. Call ``describe`` first."""
+
+    def __init__(self, connection: Connection, pipeline: Pipeline) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+
+    async def describe(self) -> Table:
+        """The target's table with the query's columns. Raises UsageError for a query that cannot be read, or lacks columns that
+        the pipeline names."""
+        pipeline = self._pipeline
+        await self._rows(_SESSION, [list(part) for part in zip(*pipeline.session, strict=True)])
+        cursor = await self._execute(f"SELECT * FROM ({pipeline.query}\n) AS q LIMIT 0")
+        result = cursor.pgresult
+        assert result is not None
+        names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+        self._check_names(names)
+        oids = [result.ftype(i) for i in range(result.nfields)]
+        modifiers = [result.fmod(i) for i in range(result.nfields)]
+        path = await self._rows("SELECT set_config('search_path', 'pg_catalog', true)")
+        assert path
+        type_names = [name for (name,) in await self._rows(_TYPE_NAMES, [oids, modifiers])]
+        await self._rows(_SESSION, [["search_path"], [pipeline.search_path]])
+        return self._table(names, oids, type_names, modifiers)
+
+    def _table(self, names: list[str], oids: list[int], type_names: list[str], modifiers: list[int]) -> Table:
+        key = self._pipeline.key if self._pipeline.write is WriteMode.MERGE else ()
+        columns = tuple(
+            Column(
+                name=name,
+                type_oid=oid,
+                type_name=type_name,
+                typmod=modifier,
+                not_null=name in key,
+                primary_key_position=key.index(name) + 1 if name in key else None,
+                identity_key=name in key,
+                identity="",
+                generated="",
+                number=number,
+            )
+            for number, (name, oid, type_name, modifier) in enumerate(zip(names, oids, type_names, modifiers, strict=True), 1)
+        )
+        identity = ReplicaIdentity.DEFAULT if key else ReplicaIdentity.NOTHING
+        return Table(self._pipeline.oid, self._pipeline.schema, self._pipeline.table, identity, columns)
+
+    def _check_names(self, names: list[str]) -> None:
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled or "?column?" in names:
+            which = ", ".join(doubled or ["?column?"])
+            raise UsageError(f"{self._called} has no name of its own for each column ({which})", "name them with AS")
+        missing = [name for name in dict.fromkeys((*self._pipeline.key, *self._pipeline.cursor)) if name not in names]
+        if missing:
+            raise UsageError(
+                f"{self._called} has no column {', '.join(missing)}", f"its columns are {', '.join(names)} (case matters)"
+            )
+
+    async def check_nulls(self, query: QuerySql) -> None:
+        """Raises TerminalError when rows have no place in the order."""
+        [(found,)] = await self._rows(query.nulls())
+        if found:
+            raise TerminalError(
+                f"{self._called} gives rows without a value in {', '.join(self._pipeline.cursor)}",
+                "leave them out in the query, or say nulls: skip",
+            )
+
+    async def borders(self, query: QuerySql, wanted: RowsWanted) -> list[Border]:
+        """Where ranges end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key."""
+        found = await self._rows(query.borders(wanted))
+        if any(is_double for *_, is_double in found):
+            raise TerminalError(
+                f"{self._called} gives several rows with the same {', '.join(self._pipeline.cursor)}",
+                "name columns in key that tell its rows apart",
+            )
+        return [Border(tuple(texts), rows) for *texts, rows, _ in found]
+
+    async def value(self, query: str) -> Any:
+        """The one value that the query gives."""
+        [(value,)] = await self._rows(query)
+        return value
+
+    @property
+    def _called(self) -> str:
+        return f"the query of pipeline '{self._pipeline.name}'"
+
+    async def _rows(self, query: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
+        return await (await self._execute(query, parameters)).fetchall()
+
+    async def _execute(self, query: str, parameters: list[Any] | None = None) -> psycopg.AsyncCursor[Any]:
+        try:
+            return await self._connection.execute(query.encode(), parameters, prepare=True)
+        except psycopg.Error as error:
+            raise self._error(error) from None
+
+    def _error(self, error: psycopg.Error) -> PgsluiceError:
+        sqlstate, text = error.sqlstate or "", error.diag.message_primary or str(error)
+        fact = f"{self._called} failed{server_said(sqlstate, text)}"
+        match error:
+            case errors.InsufficientPrivilege():
+                return TerminalError(fact, "grant the role what the query reads")
+            case errors.ReadOnlySqlTransaction():
+                return UsageError(fact, "a pipeline only reads")
+            case errors.QueryCanceled():
+                return TerminalError(fact, "raise statement-timeout of the pipeline")
+        if sqlstate.startswith(("42", "0A")):
+            return UsageError(
+                fact, "correct the query; it is one statement, and names without a schema are looked up in 'schema'"
+            )
+        if sqlstate.startswith("22"):
+            return TerminalError(fact, "an expression of the query fails on a row; correct it")
+        return sql_error(error, f"reading {self._called}")

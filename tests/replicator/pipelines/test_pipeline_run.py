@@ -1,0 +1,175 @@
+"""A run reads what is wanted, once and whole, and its checkpoint is where it ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgsluice.replicator.pipelines.pipeline import RunMode, WriteMode
+from pgsluice.replicator.pipelines.run_records import RunState
+from pgsluice.shared.errors import TerminalError, UsageError
+from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
+
+
+def insert(pipeline: PipelineUnderTest, first: int, last: int, at: str = "now()") -> None:
+    pipeline.source.execute(f"INSERT INTO t SELECT n, 'v' || n, {at} FROM generate_series({first}, {last}) n")
+
+
+def test_a_first_run_reads_every_row_and_the_next_one_only_newer_ones(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 1000, "now() - interval '1 hour'")
+    assert pipeline.run().rows == 1000
+    assert pipeline.merged() == pipeline.expected()
+    insert(pipeline, 1001, 1010)
+    second = pipeline.run()
+    assert (second.state, second.rows, second.is_full) == (RunState.FINISHED, 10, False)
+    assert pipeline.merged() == pipeline.expected()
+
+
+def test_an_updated_row_comes_again(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 10, "now() - interval '1 hour'")
+    pipeline.run()
+    pipeline.source.execute("UPDATE t SET v = 'new', updated_at = now() WHERE id = 3")
+    assert pipeline.run().rows == 1
+    assert pipeline.merged() == pipeline.expected()
+
+
+def test_a_run_without_new_rows_keeps_the_checkpoint_and_publishes_nothing(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 10, "now() - interval '1 hour'")
+    first = pipeline.run()
+    checkpoint = pipeline.record().checkpoint
+    assert checkpoint != ()
+    second = pipeline.run()
+    assert (second.rows, second.last_sequence) == (0, first.last_sequence)
+    assert pipeline.record().checkpoint == checkpoint
+
+
+def test_a_checkpoint_does_not_go_back_when_its_row_is_deleted(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 10, "now() - interval '1 hour' + n * interval '1 s'")
+    pipeline.run()
+    checkpoint = pipeline.record().checkpoint
+    pipeline.source.execute("DELETE FROM t WHERE id > 5")
+    pipeline.run()
+    assert pipeline.record().checkpoint == checkpoint
+
+
+def test_fifty_thousand_rows_of_one_time_are_read_once_each(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 50_000, "timestamptz '2026-01-01 00:00:00'")
+    pipeline.change(batch_rows=50_000)
+    pipeline.run()
+    insert(pipeline, 50_001, 50_003, "timestamptz '2026-01-01 00:00:00'")
+    assert pipeline.run().rows == 3
+    lines = pipeline.lines()
+    assert len(lines) == len(set(lines)) == 50_003
+
+
+def test_a_full_run_reads_all_rows_again(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 100, "now() - interval '1 hour'")
+    pipeline.run()
+    assert pipeline.run(full=True).rows == 100
+    assert len(pipeline.lines()) == 200
+
+
+def test_a_pipeline_in_full_mode_reads_all_rows_each_time(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 20)
+    pipeline.change(mode=RunMode.FULL, incremental_key="")
+    assert [pipeline.run().rows, pipeline.run().rows] == [20, 20]
+
+
+def test_an_empty_first_run_tells_workers_of_the_table(pipeline: PipelineUnderTest) -> None:
+    assert pipeline.run().rows == 0
+    [begin] = pipeline.bodies()
+    assert (begin.headers.is_begin, begin.headers.run) == (True, 1)
+
+
+def test_rows_are_appended_only_when_none_can_come_before_them(pipeline: PipelineUnderTest) -> None:
+    pipeline.change(write=WriteMode.APPEND)
+    insert(pipeline, 1, 10, "now() - interval '1 hour'")
+    with pipeline.source.connect(autocommit=False) as late:
+        late.execute("INSERT INTO t VALUES (11, 'late')")
+        insert(pipeline, 12, 12)
+        assert pipeline.run().rows == 10
+        late.commit()
+    assert len(pipeline.lines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT id, v, updated_at FROM t; DROP TABLE t", "syntax error|multiple commands"),
+        ("SELECT id, v, updated_at FROM t) AS q; DROP TABLE t; SELECT * FROM (SELECT 1", "multiple commands"),
+        ("DELETE FROM t RETURNING id, v, updated_at", "syntax error"),
+        ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", "data-modifying|read-only"),
+        ("SELECT nextval('s') AS id, now() AS updated_at", "read-only"),
+        ("SELECT id, v FROM t", "no column updated_at"),
+        ("SELECT id, id, updated_at FROM t", "no name of its own"),
+        ("SELECT id, updated_at FROM nowhere", "does not exist"),
+    ],
+)
+def test_what_is_no_query_that_only_reads_is_refused(pipeline: PipelineUnderTest, query: str, said: str) -> None:
+    insert(pipeline, 1, 1)
+    pipeline.source.execute("CREATE SEQUENCE s")
+    pipeline.change(query=query)
+    with pytest.raises(UsageError, match=said):
+        pipeline.run()
+    assert pipeline.source.execute("SELECT count(*) FROM t") == [(1,)]
+
+
+def test_a_row_without_a_place_in_the_order_is_refused_or_left_out(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 5)
+    pipeline.source.execute("UPDATE t SET updated_at = NULL WHERE id = 2")
+    with pytest.raises(TerminalError, match="without a value in updated_at, id"):
+        pipeline.run()
+    pipeline.change(skips_nulls=True)
+    assert pipeline.run().rows == 4
+
+
+def test_rows_that_the_key_does_not_tell_apart_are_refused(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 5)
+    pipeline.change(query="SELECT 1 AS id, updated_at FROM t")
+    with pytest.raises(TerminalError, match="several rows with the same updated_at, id"):
+        pipeline.run()
+
+
+def test_another_query_asks_for_a_full_run(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 5)
+    pipeline.run()
+    pipeline.change(query="SELECT id, upper(v) AS v, updated_at FROM t")
+    with pytest.raises(UsageError, match="not what it was"):
+        pipeline.run()
+    assert pipeline.run(full=True).rows == 5
+    assert pipeline.merged() == pipeline.expected()
+
+
+def test_a_dry_run_writes_nothing(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 25, "now() - interval '1 hour'")
+    pipeline.change(batch_rows=10)
+    planned = pipeline.plan()
+    assert (planned.is_full, planned.rows, planned.ranges) == (True, 25, 3)
+    assert planned.columns == (("id", "bigint"), ("v", "text"), ("updated_at", "timestamp with time zone"))
+    pipeline.change(batch_rows=100)
+    assert pipeline.run().number == 1
+    assert pipeline.plan().rows == 0
+
+
+def test_a_row_on_which_the_query_fails_fails_the_run_and_the_next_one_goes_on(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 10, "now() - interval '1 hour'")
+    pipeline.source.execute("UPDATE t SET v = n FROM (SELECT id, id::text AS n FROM t) AS s WHERE s.id = t.id")
+    pipeline.source.execute("UPDATE t SET v = 'x' WHERE id = 7")
+    pipeline.change(query="SELECT id, v::int AS v, updated_at FROM t")
+    with pytest.raises(TerminalError, match="correct the query"):
+        pipeline.run()
+    [failed] = pipeline.record().runs
+    assert failed.state is RunState.FAILED
+    assert "x" not in failed.reason.split()
+    pipeline.source.execute("UPDATE t SET v = '7' WHERE id = 7")
+    again = pipeline.run()
+    assert (again.number, again.attempt, again.state) == (1, 2, RunState.FINISHED)
+    assert pipeline.merged() == pipeline.expected()
+
+
+def test_a_statement_that_takes_too_long_fails_the_run(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 1, 3)
+    pipeline.change(
+        query="SELECT id, pg_sleep(30)::text AS v, updated_at FROM t", statement_timeout_s=0.2, skips_nulls=True, retries=0
+    )
+    with pytest.raises((TerminalError, Exception), match="statement-timeout"):
+        pipeline.run()
