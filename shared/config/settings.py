@@ -248,7 +248,6 @@ PIPELINES_FILE = Option(
     Kind.FILE,
     "Pipelines file: which queries are read, and into which tables",
     "pipelines.yaml",
-    required=True,
 )
 
 
