@@ -198,6 +198,8 @@ def test_a_worker_killed_at_random_moments_loses_nothing_for_anybody(
                     receivers.released.set()
                 worker.kill()
                 worker.start()
+            number += 1
+            source_database.execute(f"INSERT INTO a VALUES ({number})")
             all_get(receivers, paths, number, 600.0)
             worker.terminate()
             assert worker.wait() == 0, worker.log()
