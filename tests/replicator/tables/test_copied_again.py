@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.wire.position import parse_lsn
 from tests.end_to_end.once import replicate, succeed
@@ -93,6 +95,7 @@ def test_a_rewrite_while_nobody_runs_is_told_by_the_slot(make_group: MakeGroup) 
     assert record.attempt == 2
 
 
+@pytest.mark.long
 def test_a_table_that_is_rewritten_all_the_time_is_given_up_for_a_while_and_tried_again_by_itself(make_group: MakeGroup) -> None:
     group = make_group(tables="t,u", track_ddl=True)
     group.create("u", 100)

@@ -240,10 +240,11 @@ def live_through(directory: Path, compression: str) -> None:
 
 @pytest.mark.parametrize("compression", ["none", pytest.param("zstd", marks=pytest.mark.long)])
 def test_a_process_may_die_before_any_system_call(tmp_path: Path, compression: str) -> None:
+    begun = tmp_path / "begun"
+    assert not dies_before_call(sys.maxsize, lambda: begin(begun, compression))
     calls = 0
     while True:
-        directory = tmp_path / str(calls)
-        assert not dies_before_call(sys.maxsize, lambda directory=directory: begin(directory, compression))  # type: ignore[misc]
+        directory = shutil.copytree(begun, tmp_path / str(calls))
         died = dies_before_call(calls, lambda directory=directory: live_through(directory, compression))  # type: ignore[misc]
         if died:
             seen = ids(directory)
