@@ -6,9 +6,9 @@ import os
 import random
 import threading
 
-import psycopg
 import pytest
 
+from tests.background_thread import BackgroundThread
 from tests.end_to_end.search_group import Indexed, running, search_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
@@ -36,35 +36,21 @@ _STATEMENTS = (
 )
 
 
-class Load:
+class Load(BackgroundThread):
     """Random changes of ``items``, several a second, until ``stop``."""
 
     def __init__(self, source: Database, choose: random.Random) -> None:
+        super().__init__()
         self._source = source
         self._choose = choose
-        self._stopping = threading.Event()
-        self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._write, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-    def _write(self) -> None:
-        try:
-            with self._source.connect(autocommit=False) as connection:
-                while not self._stopping.wait(self._choose.expovariate(20)):
-                    for _ in range(self._choose.randint(1, 3)):
-                        statement = self._choose.choice(_STATEMENTS)
-                        connection.execute(statement.format(some=int(50 ** self._choose.random())).encode())
-                    connection.commit()
-        except psycopg.Error as error:
-            self._errors.append(error)
+    def _work(self, stopping: threading.Event) -> None:
+        with self._source.connect(autocommit=False) as connection:
+            while not stopping.wait(self._choose.expovariate(20)):
+                for _ in range(self._choose.randint(1, 3)):
+                    statement = self._choose.choice(_STATEMENTS)
+                    connection.execute(statement.format(some=int(50 ** self._choose.random())).encode())
+                connection.commit()
 
 
 @pytest.mark.long

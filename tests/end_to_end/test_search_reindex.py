@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.background_thread import BackgroundThread
 from tests.end_to_end.search_group import DEADLINE_S, Indexed, running, search_configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.opensearch import SearchServer
@@ -16,63 +17,35 @@ WRITES_PER_S = 500
 LOOK_INTERVAL_S = 0.05
 
 
-class Writer:
+class Writer(BackgroundThread):
     """Adds rows, and changes some, until ``stop``."""
 
     def __init__(self, source: Database) -> None:
+        super().__init__()
         self._source = source
-        self._stopping = threading.Event()
-        self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._write, daemon=True)
         self.written = 0
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-    def _write(self) -> None:
+    def _work(self, stopping: threading.Event) -> None:
         began_at = time.monotonic()
-        try:
-            with self._source.connect() as connection:
-                while not self._stopping.wait(max(0.0, began_at + self.written / WRITES_PER_S - time.monotonic())):
-                    connection.execute("INSERT INTO items SELECT nextval('number'), 'new' FROM generate_series(1, 8)")
-                    connection.execute("UPDATE items SET note = 'changed' WHERE id IN (SELECT id FROM items LIMIT 2)")
-                    self.written += 10
-        except BaseException as error:  # noqa: BLE001  raised by stop
-            self._errors.append(error)
+        with self._source.connect() as connection:
+            while not stopping.wait(max(0.0, began_at + self.written / WRITES_PER_S - time.monotonic())):
+                connection.execute("INSERT INTO items SELECT nextval('number'), 'new' FROM generate_series(1, 8)")
+                connection.execute("UPDATE items SET note = 'changed' WHERE id IN (SELECT id FROM items LIMIT 2)")
+                self.written += 10
 
 
-class Reader:
+class Reader(BackgroundThread):
     """Counts the documents of an alias, again and again, until ``stop``."""
 
     def __init__(self, server: SearchServer, alias: str) -> None:
+        super().__init__()
         self._server = server
         self._alias = alias
-        self._stopping = threading.Event()
-        self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._look, daemon=True)
         self.counts: list[int] = []
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-    def _look(self) -> None:
-        try:
-            while not self._stopping.wait(LOOK_INTERVAL_S):
-                self.counts.append(self._server.count(self._alias))
-        except BaseException as error:  # noqa: BLE001  raised by stop
-            self._errors.append(error)
+    def _work(self, stopping: threading.Event) -> None:
+        while not stopping.wait(LOOK_INTERVAL_S):
+            self.counts.append(self._server.count(self._alias))
 
 
 @pytest.mark.long

@@ -151,7 +151,7 @@ def test_a_thousand_subscriptions_with_slow_and_dead_receivers_from_one_pass(
             for number in range(2, 32):
                 source_database.execute(f"INSERT INTO a VALUES ({number})")
                 committed[number] = time.time()
-                time.sleep(1.0)
+                time.sleep(1.0)  # the pace of the commits; nothing is waited for
             all_get(receivers, fast, 31)
             receivers.released.set()
             all_get(receivers, [*slow, *dead], 31, 600.0)
