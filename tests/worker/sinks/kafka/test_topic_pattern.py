@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.kafka.topic_pattern import LONGEST_TOPIC, KeyPattern, TopicPattern
+from pgsluice.worker.sinks.kafka.topic_pattern import LONGEST_TOPIC, KeyPattern, TopicPattern, check_topic
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=63)
 
@@ -32,6 +32,13 @@ def test_bytes_that_are_no_letters_are_told_by_their_number() -> None:
 def test_a_pattern_that_makes_no_topic_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="kafka-topic"):
         TopicPattern.parse(text)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * (LONGEST_TOPIC + 1)])
+def test_a_name_that_kafka_does_not_take_is_refused(name: str) -> None:
+    assert check_topic("x" * LONGEST_TOPIC, "kafka-positions-topic") == "x" * LONGEST_TOPIC
+    with pytest.raises(UsageError, match="kafka-positions-topic"):
+        check_topic(name, "kafka-positions-topic")
 
 
 def test_a_key_pattern_knows_its_fields() -> None:
