@@ -72,7 +72,7 @@ def test_a_slow_receiver_holds_up_nobody_and_gets_everything_in_order(stage: Sta
     receiver.answer = held_until(released, "slow")
     stage.subscribe(receiver, "slow")
     stage.subscribe(receiver, "fast")
-    sink = stage.start()
+    sink = stage.start(timeout_s=100.0)  # longer than the receiver is held: only patience lets the others go on
     for _ in range(3):
         stage.apply(sink, 20)
     assert ids(receiver, "fast") == list(range(1, 61))
