@@ -18,7 +18,6 @@ from pgsluice.console.columns import format_columns
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.definition_decisions import HeldColumn, accept, load_held
 from pgsluice.shared.broker.definition_log import (
     DefinitionLog,
     LoggedDefinition,
@@ -29,6 +28,7 @@ from pgsluice.shared.broker.definition_log import (
 )
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.definitions.definition_decisions import HeldColumn, accept, load_held
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Position, parse_lsn

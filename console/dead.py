@@ -73,6 +73,9 @@ def show(settings: GroupSettings, selection: Selection) -> None:
     """Writes row values."""
     letters = _at_stream(settings, lambda stream: stream.letters(selection.worker or None))
     for stored in selection.of(letters):
+        if stored.letter.row:  # of a pipeline's run: nothing but its key is kept
+            shown = {"pipeline": stored.letter.table, "key": orjson.loads(stored.letter.row), "reason": stored.letter.reason}
+            sys.stdout.buffer.write(orjson.dumps(shown) + b"\n")
         for line in encode_lines(changes_of(stored.letter, stored.letter.sequence)):
             sys.stdout.buffer.write(line)
 

@@ -6,6 +6,7 @@ pg_flo; the nearest to the command wins.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -94,6 +95,18 @@ def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
     for notice in config.notices(values, os.environ, known):
         _log.warning(notice.message, name=notice.name, place=notice.place, reason=notice.reason)
     return values
+
+
+def variables_given(context: click.Context) -> dict[str, str]:
+    """The flags that were given to the running command, as the variables that say the same to another process."""
+    given, options = context.meta.get(_FLAGS, {}), {option.name: option for option in known_options()}
+    return {options[name].variable: _as_variable(options[name].kind, value) for name, value in given.items()}
+
+
+def _as_variable(kind: Kind, value: str | tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return value
+    return ",".join(value) if kind is Kind.LIST else json.dumps(dict(pair.split("=", 1) for pair in value))
 
 
 def reloading(context: click.Context, settings: type[T]) -> Callable[[], tuple[T, frozenset[str]]]:

@@ -15,7 +15,6 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.definition_decisions import held_key
 from pgsluice.shared.broker.definition_log import outcomes_key
 from pgsluice.shared.broker.halt import lift_halt
 from pgsluice.shared.broker.unit_records import desired_key, process_key, worker_unit
@@ -29,6 +28,7 @@ from pgsluice.shared.broker.worker_records import (
     worker_of,
 )
 from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.definitions.definition_decisions import held_key
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames, replay_name
 

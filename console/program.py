@@ -37,7 +37,9 @@ _COMMANDS = {
     "start": ("pgsluice.console.units.unit_commands", "start", "Let processes be started that were stopped."),
     "tables": ("pgsluice.console.table_commands", "tables", "Show a group's tables, or have others while it runs."),
     "run": ("pgsluice.console.pipelines.pipeline_commands", "run", "Read a SQL pipeline's rows."),
+    "schedule": ("pgsluice.console.executor.executor_commands", "schedule", "Run SQL pipelines by their schedules."),
     "runs": ("pgsluice.console.pipelines.pipeline_commands", "runs", "Show what became of a pipeline's runs."),
+    "steps": ("pgsluice.console.pipelines.pipeline_commands", "steps", "Try a SQL pipeline's steps on rows of a file."),
     "search": ("pgsluice.console.search.search_commands", "search", "Fill the indexes of a search worker anew."),
     "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
     "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show what a group's change stream holds."),
@@ -60,7 +62,7 @@ _COMMANDS = {
 }
 """Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
 
-_SERVICES = ("up", "replicator", "worker", "server")
+_SERVICES = ("up", "replicator", "worker", "server", "schedule")
 """The commands that run until they are stopped."""
 
 

@@ -163,6 +163,11 @@ class YamlMapping:
         node = self._value(key)
         return None if node is None else _plain(node)
 
+    def typed(self, key: str) -> object:
+        """As ``plain``, but a scalar without quotes that JSON knows is that: a number, true, false."""
+        node = self._value(key)
+        return None if node is None else _typed(node)
+
     def is_empty(self, key: str) -> bool:
         """Whether the key is there without a value."""
         return key in self._entries and is_null(self._entries[key][1])
@@ -211,6 +216,21 @@ def _plain(node: yaml.Node) -> object:
             return [_plain(item) for item in node.value]
         case _:
             return None if is_null(node) else str(node.value)
+
+
+def _typed(node: yaml.Node) -> object:
+    match node:
+        case yaml.MappingNode():
+            return {str(key.value): _typed(value) for key, value in node.value}
+        case yaml.SequenceNode():
+            return [_typed(item) for item in node.value]
+        case yaml.ScalarNode(style=None, value=str(text)) if not is_null(node):
+            try:
+                return orjson.loads(text)
+            except orjson.JSONDecodeError:
+                return text
+        case _:
+            return _plain(node)
 
 
 def _suggestion(text: str, choices: Collection[str]) -> str:

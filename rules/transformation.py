@@ -10,11 +10,21 @@ from typing import assert_never
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
-from pgsluice.shared.rows.changes import INSERT, CopiedRows, DefinitionChange, MessageChanges, Part, TableChanges, Truncation
+from pgsluice.shared.pgoutput.messages import OLD_KEY
+from pgsluice.shared.rows.changes import (
+    DELETE,
+    INSERT,
+    CopiedRows,
+    DefinitionChange,
+    MessageChanges,
+    Part,
+    TableChanges,
+    Truncation,
+)
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
 from pgsluice.shared.wire.definition import DefinedColumn
 from pgsluice.shared.wire.published_definition import PublishedDefinition, added_columns, concerned, without_columns
-from pgsluice.shared.wire.table import Table, TableName
+from pgsluice.shared.wire.table import Table, TableName, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,8 @@ class Transformation:
         """The same for copied rows, which are INSERTs to rules and routes: what goes to each destination. ``change_index`` of a
         rejected row counts the rows of the message. Text that nobody has to look into passes as it is."""
         rejected: list[RejectedRow] = []
+        if copied.deletes:
+            return self._apply_deleted(copied)
         if copied.rows and self._looks_into(copied.table):
             columns = decode_rows(bytes(copied.data), len(copied.table.columns))
             numbers = list(map(copied.row_number, range(copied.rows)))
@@ -106,6 +118,19 @@ class Transformation:
                 if routes is None
                 else [replace(copied, table=route.destination) for route in routes if route.takes(INSERT)]
             )
+        return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
+
+    def _apply_deleted(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
+        """They are DELETEs to rules and routes, which know nothing but the keys."""
+        rejected: list[RejectedRow] = []
+        old = decode_rows(bytes(copied.data), len(copied.table.columns))
+        numbers = list(map(copied.row_number, range(copied.rows)))
+        nothing: list[list[Value]] = [[None] * copied.rows for _ in old]
+        kinds = bytearray([OLD_KEY]) * copied.rows
+        rows = TableChanges(copied.table, bytearray([DELETE]) * copied.rows, numbers, nothing, old, kinds)
+        kept = self._apply_rules(self._without_held(rows), rejected)
+        routed = [] if kept is None else self.routing.apply(kept, self.names.get(copied.table.oid))
+        going = [_encoded(copied, changes) for changes in routed]
         return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
 
     def problems(self, tables: Sequence[Table]) -> list[str]:
@@ -147,7 +172,8 @@ class Transformation:
 
 
 def _encoded(copied: CopiedRows, rows: TableChanges) -> CopiedRows:
-    data = memoryview(encode_columns(rows.new, len(rows)))
+    columns = rows.old if copied.deletes and rows.old is not None else rows.new
+    data = memoryview(encode_columns(columns, len(rows)))
     return replace(copied, table=rows.table, rows=len(rows), data=data, numbers=tuple(rows.change_indexes))
 
 

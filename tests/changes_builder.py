@@ -8,7 +8,7 @@ copied(1, orders, (b"1", b"first"), (b"2", None))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
@@ -25,6 +25,7 @@ from pgsluice.shared.rows.changes import (
     Truncation,
 )
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table, Value
 
 TYPE_OIDS = {
@@ -187,6 +188,21 @@ def copied(sequence: int, table: Table, *rows: Row, snapshot: str = "first") -> 
 def restart(sequence: int, table: Table, snapshot: str = "second") -> CopiedRows:
     """A message that says that the table is copied anew."""
     return CopiedRows(sequence, table, snapshot, 0, memoryview(b""), restarts=True)
+
+
+def begins_run(sequence: int, table: Table, mark: RunMark) -> CopiedRows:
+    """A message that a pipeline's run begins with."""
+    return CopiedRows(sequence, table, "pipeline", 0, memoryview(b""), restarts=mark.replaces, begins_run=True, mark=mark)
+
+
+def ends_run(sequence: int, table: Table, mark: RunMark) -> CopiedRows:
+    """The one that a run which replaces all rows ends with."""
+    return CopiedRows(sequence, table, "pipeline", 0, memoryview(b""), restarts=False, mark=replace(mark, ends=True))
+
+
+def of_run(sequence: int, table: Table, mark: RunMark, *rows: Row) -> CopiedRows:
+    """Rows of the run."""
+    return replace(copied(sequence, table, *rows, snapshot="pipeline"), mark=mark)
 
 
 def _copy_line(row: Row) -> bytes:

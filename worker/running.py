@@ -30,7 +30,7 @@ from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.sinks.abilities import EventSink, TwoLaneSink, WholeTransactionSink
+from pgsluice.worker.sinks.abilities import EventSink, ExchangingSink, TwoLaneSink, WholeTransactionSink
 from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink
 
 
@@ -98,8 +98,9 @@ class RunningWorker:
             self.registry.exclusions(replace(owned, lane=Lane.CHANGES, cohort=frozenset())),
             self.transformation,
             self.streams.id_prefix(),
-            self.streams.is_text_unchecked(),
+            self.streams.is_text_unchecked() or self.settings.source is not None,
             self.settings.metrics.are_wanted,
+            self.settings.source,
         )
 
     def _owned(self, plan: PlannedBatch) -> Ownership:
@@ -140,6 +141,8 @@ class RunningWorker:
         """To be called after each commit with the new position and what the batch brought."""
         self.metrics.note_batch(figures)
         self.note_held()
+        if isinstance(self.sink, ExchangingSink):
+            self.report.note_exchanged(self.sink.exchanged())
         self.report.note(applied, batch)
         self.report.note_missed(self.missed_log.note(self.ownership.newest))
         self.batch_log.note(applied, figures.changes, batch.seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections.abc import Callable
@@ -56,7 +57,11 @@ class Stopping:
         self._failure: BaseException | None = None
 
     def request(self) -> None:
-        """May be called from a signal's handler."""
+        """In force in a moment. May be called from a signal's handler: the thread that it interrupts may hold an event's lock,
+        so another one sets it, and is begun without any lock."""
+        _thread.start_new_thread(self._request, ())
+
+    def _request(self) -> None:
         self._requested.set()
         self._interrupted.set()
 
@@ -93,7 +98,7 @@ class Stopping:
         """A task in the background has ended, and with it this process: ``raise_failure`` says why."""
         log.warning("stopping, for a part of this worker has ended", reason=str(error) or type(error).__name__)
         self._failure = self._failure or error
-        self.request()
+        self._request()
 
     def raise_failure(self) -> None:
         """Raises what ended a task in the background; nothing happens when none ended."""

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nats.aio.client import Client
 
@@ -65,6 +66,9 @@ MOST_CORES_OF_A_CLUSTER = 4
 """Unless the user says another number: a batch of the usual size has so many partitions."""
 
 log = telemetry.logger(__name__)
+
+if TYPE_CHECKING:
+    from pgsluice.worker.kafka_source.range_index import RangeIndex
 
 NewSink = Callable[[WorkerSettings], Sink]
 """Makes a sink for a worker of that name."""
@@ -147,9 +151,11 @@ class Worker:
         self._vitals.begin()
         client = self._connect()
         spark_starts = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
+        index = self._index_kafka(client)
         streams = self._existing_streams(client)
         self._become_unit(client)
         bell = self._listen(client)
+        self._follow_kafka(index, bell)
         while True:
             self._stopping.rest()
             try:
@@ -262,6 +268,25 @@ class Worker:
         self._vitals.client = client
         return client
 
+    def _index_kafka(self, client: Client) -> RangeIndex | None:
+        """Makes the group's stream when it is an index of what lies in Kafka, and waits until that is reached."""
+        kafka = self._settings.source
+        if kafka is None:
+            return None
+        from pgsluice.worker.kafka_source.range_index import RangeIndex  # it needs an extra that few have
+
+        index = RangeIndex(self._loop, client, self._names, kafka)
+        opening = Retrying("Kafka, or the group's stream, cannot be reached, trying again", self._settings.retry.source)
+        self._stopping.wait_for(lambda: index.begin(self._settings.name, kafka.stream), opening)
+        return index
+
+    def _follow_kafka(self, index: RangeIndex | None, bell: Bell) -> None:
+        if index is None:
+            return
+        from pgsluice.worker.kafka_source.range_index import IndexThread
+
+        self._closing.callback(IndexThread(index, bell.ring, self._stopping.end_with).stop)
+
     def _existing_streams(self, client: Client) -> GroupStreams:
         streams = GroupStreams(self._loop, client, self._names)
         patience = Waiting("the group's replicator, which creates the streams", lambda: self._suspect_typo(client))
@@ -285,6 +310,9 @@ class Worker:
         """Rules and routes that know the tables which the replicator publishes. Waits for what it says of them."""
         transformation = self._transformation
         if not transformation.hash:
+            return transformation
+        if self._settings.source is not None:
+            log.warning("rules and routes cannot be held against the tables before their changes come: Kafka does not name them")
             return transformation
         tables = self._stopping.wait_for(
             lambda: self._loop.run(load_tables(bucket)), Waiting("the group's replicator, which names its tables")

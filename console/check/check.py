@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from pgsluice.console.check.check_settings import Parts
 from pgsluice.console.check.machine import machine_findings
+from pgsluice.console.check.pipeline_look import pipeline_findings
 from pgsluice.console.check.report import CheckReport
 from pgsluice.console.check.rule_findings import RuleLook
 from pgsluice.console.check.script import scripts
@@ -54,6 +55,8 @@ async def examined(parts: Parts, selection: Selection) -> CheckReport:
         source = await examine_source(parts.replicator, bucket) if _needs_source(parts, selection) else ExaminedSource([])
         if selection.source:
             findings += source.findings
+        if selection.pipelines:
+            findings += await pipeline_findings(parts.pipelines, parts.nats, parts.reading, broker.client)
         tables = source.tables if source.tables is not None else await _published(bucket)
     rules = RuleLook(parts.worker)
     rules.compare(tables)

@@ -27,11 +27,20 @@ _EVERY = "every"
     help="Look at the sink of a worker of that kind, or at every sink that the configuration names",
 )
 @click.option("--rules", "rules", is_flag=True, help="Hold rules and routes against the source's tables")
+@click.option("--pipelines", "pipelines", is_flag=True, help="Look at SQL pipelines: what a run of each would refuse")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object")
 @click.option("--sql", "as_sql", is_flag=True, help="Write nothing but the SQL that cures, one script for each server")
 @click.pass_context
 def check(
-    context: click.Context, source: bool, target: bool, nats: bool, sink: str | None, rules: bool, as_json: bool, as_sql: bool
+    context: click.Context,
+    source: bool,
+    target: bool,
+    nats: bool,
+    sink: str | None,
+    rules: bool,
+    pipelines: bool,
+    as_json: bool,
+    as_sql: bool,
 ) -> int:
     """Find everything that would hinder replication, and what cures it. Nothing is touched.
 
@@ -42,7 +51,14 @@ def check(
     """
     if as_json and as_sql:
         raise UsageError("--json and --sql are both given", "give one of them")
-    flags = ((Asked.SOURCE, source), (Asked.TARGET, target), (Asked.NATS, nats), (Asked.SINK, sink), (Asked.RULES, rules))
+    flags = (
+        (Asked.SOURCE, source),
+        (Asked.TARGET, target),
+        (Asked.NATS, nats),
+        (Asked.SINK, sink),
+        (Asked.RULES, rules),
+        (Asked.PIPELINES, pipelines),
+    )
     parts = parts_of(load_values(context, CheckSettings))
     selection = select(parts, frozenset(flag for flag, is_given in flags if is_given), "" if sink in (None, _EVERY) else sink)
     from pgsluice.console.check.check import run

@@ -16,6 +16,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import LogSettings, NatsSettings, PostgresSettings, ReplicatorSettings, WorkerSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings, ReadingSettings
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.sinks.sink_registry import SINKS, SinkKind, find_sink
 
@@ -26,7 +27,7 @@ NAMED_BY = {"postgres": "target-host", "file": "file-output-dir", "webhook": "we
 def _optional() -> tuple[Option, ...]:
     """The options of all processes, none of them required, without files of secrets."""
     kinds = [find_sink(kind).settings for kind in SINKS]
-    every = options_of(ReplicatorSettings, WorkerSettings, *kinds)
+    every = options_of(ReplicatorSettings, WorkerSettings, CatalogSettings, *kinds)
     return tuple(replace(option, required=False) for option in every if not option.content_of and option is not CONFIG)
 
 
@@ -72,7 +73,8 @@ class SinkPart:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the configuration names; None or empty for what it does not. ``worker`` is there for its rules."""
+    """What the configuration names; None or empty for what it does not. ``worker`` is there for its rules,
+    ``reading`` for pipelines that name no source."""
 
     names: GroupNames
     nats: NatsSettings | None
@@ -80,6 +82,8 @@ class Parts:
     has_source: bool
     worker: WorkerSettings
     sinks: Mapping[str, SinkPart]
+    pipelines: CatalogSettings
+    reading: ReadingSettings | None
 
 
 def parts_of(values: Values) -> Parts:
@@ -95,5 +99,7 @@ def parts_of(values: Values) -> Parts:
         replicator=replicator,
         has_source=values.given("host"),
         worker=worker,
+        pipelines=config.make(CatalogSettings, values),
+        reading=config.make(ReadingSettings, values) if values.given("host") else None,
         sinks={kind: sink for kind, sink in sinks.items() if kind in named_sinks(values) or kind not in NAMED_BY},
     )

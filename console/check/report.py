@@ -22,6 +22,7 @@ _HEADINGS = {
     Subject.TARGET: "The target",
     Subject.SINK: "The sink",
     Subject.RULES: "Rules and routes",
+    Subject.PIPELINES: "SQL pipelines",
 }
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 

@@ -18,6 +18,7 @@ class Asked(enum.StrEnum):
     NATS = "nats"
     SINK = "sink"
     RULES = "rules"
+    PIPELINES = "pipelines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Selection:
     rules: bool
     machine: bool
     sinks: tuple[str, ...]
+    pipelines: bool = False
 
     @property
     def subjects(self) -> list[Subject]:
@@ -40,6 +42,7 @@ class Selection:
             ("postgres" in self.sinks, Subject.TARGET),
             (any(kind != "postgres" for kind in self.sinks), Subject.SINK),
             (self.rules, Subject.RULES),
+            (self.pipelines, Subject.PIPELINES),
         ]
         return [subject for is_looked_at, subject in looked if is_looked_at]
 
@@ -48,7 +51,8 @@ def select(parts: Parts, asked: frozenset[Asked], sink: str) -> Selection:
     """``sink`` is the kind that --sink names, "" without. Raises UsageError for a part that the configuration does not name."""
     named = tuple(kind for kind in parts.sinks if kind in NAMED_BY)
     has_rules = bool(parts.worker.rules_file or parts.worker.routing_file)
-    everything = Selection(parts.has_source, parts.nats is not None, has_rules, True, named)
+    has_pipelines = bool(parts.pipelines.file or parts.pipelines.places)
+    everything = Selection(parts.has_source, parts.nats is not None, has_rules, True, named, has_pipelines)
     if not asked:
         return everything
     sinks = (*(("postgres",) if Asked.TARGET in asked else ()), *(_sinks(named, sink) if Asked.SINK in asked else ()))
@@ -58,6 +62,7 @@ def select(parts: Parts, asked: frozenset[Asked], sink: str) -> Selection:
             (Asked.SOURCE, "host", parts.has_source),
             (Asked.NATS, "nats-url", parts.nats is not None),
             (Asked.RULES, "rules-config or routing-config", has_rules),
+            (Asked.PIPELINES, "pipelines-config or pipelines-places", has_pipelines),
             (Asked.TARGET, "target-host", "postgres" in named),
             (Asked.SINK, NAMED_BY.get(sink, " or ".join(NAMED_BY.values())), set(sinks) <= set(parts.sinks) and bool(sinks)),
         )
@@ -65,7 +70,14 @@ def select(parts: Parts, asked: frozenset[Asked], sink: str) -> Selection:
     ]
     if missing:
         raise missing[0]
-    return Selection(Asked.SOURCE in asked, Asked.NATS in asked, Asked.RULES in asked, False, tuple(dict.fromkeys(sinks)))
+    return Selection(
+        Asked.SOURCE in asked,
+        Asked.NATS in asked,
+        Asked.RULES in asked,
+        False,
+        tuple(dict.fromkeys(sinks)),
+        Asked.PIPELINES in asked,
+    )
 
 
 def _sinks(named: tuple[str, ...], sink: str) -> tuple[str, ...]:

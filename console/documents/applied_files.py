@@ -50,7 +50,7 @@ def apply_files(settings: DocumentSettings, files: Sequence[str]) -> None:
     """Says what was done."""
     documents = _read(files)
 
-    async def apply(store: DocumentStore) -> list[PlannedDocument]:
+    async def apply(store: DocumentStore[GroupDocument]) -> list[PlannedDocument]:
         return await apply_documents(store, documents, getpass.getuser())
 
     done = {Action.CREATE: "created", Action.CHANGE: "changed", Action.NONE: "as it was"}
@@ -87,11 +87,11 @@ def _format_planned(planned: PlannedDocument) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _with_store(settings: DocumentSettings, work: Callable[[DocumentStore], Awaitable[T]]) -> T:
+def _with_store(settings: DocumentSettings, work: Callable[[DocumentStore[GroupDocument]], Awaitable[T]]) -> T:
     async def answer() -> T:
         async with connected(settings.nats, "pgsluice documents") as client:
             bucket = ControlBucket(client)
             await bucket.make(settings.replicas)
-            return await work(DocumentStore(bucket))
+            return await work(DocumentStore(bucket, GroupDocument))
 
     return asyncio.run(answer())

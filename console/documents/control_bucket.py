@@ -1,6 +1,7 @@
 """The bucket of what belongs to no single group: documents, answers to requests that were sent again, who runs what.
 
 group.<name>        what a group is to be: its document
+pipeline.<name>     a SQL pipeline: its document
 answer.<digest>     what a request was answered that named a key: console.server.repeated_requests
 runner.<group>      who runs a group's processes: console.runner
 """

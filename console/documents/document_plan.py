@@ -36,7 +36,7 @@ class PlannedDocument:
     changes: tuple[SettingChange, ...]
 
 
-async def plan_documents(store: DocumentStore, documents: Iterable[GroupDocument]) -> list[PlannedDocument]:
+async def plan_documents(store: DocumentStore[GroupDocument], documents: Iterable[GroupDocument]) -> list[PlannedDocument]:
     """In the order given. Raises UsageError for two of one group, TransientError."""
     planned: dict[str, PlannedDocument] = {}
     for document in documents:
@@ -46,7 +46,9 @@ async def plan_documents(store: DocumentStore, documents: Iterable[GroupDocument
     return list(planned.values())
 
 
-async def apply_documents(store: DocumentStore, documents: Iterable[GroupDocument], by: str) -> list[PlannedDocument]:
+async def apply_documents(
+    store: DocumentStore[GroupDocument], documents: Iterable[GroupDocument], by: str
+) -> list[PlannedDocument]:
     """What was done. What is as it should be is not written again, so whoever was interrupted applies again. Raises UsageError,
     TransientError when somebody changed a document meanwhile: those before it are applied."""
     given = list(documents)
@@ -57,7 +59,7 @@ async def apply_documents(store: DocumentStore, documents: Iterable[GroupDocumen
     return plan
 
 
-def _planned(document: GroupDocument, stored: StoredDocument | None) -> PlannedDocument:
+def _planned(document: GroupDocument, stored: StoredDocument[GroupDocument] | None) -> PlannedDocument:
     before: Mapping[str, object] = {} if stored is None else stored.document.settings
     names = sorted(before.keys() | document.settings.keys())
     changes = tuple(
@@ -70,5 +72,5 @@ def _planned(document: GroupDocument, stored: StoredDocument | None) -> PlannedD
     return PlannedDocument(document.group, Action.CHANGE if changes else Action.NONE, stored.revision, changes)
 
 
-def _text(stored: StoredDocument | None, name: str) -> str:
+def _text(stored: StoredDocument[GroupDocument] | None, name: str) -> str:
     return "" if stored is None else format_raw(stored.document.raw(name))

@@ -42,7 +42,7 @@ def load_document(document: GroupDocument, *settings: type[Any]) -> config.Value
         return config.load({"config": file.name}, environment_of(document), *settings, known=known_options())
 
 
-async def source_of(store: DocumentStore, group: str) -> PostgresSettings | None:
+async def source_of(store: DocumentStore[GroupDocument], group: str) -> PostgresSettings | None:
     """Where its document says that the source is, as far as that can be read here; None without."""
     stored = await store.find(group)
     return None if stored is None else source_in(stored.document)
@@ -70,7 +70,11 @@ def process_environment(document: GroupDocument, nats: NatsSettings) -> Mapping[
 
 def environment_of(document: GroupDocument) -> Mapping[str, str]:
     """Ours, without settings of our own that the document does not refer to: those are the server's."""
-    text = format_document(document)
+    return environment_for(format_document(document))
+
+
+def environment_for(text: str) -> Mapping[str, str]:
+    """The same for a configuration file that says ``text``."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX)) or f"${{{name}" in text
     }

@@ -1,69 +1,92 @@
-"""Documents of groups in the control bucket, each with its revisions: who replaces one names what they have read."""
+"""Documents in the control bucket, each with its revisions: who replaces one names what they have read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pgsluice.console.documents.control_bucket import ControlBucket
-from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.shared.broker.bucket import Entry
 
-_PREFIX = "group."
+
+class Document(Protocol):
+    """A record whose key in the bucket is KEY_PREFIX and its name."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    KEY_PREFIX: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+
+    def stamped(self, at: str, by: str) -> Self:
+        """The same, applied at that time by that person."""
 
 
-def group_of_key(key: str) -> str | None:
-    """Whose document the control bucket has under ``key``; None for any other key."""
-    return key.removeprefix(_PREFIX) if key.startswith(_PREFIX) else None
+D = TypeVar("D", bound=Document)
+
+
+def document_name(key: str, kind: type[Document]) -> str | None:
+    """Whose document of that kind the control bucket has under ``key``; None for any other key."""
+    return key.removeprefix(kind.KEY_PREFIX) if key.startswith(kind.KEY_PREFIX) else None
 
 
 @dataclass(frozen=True, slots=True)
-class StoredDocument:
+class StoredDocument(Generic[D]):
     """``revision`` is what the next writer has to name."""
 
-    document: GroupDocument
+    document: D
     revision: int
 
 
-class DocumentStore:
-    """Every method raises TransientError when NATS does not answer."""
+class DocumentStore(Generic[D]):
+    """The documents of one kind. Every method raises TransientError when NATS does not answer, TerminalError for a record that is
+    no such document."""
 
-    def __init__(self, bucket: ControlBucket) -> None:
+    def __init__(self, bucket: ControlBucket, kind: type[D]) -> None:
         self._bucket = bucket
+        self._kind = kind
 
-    async def find(self, group: str) -> StoredDocument | None:
-        entry = await self._bucket.read(_PREFIX + group, GroupDocument)
+    async def find(self, name: str) -> StoredDocument[D] | None:
+        entry = await self._bucket.read(self._key(name), self._kind)
         return None if entry is None else _stored(entry)
 
-    async def groups(self) -> list[str]:
-        """Those that have a document, or had one. None when there is no bucket yet."""
+    async def revision(self, name: str) -> int | None:
+        """Also of a document that cannot be read; None without. ``name`` is one that a document may have."""
+        entry = await self._bucket.get(self._key(name))
+        return None if entry is None else entry.revision
+
+    async def names(self) -> list[str]:
+        """Of those that are there, or were. None when there is no bucket yet."""
         if not await self._bucket.exists():
             return []
-        return [group for key in await self._bucket.keys() if (group := group_of_key(key)) is not None]
+        return [name for key in await self._bucket.keys() if (name := document_name(key, self._kind)) is not None]
 
-    async def all(self) -> list[StoredDocument]:
-        """By group."""
-        found = [await self.find(group) for group in await self.groups()]
+    async def all(self) -> list[StoredDocument[D]]:
+        """By name."""
+        found = [await self.find(name) for name in await self.names()]
         return [stored for stored in found if stored is not None]
 
-    async def history(self, group: str) -> list[StoredDocument]:
+    async def history(self, name: str) -> list[StoredDocument[D]]:
         """What is kept of it, the newest first; a time when there was none is left out."""
-        return [_stored(entry) for entry in await self._bucket.read_history(_PREFIX + group, GroupDocument)]
+        return [_stored(entry) for entry in await self._bucket.read_history(self._key(name), self._kind)]
 
-    async def put(self, document: GroupDocument, by: str, revision: int | None) -> StoredDocument | None:
+    async def put(self, document: D, by: str, revision: int | None) -> StoredDocument[D] | None:
         """In the place of ``revision``; None: where there is none. None when it is another one by now."""
-        stamped = replace(document, applied_at=datetime.now(UTC).isoformat(), applied_by=by)
-        key = _PREFIX + document.group
+        stamped, key = document.stamped(datetime.now(UTC).isoformat(), by), self._key(document.name)
         if revision is None:
             written = await self._bucket.create(key, stamped)
         else:
             written = await self._bucket.update(key, stamped, revision)
         return None if written is None else StoredDocument(stamped, written)
 
-    async def delete(self, group: str, revision: int) -> bool:
+    async def delete(self, name: str, revision: int) -> bool:
         """False when it is another revision by now. Its history stays."""
-        return await self._bucket.delete(_PREFIX + group, revision)
+        return await self._bucket.delete(self._key(name), revision)
+
+    def _key(self, name: str) -> str:
+        return self._kind.KEY_PREFIX + name
 
 
-def _stored(entry: Entry[GroupDocument]) -> StoredDocument:
+def _stored(entry: Entry[D]) -> StoredDocument[D]:
     return StoredDocument(entry.value, entry.revision)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import orjson
@@ -43,7 +43,15 @@ class GroupDocument:
     applied_at: TimeText = ""
     applied_by: str = ""
 
+    KEY_PREFIX: ClassVar[str] = "group."
     MALFORMED_REMEDY: ClassVar[str] = "apply the document again, or delete it"
+
+    @property
+    def name(self) -> str:
+        return self.group
+
+    def stamped(self, at: str, by: str) -> GroupDocument:
+        return replace(self, applied_at=at, applied_by=by)
 
     def raw(self, name: str) -> Raw | None:
         """What is written of an option; None for nothing."""

@@ -16,18 +16,21 @@ docs/how-to/sql-pipelines.md says what the keys mean.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TypeVar
 
+from pgsluice.console.executor.schedule_keys import SCHEDULE_KEYS, read_schedule
 from pgsluice.replicator.pipelines.pipeline import (
-    DEFAULT_BATCH_ROWS,
+    DEFAULT_MAX_DEAD_LETTERS,
     DEFAULT_RETRIES,
-    DEFAULT_TASKS,
     Pipeline,
     RunMode,
     WriteMode,
 )
-from pgsluice.rules.document import YamlMapping, open_document
+from pgsluice.replicator.pipelines.steps.step import PythonStep, SqlStep, Step
+from pgsluice.rules.document import Problems, YamlMapping, open_document
 from pgsluice.shared.config.kinds import parse_duration
+from pgsluice.shared.config.yaml_nodes import read_text
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
 
@@ -49,6 +52,12 @@ _KEYS = (
     "tasks",
     "retries",
     "statement-timeout",
+    "deletes",
+    "source",
+    "sink",
+    *SCHEDULE_KEYS,
+    "steps",
+    "max-dead-letters",
 )
 E = TypeVar("E", RunMode, WriteMode)
 
@@ -61,40 +70,66 @@ def read_pipelines(path: str, schema: str = "public") -> dict[str, Pipeline]:
     """By name. ``schema`` is where names of a query without one are looked up. Raises UsageError with all that is wrong."""
     if not path:
         raise UsageError("pipelines-config is not set", "name the pipelines file: 'pipelines-config: pipelines.yaml'")
-    root, problems = open_document(path, _KIND)
-    root.finish(("pipelines",))
-    listed = root.mapping("pipelines")
-    if listed is None and "pipelines" not in root:
-        root.problem("pipelines is missing")
+    return parse_pipelines(path, read_text(path, _KIND), schema)
+
+
+def parse_pipelines(place: str, text: str, schema: str = "public") -> dict[str, Pipeline]:
+    """The same of ``text``, which ``place`` names."""
+    problems, described = _described(place, text)
     found: dict[str, Pipeline] = {}
-    for name in listed.keys() if listed is not None else ():
-        assert listed is not None
-        pipeline = _pipeline(listed, name, schema)
+    for name, given in described.items():
+        pipeline = _pipeline(given, name, schema)
         if pipeline is not None:
             other = next((each.name for each in found.values() if each.group == pipeline.group), None)
             if other is not None:
-                listed.problem(f"pipeline '{name}' has the group of pipeline '{other}'", name)
+                given.problem(f"the group is that of pipeline '{other}'")
             found[name] = pipeline
     problems.check()
     return found
 
 
-def find_pipeline(path: str, name: str, schema: str) -> Pipeline:
-    """Raises UsageError when the file does not hold it."""
-    pipelines = read_pipelines(path, schema)
-    if name not in pipelines:
-        raise UsageError(f"there is no pipeline '{name}' in {path}", f"there are {', '.join(pipelines) or 'none'}")
-    return pipelines[name]
+def pipeline_contents(place: str, text: str) -> dict[str, Mapping[str, object]]:
+    """What ``text`` says of each pipeline, as JSON can have it. Raises UsageError with all that is wrong."""
+    parse_pipelines(place, text)
+    _, described = _described(place, text)
+    return {name: _content(given) for name, given in described.items()}
 
 
-def _pipeline(listed: YamlMapping, name: str, schema: str) -> Pipeline | None:
-    """None when it has problems, which are noted."""
-    given = listed.mapping(name)
-    if given is None:
-        if listed.is_empty(name):
-            listed.problem(f"pipeline '{name}' is empty", name)
-        return None
+def parse_pipeline(place: str, text: str, name: str) -> tuple[Pipeline, Mapping[str, object]]:
+    """One pipeline, described as under its name in the file, and what is said of it. Raises UsageError with all that is wrong."""
+    given, problems = open_document(place, _KIND, text)
     given.where = f"pipeline '{name}'"
+    pipeline = _pipeline(given, name, "public")
+    problems.check()
+    assert pipeline is not None
+    return pipeline, _content(given)
+
+
+def _content(given: YamlMapping) -> Mapping[str, object]:
+    keys = given.keys()
+    return {key: given.typed(key) if key == "steps" else given.plain(key) for key in keys if not given.is_empty(key)}
+
+
+def _described(place: str, text: str) -> tuple[Problems, dict[str, YamlMapping]]:
+    root, problems = open_document(place, _KIND, text)
+    root.finish(("pipelines",))
+    listed = root.mapping("pipelines")
+    if listed is None and "pipelines" not in root:
+        root.problem("pipelines is missing")
+    found: dict[str, YamlMapping] = {}
+    for name in listed.keys() if listed is not None else ():
+        assert listed is not None
+        given = listed.mapping(name)
+        if given is not None:
+            given.where = f"pipeline '{name}'"
+            found[name] = given
+        elif listed.is_empty(name):
+            listed.problem(f"pipeline '{name}' is empty", name)
+    return problems, found
+
+
+def _pipeline(given: YamlMapping, name: str, schema: str) -> Pipeline | None:
+    """None when it has problems, which are noted."""
     given.finish(_KEYS)
     group, query, target = given.text("group") or name, _query(given), _target(given)
     key = tuple(given.texts("key") or ())
@@ -102,7 +137,9 @@ def _pipeline(listed: YamlMapping, name: str, schema: str) -> Pipeline | None:
         given.problem("key is missing (name the columns that tell its rows apart, like 'key: [id]')", "key")
     mode, write = _chosen(given, "mode", RunMode, RunMode.FULL), _chosen(given, "write", WriteMode, WriteMode.MERGE)
     _check_group(given, group)
-    incremental_key = _incremental_key(given, mode)
+    incremental_key, deletes = _incremental_key(given, mode), _deletes(given, write)
+    if write is WriteMode.REPLACE and mode is not RunMode.FULL:
+        given.problem("'write: replace' wants 'mode: full': a run with the newest rows alone would remove all others", "write")
     pipeline = Pipeline(
         name=name,
         group=group,
@@ -116,18 +153,29 @@ def _pipeline(listed: YamlMapping, name: str, schema: str) -> Pipeline | None:
         id_key=tuple(given.texts("incremental-id-key") or ()),
         overlap=_overlap(given),
         skips_nulls=_nulls(given) == "skip",
-        batch_rows=given.number("batch-rows", DEFAULT_BATCH_ROWS, at_least=1),
-        tasks=min(MOST_TASKS, given.number("tasks", DEFAULT_TASKS, at_least=1)),
+        deleted_column=deletes[0],
+        reconcile_every_s=deletes[1],
+        batch_rows=given.number("batch-rows", 0, at_least=1),
+        tasks=min(MOST_TASKS, given.number("tasks", 0, at_least=1)),
         retries=given.number("retries", DEFAULT_RETRIES),
         statement_timeout_s=_timeout(given),
         search_path=schema,
+        source=given.text("source") or "",
+        sink=given.text("sink") or "",
+        schedule=read_schedule(given),
+        steps=_steps(given),
+        max_dead_letters=given.number("max-dead-letters", DEFAULT_MAX_DEAD_LETTERS),
     )
     return pipeline if query and target[1] and key else None
 
 
 def _query(given: YamlMapping) -> str:
     """Without the semicolon that people end a statement with."""
-    return (given.required_text("query", "SELECT id, name FROM film") or "").strip().removesuffix(";").rstrip()
+    text = given.required_text("query", "SELECT id, name FROM film")
+    query = (text or "").strip().removesuffix(";").rstrip()
+    if text is not None and not query:
+        given.problem("query is empty", "query")
+    return query
 
 
 def _target(given: YamlMapping) -> tuple[str, str]:
@@ -167,6 +215,23 @@ def _incremental_key(given: YamlMapping, mode: RunMode) -> str:
     return text
 
 
+def _deletes(given: YamlMapping, write: WriteMode) -> tuple[str, float]:
+    """The column that says that a row is deleted, and how often the target is compared with the query, in seconds."""
+    if "deletes" not in given:
+        return "", 0.0
+    deletes = given.mapping("deletes")
+    if deletes is None:
+        given.problem("deletes is not a mapping (write 'deletes: {column: deleted_at}' or '{reconcile: 24h}')", "deletes")
+        return "", 0.0
+    deletes.finish(("column", "reconcile"))
+    if write is not WriteMode.MERGE:
+        given.problem(f"deletes has no meaning with 'write: {write}'", "deletes")
+    column, every = deletes.text("column") or "", deletes.text("reconcile")
+    if bool(column) is (every is not None):
+        given.problem("deletes holds neither or both of column and reconcile (name one of them)", "deletes")
+    return column, 0.0 if every is None else _duration(deletes, "reconcile", every, "24h")
+
+
 def _overlap(given: YamlMapping) -> str:
     """As the server takes it: a number, or an interval."""
     text = given.text("overlap") or ""
@@ -184,12 +249,44 @@ def _nulls(given: YamlMapping) -> str:
     return _NULLS[0] if given.text("nulls") is None else given.choice("nulls", _NULLS) or _NULLS[0]
 
 
+def _steps(given: YamlMapping) -> tuple[Step, ...]:
+    found = []
+    for each in given.mappings("steps", f"{given.where}, step") or ():
+        each.finish(("python", "with", "sql"))
+        step = _sql_step(each) if "sql" in each else _python_step(each)
+        if step is not None:
+            found.append(step)
+    return tuple(found)
+
+
+def _sql_step(given: YamlMapping) -> Step | None:
+    for key in ("python", "with"):
+        if key in given:
+            given.problem(f"{key} has no meaning beside sql", key)
+    text = given.required_text("sql", "SELECT * FROM rows WHERE title <> ''")
+    return None if text is None else SqlStep(text)
+
+
+def _python_step(given: YamlMapping) -> Step | None:
+    place, settings = given.required_text("python", "marts.ratings:clean"), given.typed("with")
+    if settings is not None and not isinstance(settings, dict):
+        given.problem("with is not a mapping of keys to values", "with")
+    elif place is not None:
+        try:
+            return PythonStep.parse(place, settings or {})
+        except ValueError as error:
+            given.problem(f"'{place}' {error}", "python")
+    return None
+
+
 def _timeout(given: YamlMapping) -> float:
     text = given.text("statement-timeout")
-    if text is None:
-        return 0.0
+    return 0.0 if text is None else _duration(given, "statement-timeout", text, "10m")
+
+
+def _duration(given: YamlMapping, key: str, text: str, example: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        given.problem(f"statement-timeout '{text}' {error}; write it like 10m", "statement-timeout")
+        given.problem(f"{key} '{text}' {error}; write it like {example}", key)
         return 0.0

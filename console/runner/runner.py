@@ -1,4 +1,7 @@
-"""The runner: every document's units on this machine, as long as this machine has the group's lease."""
+"""The runner: every document's units on this machine, as long as this machine has the group's lease.
+
+A group's document asks for its replicator and workers, a pipeline's for the worker that fills its sink. Where both mean one group
+the group's own document counts, and the pipeline may not run."""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from pgsluice.console.documents.control_bucket import ControlBucket
-from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
 from pgsluice.console.processes.log_file import LogFile
-from pgsluice.console.runner.group_units import folder_of, units_of
+from pgsluice.console.runner.group_units import WantedUnits, folder_of, units_of_group, units_of_pipeline
 from pgsluice.console.runner.unit_place import UnitPlace
 from pgsluice.console.runner.unit_runner import UnitName, UnitRunner
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.config.connections import NatsSettings
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.errors import PgsluiceError, UsageError
 from pgsluice.shared.process.retrying import RetryNews
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.positions.lease import Lease
@@ -30,15 +35,19 @@ log = telemetry.logger(__name__)
 class Runner:
     """``run`` beside a server. What it started goes on when it ends."""
 
-    def __init__(self, client: Client, control: ControlBucket, state_directory: Path, nats: NatsSettings) -> None:
+    def __init__(
+        self, client: Client, control: ControlBucket, pipelines: PipelineCatalog, state_directory: Path, nats: NatsSettings
+    ) -> None:
         """``nats`` is where ``client`` is connected, and what documents mean that name none."""
         self._client = client
         self._nats = nats
         self._control = control
-        self._documents = DocumentStore(control)
+        self._documents = DocumentStore(control, GroupDocument)
+        self._pipelines = pipelines
         self._state_directory = state_directory
         self._groups: dict[str, _RunGroup] = {}
         self._news = RetryNews()
+        self._pipeline_news = RetryNews()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -59,22 +68,37 @@ class Runner:
         return UnitPlace(folder_of(self._state_directory, group), unit).log
 
     async def _look(self) -> None:
-        documents = {stored.document.group: stored for stored in await self._documents.all()}
-        for name in documents.keys() - self._groups.keys():
+        wanted = {stored.document.group: units_of_group(stored, self._nats) for stored in await self._documents.all()}
+        wanted = {**await self._units_of_pipelines(), **wanted}
+        for name in wanted.keys() - self._groups.keys():
             folder = folder_of(self._state_directory, name)
-            self._groups[name] = _RunGroup(name, self._client, self._control, folder, self._nats)
+            self._groups[name] = _RunGroup(name, self._client, self._control, folder)
         for name, group in list(self._groups.items()):
-            await group.look(documents.get(name))
-            if name not in documents:
+            await group.look(wanted.get(name, {}))
+            if name not in wanted:
                 await self._groups.pop(name).leave()
+
+    async def _units_of_pipelines(self) -> dict[str, WantedUnits]:
+        """By group. None while files about pipelines cannot be used, which hinders no group: what runs goes on."""
+        try:
+            places = self._pipelines.places()
+            allowed = [each for each in await self._pipelines.all() if each.document is not None and each.problem is None]
+        except UsageError as error:
+            if self._pipeline_news.is_due(error):
+                log.warning("workers of pipelines are not looked after for now", reason=str(error))
+            return {}
+        found: dict[str, WantedUnits] = {}
+        for each in allowed:
+            if places is not None and each.pipeline is not None:
+                found[each.pipeline.group] = units_of_pipeline(each, places, self._nats)
+        return found
 
 
 class _RunGroup:
     """One group. Nothing is done before this machine has its lease."""
 
-    def __init__(self, group: str, client: Client, control: ControlBucket, folder: Path, nats: NatsSettings) -> None:
+    def __init__(self, group: str, client: Client, control: ControlBucket, folder: Path) -> None:
         self._group = group
-        self._nats = nats
         self._bucket = StateBucket(client, GroupNames(group))
         self._folder = folder
         self._lease = Lease(control, group, f"runner.{group}", f"the processes of group '{group}'")
@@ -83,19 +107,18 @@ class _RunGroup:
         self._units: dict[str, UnitRunner] = {}
         self._news: dict[str, RetryNews] = {}
 
-    async def look(self, document: StoredDocument | None) -> None:
+    async def look(self, wanted: WantedUnits) -> None:
         if self._is_lost:
             self._is_lost = False
             self._acquiring = asyncio.create_task(self._lease.acquire(self._lose))
         if not self._acquiring.done():
             return
         self._acquiring.result()
-        wanted = {} if document is None else units_of(document.document)
         for unit in wanted.keys() - self._units.keys():
-            self._units[unit] = UnitRunner(UnitName(self._group, unit, self._nats), UnitPlace(self._folder, unit))
+            self._units[unit] = UnitRunner(UnitName(self._group, unit), UnitPlace(self._folder, unit))
         for unit, runner in self._units.items():
             try:
-                await runner.look(document, wanted.get(unit), self._bucket)
+                await runner.look(wanted.get(unit), self._bucket)
             except (PgsluiceError, OSError) as error:
                 if self._news.setdefault(unit, RetryNews()).is_due(error):
                     reason = str(error) if isinstance(error, PgsluiceError) else error.strerror

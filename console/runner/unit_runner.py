@@ -9,16 +9,14 @@ import time
 from dataclasses import dataclass
 from typing import assert_never
 
-from pgsluice.console.documents.document_store import StoredDocument
 from pgsluice.console.processes.child_process import ChildProcess
 from pgsluice.console.processes.supervised_process import PAUSES, describe_exit
-from pgsluice.console.runner.group_units import command_of
+from pgsluice.console.runner.group_units import WantedUnit
 from pgsluice.console.runner.unit_place import UnitPlace
 from pgsluice.console.runner.unit_wish import StartedWith, Step, UnitCase, next_step
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, DesiredRecord, ProcessRecord, desired_key, process_key
-from pgsluice.shared.config.connections import NatsSettings
 from pgsluice.shared.process.retrying import Backoff
 
 log = telemetry.logger(__name__)
@@ -26,11 +24,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UnitName:
-    """``nats`` is the one that documents mean which name none."""
-
     group: str
     unit: str
-    nats: NatsSettings
 
 
 class UnitRunner:
@@ -47,10 +42,10 @@ class UnitRunner:
         self._renewed: StartedWith | None = None
         """With what the process was started that was asked to end."""
 
-    async def look(self, document: StoredDocument | None, kind: str | None, bucket: StateBucket) -> None:
-        """``kind`` is None for a unit that the document does not name. Raises TransientError when NATS does not answer, OSError
+    async def look(self, wanted: WantedUnit | None, bucket: StateBucket) -> None:
+        """``wanted`` is None for a unit that no document asks for. Raises TransientError when NATS does not answer, OSError
         when no process can be made."""
-        case = await self._case(document, kind, bucket)
+        case = await self._case(wanted, bucket)
         match next_step(case):
             case Step.LEAVE:
                 return
@@ -58,13 +53,13 @@ class UnitRunner:
                 self._renew(case)
             case Step.START:
                 self._backoff.note_success()
-                await self._start(document, kind, case.now)
+                await self._start(wanted, case.now)
             case Step.AGAIN:
-                await self._start_again(document, kind, case)
+                await self._start_again(wanted, case)
             case unreachable:
                 assert_never(unreachable)
 
-    async def _case(self, document: StoredDocument | None, kind: str | None, bucket: StateBucket) -> UnitCase:
+    async def _case(self, wanted: WantedUnit | None, bucket: StateBucket) -> UnitCase:
         desired, process = NOTHING_DESIRED, None
         desired_revision = 0
         if await bucket.exists():  # a first start makes it
@@ -78,16 +73,16 @@ class UnitRunner:
         if exit_code is None and is_told and process is not None:
             exit_code = process.exit_code
         return UnitCase(
-            wanted=document is not None and kind is not None,
+            wanted=wanted is not None,
             desired=desired.state,
-            now=StartedWith(0 if document is None else document.revision, desired_revision),
+            now=StartedWith(0 if wanted is None else wanted.revision, desired_revision),
             is_running=is_running,
             started=None if last is None else last.started,
             exit_code=exit_code,
             is_finished=is_told and process is not None and process.is_finished,
         )
 
-    async def _start_again(self, document: StoredDocument | None, kind: str | None, case: UnitCase) -> None:
+    async def _start_again(self, wanted: WantedUnit | None, case: UnitCase) -> None:
         now = time.monotonic()
         if self._start_at == 0.0:
             pause_s = self._backoff.next_pause_s()
@@ -101,17 +96,16 @@ class UnitRunner:
                 pause_s=round(pause_s, 1),
             )
         if now >= self._start_at:
-            await self._start(document, kind, case.now)
+            await self._start(wanted, case.now)
 
-    async def _start(self, document: StoredDocument | None, kind: str | None, started: StartedWith) -> None:
-        assert document is not None
-        assert kind is not None
+    async def _start(self, wanted: WantedUnit | None, started: StartedWith) -> None:
+        assert wanted is not None
         lock = self._place.take()
         if lock is None:
             return
         try:
             self._place.log.rotate()
-            command = command_of(self._name.unit, kind, document.document, self._place, lock, self._name.nats)
+            command = wanted.command(self._place, lock)
             self._place.note_started(started)
             child = await ChildProcess.start(command)
         finally:

@@ -8,6 +8,10 @@ from nats.aio.client import Client
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.console.executor.executors import Executors
+from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
+from pgsluice.console.pipelines.pipeline_document import PipelineDocument
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import Entrance
 from pgsluice.console.server.access.origin import OwnOrigin
@@ -28,9 +32,12 @@ class ServerParts:
     origin: OwnOrigin
     entrance: Entrance
     control: ControlBucket
-    documents: DocumentStore
+    documents: DocumentStore[GroupDocument]
+    pipelines: PipelineCatalog
+    pipeline_documents: DocumentStore[PipelineDocument]
     audit: AuditStream
     repeated: RepeatedRequests
     looks: GroupLooks
     series: SeriesStore
     runner: Runner | None
+    executors: Executors | None

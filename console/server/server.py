@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +15,13 @@ import uvicorn
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.console.executor.executors import Executors, RunPlaces
+from pgsluice.console.executor.scheduling import runnable
+from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
+from pgsluice.console.pipelines.pipeline_document import PipelineDocument
+from pgsluice.console.pipelines.pipelines_file import read_pipelines
+from pgsluice.console.pipelines.places import read_places
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance
 from pgsluice.console.server.access.origin import OwnOrigin, is_loopback, own_hosts
@@ -29,6 +38,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.server_settings import ServerSettings, TokenSettings
 from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.listening import listen
 from pgsluice.shared.process.private_file import state_home
@@ -40,11 +50,13 @@ TIDY_INTERVAL_S = 600.0
 log = telemetry.logger(__name__)
 
 
-def run(settings: ServerSettings) -> None:
-    """Serves until a signal stops it. Raises UsageError for an address that would not be safe, TerminalError for one that is not
-    to be had, TransientError when NATS does not answer within ``connect_timeout_s``."""
+def run(settings: ServerSettings, given: Mapping[str, str]) -> None:
+    """Serves until a signal stops it. ``given`` are this command's flags, as variables for the runs of pipelines. Raises
+    UsageError for an address that would not be safe and for files about pipelines that cannot be used, TerminalError for an
+    address that is not to be had, TransientError when NATS does not answer within ``connect_timeout_s``."""
     check_address(settings.entrance)
-    asyncio.run(_serve(settings))
+    check_pipelines(settings.pipelines)
+    asyncio.run(_serve(settings, given))
 
 
 def check_address(settings: TokenSettings) -> None:
@@ -55,6 +67,14 @@ def check_address(settings: TokenSettings) -> None:
             f"the server would listen at {settings.listen}, where others reach it, without TLS",
             "give server-tls-cert and server-tls-key, or behind-proxy with a proxy that speaks https, or listen at 127.0.0.1",
         )
+
+
+def check_pipelines(settings: CatalogSettings) -> None:
+    """They are read whenever they are needed; whoever starts the server is told at once what is wrong with them."""
+    if settings.file:
+        read_pipelines(settings.file)
+    if settings.places:
+        read_places(settings.places)
 
 
 def state_directory(settings: TokenSettings) -> Path:
@@ -70,10 +90,10 @@ def address_of(settings: TokenSettings, port: int) -> str:
     return f"{'https' if settings.tls_cert else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
-async def _serve(settings: ServerSettings) -> None:
+async def _serve(settings: ServerSettings, given: Mapping[str, str]) -> None:
     host, port = split_address(settings.entrance.listen)
     with contextlib.closing(listen(host, port, "listen")) as listener:
-        async with _begun(settings, listener.getsockname()[1]) as parts:
+        async with _begun(settings, given, listener.getsockname()[1]) as parts:
             server = _HttpServer(_http_settings(parts))
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
             ended = asyncio.ensure_future(_ended_task(parts))
@@ -88,7 +108,9 @@ async def _serve(settings: ServerSettings) -> None:
 async def _ended_task(parts: ServerParts) -> None:
     """Runs what goes on beside the answers, until it is cancelled; raises what ended one of them: none may die alone."""
     calls = [parts.looks.run(), record_series(parts.looks, parts.series), _tidy(parts)]
-    await run_until_first(calls if parts.runner is None else [*calls, parts.runner.run()])
+    if parts.runner is not None and parts.executors is not None:
+        calls += [parts.runner.run(), parts.executors.run()]
+    await run_until_first(calls)
     raise TransientError("a task beside the answers ended by itself", "start the server again")
 
 
@@ -125,12 +147,14 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
 
 
 @contextlib.asynccontextmanager
-async def _begun(settings: ServerSettings, port: int) -> AsyncIterator[ServerParts]:
+async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) -> AsyncIterator[ServerParts]:
     directory = state_directory(settings.entrance)
     client = await connect(settings.nats, "pgsluice server", settings.connect_timeout_s)
     try:
         control, audit = ControlBucket(client), AuditStream(client)
-        documents = DocumentStore(control)
+        documents = DocumentStore(control, GroupDocument)
+        pipelines = PipelineCatalog(settings.pipelines, settings.nats, None, control)
+        runs = RunPlaces({**os.environ, **given}, directory / "runs", settings.replicas)
         await control.make(settings.replicas)
         await audit.ensure(settings.replicas)
         yield ServerParts(
@@ -141,11 +165,14 @@ async def _begun(settings: ServerSettings, port: int) -> AsyncIterator[ServerPar
             entrance=Entrance.of(directory),
             control=control,
             documents=documents,
+            pipelines=pipelines,
+            pipeline_documents=DocumentStore(control, PipelineDocument),
             audit=audit,
             repeated=RepeatedRequests(control),
             looks=GroupLooks(client, documents),
             series=SeriesStore(),
-            runner=Runner(client, control, directory, settings.nats) if settings.runs else None,
+            executors=Executors(client, partial(runnable, pipelines), runs) if settings.runs else None,
+            runner=Runner(client, control, pipelines, directory, settings.nats) if settings.runs else None,
         )
     finally:
         await disconnect(client)

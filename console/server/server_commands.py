@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pgsluice.console.flags import load_settings, takes
+from pgsluice.console.flags import load_settings, takes, variables_given
 from pgsluice.shared.config.server_settings import ServerSettings, TokenSettings
 
 
@@ -19,7 +19,7 @@ def server(context: click.Context) -> None:
     settings = load_settings(context, ServerSettings)
     from pgsluice.console.server.server import run
 
-    run(settings)
+    run(settings, variables_given(context))
 
 
 @click.group()

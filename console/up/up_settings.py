@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pgsluice.shared.config.connections import GROUP, LogSettings, NatsSettings, PostgresSettings
+from pgsluice.shared.config.connections import GROUP, SCHEMA, LogSettings, NatsSettings, PostgresSettings
 from pgsluice.shared.config.declaration import part, read, settings
-from pgsluice.shared.config.settings import SCHEMA, TABLES
+from pgsluice.shared.config.settings import TABLES
 from pgsluice.shared.config.values import Values
 
 _LONGEST_GROUP = 40

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from pgsluice.replicator.pipelines.pipeline import Pipeline
-from pgsluice.replicator.pipelines.run_records import Key, RangeRecord
+from pgsluice.shared.pipelines.run_records import Key, RangeRecord
 from pgsluice.shared.wire.table import Column, Table
 
 
@@ -36,11 +36,11 @@ class QuerySql:
     def nulls(self) -> str:
         """Whether a row lacks a value that it is ordered by."""
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor)
-        return sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self._rows, missing).as_string(None)
+        return sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self.rows, missing).as_string(None)
 
     def borders(self, wanted: RowsWanted) -> str:
-        """The keys that ranges end with, in order, each with the number of rows up to there and whether its row has the key of
-        the one before it; such a row is given, too, wherever it is."""
+        """The keys that ranges may end with, in order, each with the number of rows up to there, whether its row has the key of
+        the one before it, and whether it lacks a value of its key; such rows are given, too, wherever they are."""
         names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
         columns = sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
@@ -48,21 +48,47 @@ class QuerySql:
         )
         before = sql.SQL(", ").join(sql.SQL("lag({}) OVER w").format(name) for name in names)
         plain = sql.SQL(", ").join(names)
+        missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(name) for name in names)
         return (
             sql.SQL(
-                "SELECT {texts}, n, is_double FROM (SELECT {plain}, row_number() OVER w AS n, count(*) OVER () AS total,"
+                "SELECT {texts}, n, is_double, {missing} FROM ("
+                "SELECT {plain}, row_number() OVER w AS n, lead(1) OVER w IS NULL AS is_last,"
                 " row_number() OVER w > 1 AND ROW({plain}) IS NOT DISTINCT FROM ROW({before}) AS is_double"
                 " FROM (SELECT {columns} FROM {rows} WHERE {wanted}) AS keys WINDOW w AS (ORDER BY {plain})) AS numbered"
-                " WHERE n % {step} = 0 OR n = total OR is_double ORDER BY n"
+                " WHERE n % {step} = 0 OR is_last OR is_double OR {missing} ORDER BY n"
             )
             .format(
                 texts=sql.SQL(", ").join(sql.SQL("{}::text").format(name) for name in names),
                 plain=plain,
                 before=before,
                 columns=columns,
-                rows=self._rows,
+                rows=self.rows,
+                missing=missing,
                 wanted=self._wanted(wanted),
-                step=sql.Literal(self.pipeline.batch_rows),
+                step=sql.Literal(self.pipeline.border_rows),
+            )
+            .as_string(None)
+        )
+
+    def parts(self, wanted: RowsWanted, each: RangeRecord, most: int) -> str:
+        """The keys that up to ``most`` parts of a range end with, in order, each with the number of rows up to there. Of the
+        query's columns it names those of the key alone, so the server works out no others, where it can."""
+        names = sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor)))
+        return (
+            sql.SQL(
+                "SELECT {texts}, n FROM (SELECT {names}, row_number() OVER (ORDER BY {names}) AS n, count(*) OVER () AS rows"
+                " FROM (SELECT {cursor} FROM {rows} WHERE {conditions}) AS keys ({names})) AS numbered"
+                " WHERE n % ((rows + {most} - 1) / {most}) = 0 OR n = rows ORDER BY n"
+            )
+            .format(
+                texts=sql.SQL(", ").join(
+                    sql.SQL("{}::text").format(sql.Identifier(f"c{number}")) for number in range(len(self.pipeline.cursor))
+                ),
+                names=names,
+                cursor=self._cursor,
+                rows=self.rows,
+                conditions=self._in_range(wanted, each),
+                most=sql.Literal(most),
             )
             .as_string(None)
         )
@@ -70,14 +96,20 @@ class QuerySql:
     def copy(self, wanted: RowsWanted, each: RangeRecord) -> str:
         """The rows of a range, in order: the same whenever they are read under one snapshot."""
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
-        conditions = [self._wanted(wanted), self._compared("<=", each.last)]
-        if each.after:
-            conditions.append(self._compared(">", each.after))
         return (
             sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT")
-            .format(columns, self._rows, sql.SQL(" AND ").join(conditions), self._cursor)
+            .format(columns, self.rows, self._in_range(wanted, each), self._cursor)
             .as_string(None)
         )
+
+    def _in_range(self, wanted: RowsWanted, each: RangeRecord) -> sql.Composable:
+        if each.is_row:
+            conditions = [self._compared("=", each.last)]
+        else:
+            conditions = [self._wanted(wanted), self._compared("<=", each.last)]
+        if each.after:
+            conditions.append(self._compared(">", each.after))
+        return sql.SQL(" AND ").join(conditions)
 
     def is_after(self, key: Key, other: Key) -> str:
         """Whether ``key`` is above ``other``."""
@@ -98,8 +130,8 @@ class QuerySql:
         )
 
     @property
-    def _rows(self) -> sql.Composable:
-        """The line end closes a comment that the query may end with."""
+    def rows(self) -> sql.Composable:
+        """What follows FROM. The line end closes a comment that the query may end with."""
         return sql.SQL("({}\n) AS q").format(sql.SQL(self.pipeline.query))
 
     @property

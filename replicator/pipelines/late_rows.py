@@ -16,6 +16,7 @@ the oldest transaction began that is open in the database: rows from there on ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import LiteralString
 
 from pgsluice.replicator.pipelines.key_ranges import QuerySql
@@ -84,6 +85,13 @@ class OpenTransactions:
     oldest: str
     at: str
     unseen: int
+
+    @property
+    def horizon_s(self) -> float | None:
+        """For how long the oldest one is open; None where that is not known."""
+        if self.measurability.obstacle or self.unseen:
+            return None
+        return (datetime.fromisoformat(self.at) - datetime.fromisoformat(self.oldest)).total_seconds()
 
 
 async def measurability(source: Source) -> Measurability:

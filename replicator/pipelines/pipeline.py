@@ -5,15 +5,23 @@ from __future__ import annotations
 import enum
 import hashlib
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import orjson
 
+from pgsluice.replicator.pipelines.steps.step import Step, has_sql
+from pgsluice.shared.pipelines.run_schedule import RunSchedule
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, local_tasks
 from pgsluice.shared.wire.table import Table
 
-DEFAULT_BATCH_ROWS = 50_000
-DEFAULT_TASKS = 4
+SMALLEST_BATCH_ROWS = 50_000
+"""Of a batch whose size nobody chose: so much is read faster than another task begins."""
+BATCHES_PER_TASK = 4
+"""Where nobody chose: each batch has the server join and sort anew, and the slowest one is waited for."""
+MOST_DEFAULT_TASKS = 4
 DEFAULT_RETRIES = 3
+DEFAULT_MAX_DEAD_LETTERS = 1000  # a worker's, too
 
 
 class RunMode(enum.StrEnum):
@@ -32,6 +40,9 @@ class WriteMode(enum.StrEnum):
     """It is added."""
     MERGE = "merge"
     """It takes the place of the one with its key."""
+    REPLACE = "replace"
+    """When the run is whole, its rows take the place of all others at once. What is left of a run counts for nothing: rows that
+    were read under two snapshots would be a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,11 @@ class Pipeline:
     """``schema`` and ``table`` are the target's. ``key`` are columns that tell the query's rows apart. ``incremental_key`` is ""
     in full mode; rows are ordered by it and then by ``id_key``. ``overlap`` is text that the server can take as an interval or a
     number, "" where none was given. ``skips_nulls``: rows without a value there are left out; else the run is refused.
-    ``batch_rows`` is how many rows a task reads at once, ``tasks`` how many run at the same time."""
+    ``batch_rows`` is how many rows a task reads at once, ``tasks`` how many run at the same time; each is 0 where nobody chose.
+    ``source`` and ``sink`` are places of the administrator's, "" where the pipeline names none. ``schedule`` is None for
+    one that runs when it is asked to. ``steps`` make of the query's rows those of the target;
+    ``max_dead_letters`` bounds the rows that they may fail on. ``deleted_column`` says by a value, of a boolean by true,
+    that a row is deleted; "" for none. ``reconcile_every_s`` is how often the target is compared with the query, 0 for never."""
 
     name: str
     group: str
@@ -53,11 +68,23 @@ class Pipeline:
     id_key: tuple[str, ...] = ()
     overlap: str = ""
     skips_nulls: bool = False
-    batch_rows: int = DEFAULT_BATCH_ROWS
-    tasks: int = DEFAULT_TASKS
+    batch_rows: int = 0
+    tasks: int = 0
     retries: int = DEFAULT_RETRIES
     statement_timeout_s: float = 0.0
     search_path: str = "public"
+    deleted_column: str = ""
+    reconcile_every_s: float = 0.0
+    source: str = ""
+    sink: str = ""
+    schedule: RunSchedule | None = None
+    steps: tuple[Step, ...] = ()
+    max_dead_letters: int = DEFAULT_MAX_DEAD_LETTERS
+
+    @property
+    def deleted_by(self) -> tuple[str, ...]:
+        """The column that says that a row is deleted, () for none."""
+        return (self.deleted_column,) if self.deleted_column else ()
 
     @property
     def cursor(self) -> tuple[str, ...]:
@@ -66,6 +93,26 @@ class Pipeline:
             return self.key
         others = (column for column in self.id_key or self.key if column != self.incremental_key)
         return (self.incremental_key, *others)
+
+    @property
+    def border_rows(self) -> int:
+        """A batch may end behind any multiple of so many rows."""
+        return self.batch_rows or SMALLEST_BATCH_ROWS
+
+    def borders_per_batch(self, borders: int) -> int:
+        """How many of them make a batch, of as many as there are."""
+        if self.batch_rows:
+            return 1
+        return max(1, borders if self.tasks == 1 else borders // (self.tasks * BATCHES_PER_TASK))
+
+    def with_tasks(self, spark: Mapping[str, str]) -> Pipeline:
+        """With a number of tasks, if it has none. A task keeps a core busy here and a server's process another, which may be on
+        the same machine where Spark is local. Rows for SQL are read here, since tasks cannot plan it."""
+        if has_sql(self.steps):
+            return replace(self, tasks=1)
+        cores = local_tasks(spark.get("spark.master", DEFAULT_MASTER))
+        tasks = MOST_DEFAULT_TASKS if cores is None else max(1, min(MOST_DEFAULT_TASKS, cores // 2))
+        return replace(self, tasks=self.tasks or tasks)
 
     @property
     def oid(self) -> int:
@@ -81,5 +128,18 @@ class Pipeline:
     def fingerprint(self, table: Table, origin: str) -> str:
         """Of all that has to stay for a checkpoint to mean what it meant. ``origin`` names the server and its database."""
         columns = [[column.name, column.type_name] for column in table.columns]
-        said = [self.query, self.schema, self.table, self.key, self.cursor, self.write, self.search_path, columns, origin]
+        said: list[object] = [
+            self.query,
+            self.schema,
+            self.table,
+            self.key,
+            self.cursor,
+            self.write,
+            self.search_path,
+            columns,
+            origin,
+        ]
+        said += self.deleted_by
+        if self.steps:
+            said.append([step.said for step in self.steps])
         return hashlib.sha256(orjson.dumps(said)).hexdigest()

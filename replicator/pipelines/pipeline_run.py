@@ -2,30 +2,74 @@
 
 1. The source is locked against another run of the pipeline, for as long as this one is connected.
 2. It is asked which transactions are open (``late_rows``), then a snapshot is exported, which all that follows reads under.
-3. The server describes the query; what is left of an earlier run is taken up (``resumption``), or a new one is planned.
-4. The plan is stored, then the ledger says whose rows come, then a begin message and the ranges go into the snapshot stream.
+3. The server describes the query; what is left of an earlier run is taken up (``resumption``), or a new one is planned
+   (``run_planning``).
+4. The plan is stored, then the ledger says whose rows come, then a begin message and the ranges (``run_ranges``) go into the
+   snapshot stream.
 5. When JetStream has all of them the checkpoint moves.
 
-A run that ends anywhere between leaves its record, and whatever it published counts: the next one goes on from there.
+A run that ends anywhere between leaves its record, and whatever it published counts: the next one goes on from there. It ends
+between two messages when people wish it (``wish_watch``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
-from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
-from pgsluice.replicator.pipelines.late_rows import OpenTransactions, border_behind, is_time, look, measured_border
-from pgsluice.replicator.pipelines.pipeline import Pipeline, RunMode, WriteMode
-from pgsluice.replicator.pipelines.query_reader import Border, QueryReader
+from pgsluice.replicator.pipelines.key_ranges import QuerySql
+from pgsluice.replicator.pipelines.late_rows import OpenTransactions, look, measured_border
+from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
+from pgsluice.replicator.pipelines.pipeline_group import (
+    RunOrigin,
+    begin_in_ledger,
+    end_in_ledger,
+    lock_run,
+    make_streams,
+    unlock_run,
+    wait_for_workers,
+)
+from pgsluice.replicator.pipelines.query_reader import QueryReader
 from pgsluice.replicator.pipelines.range_copy import PublishingRun
+from pgsluice.replicator.pipelines.reconciliation import (
+    NO_RECONCILING,
+    Gone,
+    Reconciling,
+    TargetTableKeys,
+    check_comparable,
+    deleting_run,
+    differing,
+    is_to_reconcile,
+    key_columns,
+    seemingly_gone,
+    source_keys,
+)
 from pgsluice.replicator.pipelines.resumption import Resumption
-from pgsluice.replicator.pipelines.run_records import (
-    Key,
+from pgsluice.replicator.pipelines.run_letters import RunLetters
+from pgsluice.replicator.pipelines.run_planning import Asked, Planned, RunPlanning
+from pgsluice.replicator.pipelines.run_ranges import RunRanges
+from pgsluice.replicator.pipelines.run_retries import tried
+from pgsluice.replicator.pipelines.run_steps import bound
+from pgsluice.replicator.pipelines.steps.step import check_modules
+from pgsluice.replicator.pipelines.wish_watch import WishWatch
+from pgsluice.replicator.snapshot.copy_task_messages import RowSteps
+from pgsluice.replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
+from pgsluice.replicator.source.connection import connect as connect_source
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.tasks import run_until_first
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.ledger import now
+from pgsluice.shared.broker.published_tables import UNCHECKED, store_tables
+from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
+from pgsluice.shared.pipelines.run_outcome import note_outcome
+from pgsluice.shared.pipelines.run_records import (
     PipelineRecord,
     RangeRecord,
     RunRecord,
@@ -33,23 +77,9 @@ from pgsluice.replicator.pipelines.run_records import (
     load_pipeline,
     store_pipeline,
 )
-from pgsluice.replicator.retention import FinishedCopyRetention, copied_by_all
-from pgsluice.replicator.snapshot.export import SnapshotKeeper, begin, import_snapshot
-from pgsluice.replicator.snapshot.preparation import lock_group
-from pgsluice.replicator.source.connection import connect as connect_source
-from pgsluice.replicator.source.source import Source
-from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
-from pgsluice.shared.broker.published_tables import UNCHECKED, store_tables
-from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
-from pgsluice.shared.config.settings import PipelineSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.pipelines.run_requests import end_pause
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.position import format_lsn
-
-LOOK_INTERVAL_S = 0.2
+from pgsluice.shared.wire.table import Table
 
 log = telemetry.logger(__name__)
 
@@ -66,73 +96,118 @@ class RunPlan:
     columns: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """``run`` is not in ``record`` yet, or as it was left there."""
+def run(
+    settings: PipelineSettings,
+    pipeline: Pipeline,
+    *,
+    full: bool,
+    wait: bool,
+    request: str = "",
+    reconciling: Reconciling = NO_RECONCILING,
+) -> RunRecord:
+    """The run as it ended. ``finished``: all rows are in the stream then, with ``wait`` they are applied by every worker.
+    ``paused`` or ``cancelled``, because people wished it. What passes, such as a server that restarts, is waited for as often as
+    the pipeline's ``retries`` say, and the run is taken up. Raises PgsluiceError with what hindered it.
 
-    record: PipelineRecord
-    run: RunRecord
-
-
-def run(settings: PipelineSettings, pipeline: Pipeline, *, full: bool, wait: bool) -> RunRecord:
-    """The run as it ended: all rows are in the stream then, with ``wait`` they are applied by every worker. Raises PgsluiceError
-    with what hindered it."""
-    return asyncio.run(_run(settings, pipeline, full=full, wait=wait))
+    ``request`` is that of an executor, whose run is begun once, however often it is called; without, a person runs it, and what
+    was paused goes on."""
+    check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
+    check_comparable(pipeline, reconciling)
+    asked = Asked(full, request, reconciling)
+    return asyncio.run(tried(pipeline, lambda: _run(settings, pipeline, asked, wait=wait)))
 
 
 def plan(settings: PipelineSettings, pipeline: Pipeline, *, full: bool) -> RunPlan:
     """What ``run`` would do now; nothing is written anywhere."""
-    return asyncio.run(_plan(settings, pipeline, full=full))
+    return asyncio.run(planned(settings, pipeline, full=full))
 
 
-async def _plan(settings: PipelineSettings, pipeline: Pipeline, *, full: bool) -> RunPlan:
+async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool) -> RunPlan:
+    """``plan`` for one who has a loop already, and may cancel it."""
+    check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client, AsyncExitStack() as closing:
         opened = await _Opened.open(settings, pipeline, client, closing)
-        planned = await opened.plan(full=full)
-        ranges = len(planned.run.ranges)
-        columns = tuple((column.name, column.type_name) for column in opened.query.table.columns)
-        return RunPlan(planned.run.is_full, planned.run.attempt > 1, planned.run.rows, ranges, columns)
+        found = await opened.plan(Asked(full))
+        ranges = len(found.run.ranges)
+        columns = tuple((column.name, column.type_name) for column in opened.table.columns)
+        return RunPlan(found.run.is_full, found.run.attempt > 1, found.run.rows, ranges, columns)
 
 
-async def _run(settings: PipelineSettings, pipeline: Pipeline, *, full: bool, wait: bool) -> RunRecord:
+async def examine(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> None:
+    """Raises PgsluiceError with what a run would refuse before it reads: the query, its columns, and rows that may come late
+    where nobody can say how late. Nothing is written, and no row is read."""
+    async with AsyncExitStack() as closing:
+        opened = await _Opened.open(settings, pipeline, client, closing)
+        if pipeline.incremental_key:
+            await measured_border(opened.reader, opened.query, opened.transactions, "")
+
+
+async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: Asked, *, wait: bool) -> RunRecord:
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client:
         async with AsyncExitStack() as closing:
             source = await Source.connect(settings.source)
             closing.push_async_callback(source.close)
-            await lock_group(source, pipeline.group)
-            await _make_streams(settings, pipeline, client)
-            opened = await _Opened.open(settings, pipeline, client, closing)
-            ended = await opened.run(full=full)
-        if wait:
-            await _wait_for_workers(client, GroupNames(pipeline.group), ended.last_sequence)
+            await lock_run(source, pipeline)
+            closing.push_async_callback(unlock_run, source, pipeline)
+            await make_streams(settings, pipeline, client)
+            bucket = StateBucket(client, GroupNames(pipeline.group))
+            await note_outcome(bucket)
+            if not asked.request and not asked.begun:
+                await end_pause(bucket)
+            ended = await _finished_for(bucket, asked)
+            if ended is None:
+                async with AsyncExitStack() as reading:
+                    opened = await _Opened.open(settings, pipeline, client, reading)
+                    ended = await opened.run(asked)
+            if ended.state is RunState.FINISHED and await is_to_reconcile(bucket, pipeline, asked.reconciling):
+                await wait_for_workers(client, GroupNames(pipeline.group), ended.last_sequence)
+                await note_outcome(bucket)
+                ended = replace(ended, last_sequence=await _reconcile(settings, pipeline, client, asked.reconciling))
+        if wait and ended.state is RunState.FINISHED:
+            await wait_for_workers(client, GroupNames(pipeline.group), ended.last_sequence)
         return ended
 
 
-async def _make_streams(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> None:
-    """Raises UsageError when a replicator publishes into the group."""
-    names = GroupNames(pipeline.group)
-    bucket, stream = StateBucket(client, names), SnapshotStream(client, names)
-    is_foreign = (
-        await bucket.exists() and await load_pipeline(bucket) is None and await Ledger(bucket).load_snapshot() is not None
-    )
-    if is_foreign or await ChangeStream(client, names).state() is not None:
+async def _reconcile(settings: PipelineSettings, pipeline: Pipeline, client: Client, asked: Reconciling) -> int:
+    """Deletes rows at the target that the query gives no longer: where the stream ends with them. All rows are applied."""
+    if asked.target is None:
         raise UsageError(
-            f"group {names.group!r} is a replicator's", f"give pipeline '{pipeline.name}' a group of its own ('group: …')"
+            f"where the rows of pipeline '{pipeline.name}' are is not known, so nothing can be compared",
+            "give the target's host, dbname and user beside the source's: target-host, …",
         )
-    await stream.ensure(settings.stream)
-    await bucket.ensure(settings.stream)
+    bucket, connection = StateBucket(client, GroupNames(pipeline.group)), await connect_source(asked.target)
     record = await load_pipeline(bucket)
-    if record is not None and record.pipeline != pipeline.name:
-        raise UsageError(
-            f"group {names.group!r} is that of pipeline '{record.pipeline}'", "give each pipeline a group of its own"
-        )
-    if record is None or record.left is None:
-        await FinishedCopyRetention(stream, bucket, settings.stream.retention_s).purge()
+    assert record is not None
+    await store_pipeline(bucket, replace(record, is_reconciling=True))
+    try:
+        async with AsyncExitStack() as reading:
+            opened = await _Opened.open(settings, pipeline, client, reading)
+            target = TargetTableKeys(connection, opened.query)
+        there = await target.read()
+        async with AsyncExitStack() as reading:  # the target was read before
+            opened = await _Opened.open(settings, pipeline, client, reading)
+            keys = source_keys(opened.query)
+            chosen = await differing(there, opened.reader, keys)
+            found, rows_read = await seemingly_gone(target, there.buckets, chosen, opened.reader, keys)
+    finally:
+        await connection.close()
+    async with AsyncExitStack() as reading:
+        opened = await _Opened.open(settings, pipeline, client, reading)
+        missing = await opened.reader.rows(keys.missing(found, key_columns(opened.query))) if found else []
+        gone = Gone(missing, rows_read + len(found), there.rows)
+        return await opened.delete(gone, force=asked.force)
+
+
+async def _finished_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
+    """The run of what is asked, if it was finished, and its executor did not live to note it or something failed behind it."""
+    record = await load_pipeline(bucket) if asked.request or asked.begun else None
+    found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
+    return found if found is not None and found.state is RunState.FINISHED else None
 
 
 @dataclass(slots=True)
 class _Opened:
-    """A pipeline whose snapshot is open."""
+    """A pipeline whose snapshot is open. ``table`` is what is published: what ``steps`` make of the query's columns."""
 
     settings: PipelineSettings
     client: Client
@@ -140,12 +215,19 @@ class _Opened:
     keeper: SnapshotKeeper
     reader: QueryReader
     query: QuerySql
+    table: Table
+    steps: RowSteps | None
     system_id: str
     database: str
     encoding: str
+    opened_at: float
+    """When its run began to be planned, by the monotonic clock."""
+    published_at: float = 0.0
 
     @classmethod
     async def open(cls, settings: PipelineSettings, pipeline: Pipeline, client: Client, closing: AsyncExitStack) -> _Opened:
+        pipeline = pipeline.with_tasks(settings.spark)
+        opened_at = time.monotonic()
         source = await Source.connect(settings.source)
         try:
             facts, system_id, encoding = await source.facts(), await source.system_id(), source.encoding
@@ -162,11 +244,29 @@ class _Opened:
         await begin(connection)
         await import_snapshot(connection, keeper.snapshot.name)
         query = QuerySql(pipeline, await reader.describe())
-        return cls(settings, client, transactions, keeper, reader, query, system_id, facts.database, encoding)
+        steps, table = await bound(settings, pipeline, query.table, closing)
+        return cls(
+            settings,
+            client,
+            transactions,
+            keeper,
+            reader,
+            query,
+            table,
+            steps,
+            system_id,
+            facts.database,
+            encoding,
+            opened_at,
+        )
 
     @property
     def pipeline(self) -> Pipeline:
         return self.query.pipeline
+
+    @property
+    def _replaces(self) -> bool:
+        return self.pipeline.write is WriteMode.REPLACE
 
     @property
     def names(self) -> GroupNames:
@@ -176,171 +276,115 @@ class _Opened:
     def bucket(self) -> StateBucket:
         return StateBucket(self.client, self.names)
 
-    async def run(self, *, full: bool) -> RunRecord:
-        planned = await self._without_left_ranges(await self.plan(full=full))
+    async def run(self, asked: Asked) -> RunRecord:
+        letters = await RunLetters.read(self.client, self.names)
+        planned = await self._without_left_ranges((await self.plan(asked)).with_rows(letters.asked_again), letters)
+        version = planned.record.next_version(self.keeper.snapshot.lsn)
+        planned = replace(planned, run=replace(planned.run, version=version))
         record, run = planned.record.with_run(planned.run), planned.run
+        asked.begun.append(run.number)
         await store_pipeline(self.bucket, record)
+        ranges = RunRanges(self.bucket, self.keeper, self.reader, self._resumption, Planned(record, run))
+        watch, self.published_at = WishWatch(self.bucket, run.number), time.monotonic()
         try:
-            if run.ranges or run.number == 1:  # the first makes the target's table, rows or not
-                await self._publish(planned)
+            if run.ranges or run.number == 1 or self._replaces:  # the first makes the target's table, rows or not
+                await run_until_first([watch.run(), self._publish(ranges)])
         except PgsluiceError as error:
-            await self._note_end(record, run, RunState.FAILED, error.fact)
+            await self._note_end(ranges.planned, RunState.FAILED, error.fact)
             raise
         except asyncio.CancelledError:
-            await self._note_end(record, run, RunState.INTERRUPTED)
+            await self._note_end(ranges.planned, RunState.INTERRUPTED)
             raise
-        record = record.finished(run, await self._end_in_ledger())
+        if watch.ends_as is not None:
+            return await self._end_as_wished(ranges.planned, watch.ends_as)
+        dead = await letters.end(run)
+        run = replace(self._timed(ranges.planned.run), rows_read=ranges.rows_read, dead=dead)
+        record = ranges.planned.record.finished(run, await end_in_ledger(self.client, self.names))
         await store_pipeline(self.bucket, record)
-        log.info("run is finished", pipeline=self.pipeline.name, run=run.number, rows=run.rows, full=run.is_full)
+        log.info("run is finished", pipeline=self.pipeline.name, run=run.number, rows=run.rows, full=run.is_full, dead=run.dead)
         assert record.newest is not None
         return record.newest
 
-    async def plan(self, *, full: bool) -> _Planned:
-        """What is to be read. Changes nothing."""
-        fingerprint = self.pipeline.fingerprint(self.query.table, f"{self.system_id}/{self.database}")
-        record = await load_pipeline(self.bucket) if await self.bucket.exists() else None
-        if record is None:
-            record = PipelineRecord(self.pipeline.name, fingerprint, f"pipeline-{secrets.token_hex(4)}")
-        elif record.fingerprint != fingerprint and not full:
-            raise UsageError(
-                f"pipeline '{self.pipeline.name}' is not what it was when it ran last: its query, columns, key, target or source",
-                "run it with --full: it reads all rows again, and removes none at the target",
+    async def delete(self, gone: Gone, *, force: bool) -> int:
+        """Publishes what is to be deleted, as a run of its own that nobody takes up: the next comparison finds what is left.
+        Where the stream ends. Raises TerminalError when it is too much."""
+        record = await load_pipeline(self.bucket)
+        assert record is not None
+        assert record.newest is not None
+        last_sequence = record.newest.last_sequence
+        try:
+            gone.check(self.pipeline.name, force=force)
+        except TerminalError:
+            await store_pipeline(self.bucket, replace(record, is_reconciling=False))
+            raise
+        if gone.keys:
+            run = deleting_run(record, record.newest, len(gone.keys), self.keeper.snapshot.lsn)
+            record = replace(record, next_range=record.next_range + 1).with_run(run)
+            await store_pipeline(self.bucket, record)
+            revision = await self._begin_in_ledger(record)
+            publishing = PublishingRun(
+                self.settings, self.client, self.query, self.table, None, run, record.snapshot, self.system_id, revision
             )
-        if not self.pipeline.skips_nulls:
-            await self.reader.check_nulls(self.query)
-        if record.left is not None and not full:
-            left = record.left
-            run = replace(left, state=RunState.READING, attempt=left.attempt + 1, finished_at="", reason="")
-            return _Planned(record, run)
-        is_full = full or self.pipeline.mode is RunMode.FULL or not record.checkpoint
-        return await self._begin(replace(record, fingerprint=fingerprint), is_full=is_full)
-
-    async def _begin(self, record: PipelineRecord, *, is_full: bool) -> _Planned:
-        pipeline, border = self.pipeline, ""
-        if pipeline.incremental_key:
-            border = await measured_border(self.reader, self.query, self.transactions, record.reread_from)
-        wanted = RowsWanted() if is_full else await self._rows_since(record)
-        if pipeline.write is WriteMode.APPEND:  # rows that may come late come in a later run, with those that do
-            wanted = replace(wanted, before=border)
-        borders = await self.reader.borders(self.query, wanted)
-        last = await self._furthest(borders, () if is_full else record.checkpoint)
-        if pipeline.incremental_key and last and not is_time(self.query):
-            border = await border_behind(self.reader, self.query, last[0])
-        run = RunRecord(
-            number=1 if record.newest is None else record.newest.number + 1,
-            state=RunState.READING,
-            is_full=is_full,
-            started_at=now(),
-            rows=borders[-1].rows if borders else 0,
-            after=wanted.after,
-            reread_from=wanted.reread_from,
-            before=wanted.before,
-            last=last,
-            border=border,
-            ranges=_ranges(borders, record.next_range),
-        )
-        return _Planned(record, run)
-
-    async def _rows_since(self, record: PipelineRecord) -> RowsWanted:
-        """Those behind the checkpoint, and from an earlier place on where some may have come late."""
-        rereads = record.reread_from and self.pipeline.write is WriteMode.MERGE
-        if rereads and await self.reader.value(self.query.is_at_or_before(record.reread_from, record.checkpoint[0])):
-            return RowsWanted(reread_from=record.reread_from)
-        return RowsWanted(after=record.checkpoint)
-
-    async def _furthest(self, borders: list[Border], checkpoint: Key) -> Key:
-        """The checkpoint after this run, which never goes back."""
-        if not borders or (checkpoint and not await self.reader.value(self.query.is_after(borders[-1].key, checkpoint))):
-            return checkpoint
-        return borders[-1].key
-
-    async def _without_left_ranges(self, planned: _Planned) -> _Planned:
-        """Ends the ranges of a run that was not finished. Those of the plan have numbers then that no range had."""
-        record, run, left = planned.record, planned.run, planned.record.left
-        ranges: list[RangeRecord] = list(run.ranges)
-        if left is not None:
-            resumption = Resumption(self.client, self.names, self.system_id, self.query.table)
-            remaining = await resumption.ranges_left(record.snapshot, left)
-            if run.number == left.number:
-                ranges = remaining
-                log.info("taking up a run", pipeline=self.pipeline.name, run=run.number, ranges=len(ranges))
-            else:
-                record = record.with_run(left.ended(RunState.ABANDONED, left.last_sequence, left.reason))
-        ranges = [replace(each, number=number) for number, each in enumerate(ranges, record.next_range)]
-        record = replace(record, next_range=record.next_range + len(ranges))
-        return _Planned(record, replace(run, ranges=tuple(ranges)))
-
-    async def _publish(self, planned: _Planned) -> None:
-        run, record = planned.run, planned.record
-        revision = await self._begin_in_ledger(record)
-        publishing = PublishingRun(self.settings, self.client, self.query, run, record.snapshot, self.system_id, revision)
-        await publishing.publish_begin()
-        if run.ranges:
-            await publishing.copy(self.keeper, run.ranges, RowsWanted(run.after, run.reread_from, run.before))
-
-    async def _begin_in_ledger(self, record: PipelineRecord) -> int:
-        """What workers look up before they apply rows; the revision of the table's record. Raises TerminalError when the stream
-        is not the one that the pipeline published into."""
-        ledger, table = Ledger(self.bucket), self.query.table
-        state, known = await SnapshotStream(self.client, self.names).state(), await ledger.load_snapshot()
-        created = "" if state is None else state.created
-        if known is not None and known.stream_created != created:
-            raise TerminalError(
-                f"stream {self.names.snapshot_stream} was made anew since the pipeline ran last",
-                f"run 'pgsluice drop --nats-only --group {self.names.group}', and the pipeline again",
-            )
-        await store_tables(self.bucket, [table], self.encoding)
-        lsn = format_lsn(self.keeper.snapshot.lsn)
-        await ledger.store_snapshot(
-            SnapshotRecord(
-                id=record.snapshot,
-                lsn=lsn,
-                state=CopyState.RUNNING,
-                mode=CopyMode.COPY,
-                started_at=now(),
-                finished_at="",
-                last_sequence=0,
-                system_id=self.system_id,
-                database=self.database,
-                stream_created=created,
-            )
-        )
-        copied = TableRecord(table.oid, table.schema, table.name, Phase.DATA_SYNC, now(), record.snapshot, lsn, began_at=now())
-        return await ledger.store_table(copied)
-
-    async def _end_in_ledger(self) -> int:
-        """However the run ended: what is published counts. Where the stream ends."""
-        ledger, state = Ledger(self.bucket), await SnapshotStream(self.client, self.names).state()
-        snapshot, last_sequence = await ledger.load_snapshot(), 0 if state is None else state.last_sequence
-        if snapshot is None or snapshot.state is CopyState.FINISHED:
-            return last_sequence
-        for record in (await ledger.load()).tables.values():
-            if record.phase is Phase.DATA_SYNC:
-                await ledger.store_table(record.enter(Phase.FINISHED_COPY, last_sequence=last_sequence))
-        ended = replace(snapshot, state=CopyState.FINISHED, finished_at=now(), last_sequence=last_sequence)
-        await ledger.store_snapshot(ended)
+            await publishing.publish_begin()
+            await publishing.publish_deletes(gone.keys)
+            last_sequence = await end_in_ledger(self.client, self.names)
+            record = record.finished(run, last_sequence)
+        await store_pipeline(self.bucket, replace(record, reconciled_at=now(), is_reconciling=False))
+        log.info("reconciled", pipeline=self.pipeline.name, deleted=len(gone.keys), rows_read=gone.rows_read, rows=gone.rows)
         return last_sequence
 
-    async def _note_end(self, record: PipelineRecord, run: RunRecord, state: RunState, reason: str = "") -> None:
+    async def plan(self, asked: Asked) -> Planned:
+        """What is to be read. Changes nothing."""
+        fingerprint = self.pipeline.fingerprint(self.table, f"{self.system_id}/{self.database}")
+        return await RunPlanning(self.reader, self.query, self.transactions, self.bucket, fingerprint).plan(asked)
+
+    async def _without_left_ranges(self, planned: Planned, letters: RunLetters) -> Planned:
+        """Ends the ranges of a run that was not finished. Those of the plan have numbers then that no range had."""
+        record, run, left = planned.record, planned.run, planned.record.unended
+        ranges: list[RangeRecord] = list(run.ranges)
+        if left is not None:
+            resumption = self._resumption
+            remaining = await resumption.ranges_left(record.snapshot, left)
+            if run.number == left.number:
+                ranges, run = letters.without_dead(run, remaining), replace(run, rows_read=run.rows_read + resumption.rows)
+                log.info("taking up a run", pipeline=self.pipeline.name, run=run.number, ranges=len(ranges))
+            elif left.state.is_left:
+                record = record.with_run(left.ended(RunState.ABANDONED, left.last_sequence, left.reason))
+        return Planned(record, run).with_ranges(ranges)
+
+    @property
+    def _resumption(self) -> Resumption:
+        return Resumption(self.client, self.names, self.system_id, self.table)
+
+    async def _publish(self, ranges: RunRanges) -> None:
+        record, run = ranges.planned.record, ranges.planned.run
+        revision = await self._begin_in_ledger(record)
+        publishing = PublishingRun(
+            self.settings, self.client, self.query, self.table, self.steps, run, record.snapshot, self.system_id, revision
+        )
+        await publishing.publish_begin()
+        await ranges.read(publishing)
+        if self._replaces:
+            await publishing.publish_end()
+
+    async def _begin_in_ledger(self, record: PipelineRecord) -> int:
+        """The revision of the table's record. Raises TerminalError when the stream is not the one of earlier runs."""
+        await store_tables(self.bucket, [self.table], self.encoding)
+        origin = RunOrigin(self.system_id, self.database, self.keeper.snapshot.lsn)
+        return await begin_in_ledger(self.client, self.names, origin, record.snapshot, self.table)
+
+    async def _end_as_wished(self, planned: Planned, state: RunState) -> RunRecord:
+        ended = self._timed(planned.run).ended(state, await end_in_ledger(self.client, self.names))
+        await store_pipeline(self.bucket, planned.record.with_run(ended))
+        log.info("run ended as people wish it", pipeline=self.pipeline.name, run=ended.number, state=state)
+        return ended
+
+    def _timed(self, run: RunRecord) -> RunRecord:
+        plan_s, read_s = self.published_at - self.opened_at, time.monotonic() - self.published_at
+        return replace(run, plan_s=run.plan_s + plan_s, read_s=run.read_s + read_s)
+
+    async def _note_end(self, planned: Planned, state: RunState, reason: str = "") -> None:
         """As far as the broker answers: without it, the run is seen to be left."""
         with suppress(PgsluiceError):
-            await store_pipeline(self.bucket, record.with_run(run.ended(state, await self._end_in_ledger(), reason)))
-
-
-def _ranges(borders: list[Border], first_number: int) -> tuple[RangeRecord, ...]:
-    before: Key = ()
-    ranges = []
-    for number, border in enumerate(borders, first_number):
-        ranges.append(RangeRecord(number, before, border.key))
-        before = border.key
-    return tuple(ranges)
-
-
-async def _wait_for_workers(client: Client, names: GroupNames, last_sequence: int) -> None:
-    """Returns when every worker of the group has applied that message; waits for the first one, too."""
-    bucket, is_told = StateBucket(client, names), False
-    while await copied_by_all(bucket) < last_sequence:
-        if not is_told:
-            log.info("waiting for the group's workers", group=names.group)
-            is_told = True
-        await asyncio.sleep(LOOK_INTERVAL_S)
+            ended = self._timed(planned.run).ended(state, await end_in_ledger(self.client, self.names), reason)
+            await store_pipeline(self.bucket, planned.record.with_run(ended))

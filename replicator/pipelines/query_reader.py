@@ -14,9 +14,9 @@ from psycopg import errors
 
 from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
-from pgsluice.replicator.pipelines.run_records import Key
 from pgsluice.replicator.source.connection import Connection, server_said, sql_error
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.pipelines.run_records import Key, RangeRecord
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 _SESSION: LiteralString = "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
@@ -63,7 +63,7 @@ class QueryReader:
         return self._table(names, oids, type_names, modifiers)
 
     def _table(self, names: list[str], oids: list[int], type_names: list[str], modifiers: list[int]) -> Table:
-        key = self._pipeline.key if self._pipeline.write is WriteMode.MERGE else ()
+        key = () if self._pipeline.write is WriteMode.APPEND else self._pipeline.key
         columns = tuple(
             Column(
                 name=name,
@@ -87,7 +87,8 @@ class QueryReader:
         if doubled or "?column?" in names:
             which = ", ".join(doubled or ["?column?"])
             raise UsageError(f"{self._called} has no name of its own for each column ({which})", "name them with AS")
-        missing = [name for name in dict.fromkeys((*self._pipeline.key, *self._pipeline.cursor)) if name not in names]
+        wanted = (*self._pipeline.key, *self._pipeline.cursor, *self._pipeline.deleted_by)
+        missing = [name for name in dict.fromkeys(wanted) if name not in names]
         if missing:
             raise UsageError(
                 f"{self._called} has no column {', '.join(missing)}", f"its columns are {', '.join(names)} (case matters)"
@@ -97,25 +98,48 @@ class QueryReader:
         """Raises TerminalError when rows have no place in the order."""
         [(found,)] = await self._rows(query.nulls())
         if found:
-            raise TerminalError(
-                f"{self._called} gives rows without a value in {', '.join(self._pipeline.cursor)}",
-                "leave them out in the query, or say nulls: skip",
-            )
+            raise self._nulls_error()
 
     async def borders(self, query: QuerySql, wanted: RowsWanted) -> list[Border]:
-        """Where ranges end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key."""
-        found = await self._rows(query.borders(wanted))
-        if any(is_double for *_, is_double in found):
-            raise TerminalError(
-                f"{self._called} gives several rows with the same {', '.join(self._pipeline.cursor)}",
-                "name columns in key that tell its rows apart",
-            )
-        return [Border(tuple(texts), rows) for *texts, rows, _ in found]
+        """Where ranges may end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key, or one of
+        those that are wanted lacks a value of it."""
+        found = []
+        try:
+            async with self._connection.cursor() as cursor:
+                async for *texts, rows, is_double, is_missing in cursor.stream(query.borders(wanted).encode(), size=1000):
+                    if is_missing:
+                        raise self._nulls_error()
+                    if is_double:
+                        raise self._doubles_error()
+                    found.append(Border(tuple(texts), rows))
+        except psycopg.Error as error:
+            raise self._error(error) from None
+        return found
+
+    async def parts(self, query: QuerySql, wanted: RowsWanted, each: RangeRecord, most: int) -> list[Border]:
+        """Where up to ``most`` parts of a range end, in order; [] for a range without rows."""
+        return [Border(tuple(texts), rows) for *texts, rows in await self._rows(query.parts(wanted, each, most))]
+
+    def _nulls_error(self) -> TerminalError:
+        return TerminalError(
+            f"{self._called} gives rows without a value in {', '.join(self._pipeline.cursor)}",
+            "leave them out in the query, or say nulls: skip",
+        )
+
+    def _doubles_error(self) -> TerminalError:
+        return TerminalError(
+            f"{self._called} gives several rows with the same {', '.join(self._pipeline.cursor)}",
+            "name columns in key that tell its rows apart",
+        )
 
     async def value(self, query: str) -> Any:
         """The one value that the query gives."""
         [(value,)] = await self._rows(query)
         return value
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """All that the query gives."""
+        return await self._rows(query)
 
     @property
     def _called(self) -> str:
@@ -147,3 +171,14 @@ class QueryReader:
         if sqlstate.startswith("22"):
             return TerminalError(fact, "an expression of the query fails on a row; correct it")
         return sql_error(error, f"reading {self._called}")
+
+
+def ranges_of(borders: list[Border], pipeline: Pipeline, first_number: int) -> tuple[RangeRecord, ...]:
+    """All rows up to the last border, in batches of a good size, numbered from ``first_number`` on."""
+    before: Key = ()
+    ranges = []
+    chosen = borders[::-1][:: pipeline.borders_per_batch(len(borders))][::-1]
+    for number, border in enumerate(chosen, first_number):
+        ranges.append(RangeRecord(number, before, border.key))
+        before = border.key
+    return tuple(ranges)

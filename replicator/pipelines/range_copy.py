@@ -1,4 +1,4 @@
-"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when there is only one.
+"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when only one is read at a time.
 
 Everything about a range in hand (how it is cut into messages, how a repeated one finds its place, what the stream has room for)
 is ``replicator.snapshot``'s.
@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nats.aio.client import Client
 
 from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
-from pgsluice.replicator.pipelines.run_records import RangeRecord, RunRecord
+from pgsluice.replicator.pipelines.pipeline import WriteMode
+from pgsluice.replicator.pipelines.run_retries import PAUSES
 from pgsluice.replicator.retention import RunningCopyRetention
 from pgsluice.replicator.snapshot.copy_task import CopyProcess
-from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest
+from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RowSteps
+from pgsluice.replicator.snapshot.dead_rows import RowLetters
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
 from pgsluice.replicator.snapshot.held_ranges import HeldRanges
 from pgsluice.replicator.snapshot.plan import PageRange
@@ -28,26 +30,39 @@ from pgsluice.replicator.snapshot.stream_share import share_of_stream, size_of
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.streams import SnapshotStream, StreamState
-from pgsluice.shared.config.settings import PipelineSettings
 from pgsluice.shared.errors import PgsluiceError
-from pgsluice.shared.process.retrying import Pauses
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
+from pgsluice.shared.pipelines.run_records import RangeRecord, RunRecord
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.run_mark import ALL_ROWS, RunMark
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
+from pgsluice.shared.wire.table import Table
 
-RETRY_PAUSES = Pauses(1.0, 4.0)
 RUN_AGAIN = "run the pipeline again: it goes on where it ended"
 
+_KEYS_IN_A_MESSAGE = 200  # keys of an index, which have 2,704 bytes at most
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 _RANGE_BYTES = 1  # nothing is known of a range's size: each is a task of its own
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedRanges:
+    """``rows`` are in the stream of ranges that are whole there; of those that are ``unreadable`` some may be, too."""
+
+    rows: int
+    unreadable: tuple[RangeOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PublishingRun:
-    """``snapshot_id`` is under which all runs of the pipeline are published; ``ledger_revision`` that of the ledger's record
-    which says so."""
+    """``table`` is what the rows are published as: the query's, or what ``steps`` make of it. ``snapshot_id`` is under
+    which all runs of the pipeline are published; ``ledger_revision`` that of the ledger's record which says so."""
 
     settings: PipelineSettings
     client: Client
     query: QuerySql
+    table: Table
+    steps: RowSteps | None
     run: RunRecord
     snapshot_id: str
     system_id: str
@@ -59,8 +74,24 @@ class PublishingRun:
 
     async def publish_begin(self) -> None:
         """The message that all rows of earlier runs, and of earlier attempts at this one, are applied before."""
-        names, oid = self._names, self.query.table.oid
-        token = f"{self.snapshot_id}-{self.run.number}-{self.run.attempt}"
+        await self._publish_fence(self.mark, "")
+
+    async def publish_end(self) -> None:
+        """The message that all rows of this run are applied before: from then on they count, if they are to replace others."""
+        await self._publish_fence(replace(self.mark, ends=True), "-end")
+
+    @property
+    def mark(self) -> RunMark:
+        """Of all messages of the run."""
+        pipeline, names = self.query.pipeline, [column.name for column in self.table.columns]
+        deletes = names.index(pipeline.deleted_column) + 1 if pipeline.deleted_column else None
+        deletes = ALL_ROWS if self.run.reconciles else deletes
+        replaces = pipeline.write is WriteMode.REPLACE
+        return RunMark(self.run.number, self.run.version, replaces=replaces, deletes=deletes)
+
+    async def _publish_fence(self, mark: RunMark, suffix: str) -> None:
+        names, oid = self._names, self.table.oid
+        token = f"{self.snapshot_id}-{self.run.number}-{self.run.attempt}{suffix}"
         publisher = RangePublisher(
             self.client,
             SnapshotStream(self.client, names),
@@ -80,15 +111,19 @@ class PublishingRun:
             is_range_end=False,
             ledger_revision=self.ledger_revision,
             run=self.run.number,
+            mark=mark,
         )
         try:
-            await publisher.publish(headers, encode_table(self.query.table))
+            await publisher.publish(headers, encode_table(self.table))
             await publisher.flush()
         finally:
             await publisher.close()
 
-    async def copy(self, keeper: SnapshotKeeper, ranges: Sequence[RangeRecord], wanted: RowsWanted) -> None:
-        """Returns when the stream holds all rows of ``ranges``. Raises what the last attempt at one of them met, or
+    async def copy(
+        self, keeper: SnapshotKeeper, ranges: Sequence[RangeRecord], wanted: RowsWanted, *, are_parts: bool = False
+    ) -> CopiedRanges:
+        """Returns when the stream holds all of ``ranges``, but for such as cannot be read; where rows replace all others that
+        fails, too. ``are_parts``: of a range that could not be read. Raises what the last attempt at one of them met, or
         SnapshotGoneError."""
         pipeline, stream = self.query.pipeline, SnapshotStream(self.client, self._names)
         state = await stream.state()
@@ -97,13 +132,62 @@ class PublishingRun:
         requests = [self._request(each, wanted) for each in ranges]
         held = HeldRanges(self._names, self.snapshot_id, state.last_sequence)
         retention = RunningCopyRetention(stream, StateBucket(self.client, self._names), held)
-        progress, tasks = _Progress(), parameters.share.tasks
+        progress, tasks = _Progress(), 1 if are_parts else parameters.share.tasks
+        most_unreadable = 0 if pipeline.write is WriteMode.REPLACE else pipeline.max_dead_letters
+        attempts = pipeline.retries + 1
+        timeouts = 1 if are_parts else attempts
         schedule = Schedule([requests], tasks, _RANGE_BYTES, parameters.share.ranges)
-        with self._running(parameters, len(requests)) as (job, threads):
-            reading = ScheduleRun(schedule, job, tasks, threads, progress, RETRY_PAUSES, held, pipeline.retries + 1, RUN_AGAIN)
+        with self._running(parameters, 1 if are_parts else len(requests)) as (job, threads):
+            reading = ScheduleRun(
+                schedule, job, tasks, threads, progress, PAUSES, held, attempts, RUN_AGAIN, most_unreadable, timeouts
+            )
             await run_until_first([reading.run(), keeper.watch(), retention.run()])
+        if 0 < most_unreadable < len(reading.unreadable):
+            raise self.row_letters().too_many(unreadable_error(reading.unreadable[-1]).fact)
         if progress.error is not None:
             raise progress.error
+        return CopiedRanges(progress.rows, tuple(reading.unreadable))
+
+    def row_letters(self) -> RowLetters:
+        """For rows of the run that cannot be read."""
+        pipeline = self.query.pipeline
+        name, run, most = f"pipeline '{pipeline.name}'", self.run.number, pipeline.max_dead_letters
+        return RowLetters(self.client, self._names, name, self.snapshot_id, run, most)
+
+    async def publish_deletes(self, keys: Sequence[tuple[str, ...]]) -> None:
+        """Returns when the stream holds these keys of rows to be deleted, as the run's one range."""
+        [each], oid = self.run.ranges, self.query.table.oid
+        subject = self._names.snapshot_range_subject(self.snapshot_id, oid, each.number)
+        prefix = f"{self.system_id}/{self.snapshot_id}/{oid}/{each.number}/"
+        publisher = RangePublisher(self.client, SnapshotStream(self.client, self._names), subject, prefix)
+        head, rows, size = encode_table(self.query.table), 0, 0
+        try:
+            for number, first in enumerate(range(0, len(keys), _KEYS_IN_A_MESSAGE), 1):
+                lines = [self._line_of(key) for key in keys[first : first + _KEYS_IN_A_MESSAGE]]
+                data, rows = b"".join(lines), rows + len(lines)
+                size += len(data)
+                headers = SnapshotHeaders(
+                    snapshot=self.snapshot_id,
+                    oid=oid,
+                    attempt=1,
+                    range_number=each.number,
+                    number=number,
+                    rows=len(lines),
+                    range_rows=rows,
+                    range_bytes=size,
+                    is_range_end=rows == len(keys),
+                    ledger_revision=self.ledger_revision,
+                    mark=self.mark,
+                )
+                await publisher.publish(headers, head + data)
+            await publisher.flush()
+        finally:
+            await publisher.close()
+
+    def _line_of(self, key: tuple[str, ...]) -> bytes:
+        """A row of COPY text without what is not of its key."""
+        by_name = dict(zip(self.query.pipeline.key, key, strict=True))
+        return b"\t".join(_field(by_name.get(column.name)) for column in self.query.table.columns) + b"\n"
 
     def _parameters(self, keeper: SnapshotKeeper, state: StreamState) -> CopyParameters:
         pipeline = self.query.pipeline
@@ -118,6 +202,8 @@ class PublishingRun:
             share=share,
             pauses=self.settings.retry.copied_rows,
             session=pipeline.session,
+            steps=self.steps,
+            most_dead=pipeline.max_dead_letters,
         )
 
     def _request(self, each: RangeRecord, wanted: RowsWanted) -> RangeRequest:
@@ -133,13 +219,13 @@ class PublishingRun:
             query=self.query.copy(wanted, each),
         )
         fields = tuple(names.index(column) for column in self.query.pipeline.cursor)
-        head = encode_table(self.query.table)
-        return RangeRequest(pages, attempt=1, head=head, ledger_revision=self.ledger_revision, key_fields=fields)
+        head = encode_table(self.table)
+        return RangeRequest(pages, 1, head, self.ledger_revision, key_fields=fields, mark=self.mark)
 
     @contextmanager
     def _running(self, parameters: CopyParameters, ranges: int) -> Iterator[tuple[Job, ThreadPoolExecutor]]:
-        """What reads: a range alone is read faster than Spark starts."""
-        if ranges > 1:
+        """What reads: one range at a time is read here, faster than Spark starts."""
+        if ranges > 1 and self.query.pipeline.tasks > 1:
             from pgsluice.replicator.pipelines.spark_tasks import running_spark
 
             with running_spark(self.settings, parameters, self.query.pipeline) as running:
@@ -149,8 +235,19 @@ class PublishingRun:
         try:
             yield partial(_copy_here, process, parameters), threads
         finally:
+            process.interrupt()
             threads.submit(process.close)
             threads.shutdown()
+
+
+def unreadable_error(outcome: RangeOutcome) -> PgsluiceError:
+    """What reading the range met."""
+    assert outcome.error is not None
+    return outcome.error
+
+
+def _field(text: str | None) -> bytes:
+    return rb"\N" if text is None else text.translate(_ESCAPES).encode()
 
 
 def _copy_here(process: CopyProcess, parameters: CopyParameters, requests: Sequence[RangeRequest]) -> list[RangeOutcome]:
@@ -162,12 +259,13 @@ class _Progress:
 
     def __init__(self) -> None:
         self.error: PgsluiceError | None = None
+        self.rows = 0
 
     def is_copying(self, oid: int) -> bool:
         return self.error is None
 
     def note_done(self, outcome: RangeOutcome) -> None:
-        pass
+        self.rows += outcome.rows
 
     def note_errored(self, oid: int, error: PgsluiceError) -> None:
         self.error = self.error or error

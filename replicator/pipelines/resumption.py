@@ -12,10 +12,11 @@ from dataclasses import replace
 import orjson
 from nats.aio.client import Client
 
-from pgsluice.replicator.pipelines.run_records import Key, RangeRecord, RunRecord
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher, Stored
 from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.pipelines.run_records import Key, RangeRecord, RunRecord
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from pgsluice.shared.wire.table import Table
 
@@ -28,17 +29,19 @@ class Resumption:
         self._names = names
         self._system_id = system_id
         self._table = table
+        self.rows = 0
+        """That are stored of the ranges that were asked about."""
 
     async def ranges_left(self, snapshot: str, run: RunRecord) -> list[RangeRecord]:
         """With the numbers of the ranges that they are left of; those are ended when this returns."""
         left = []
         for each in run.ranges:
-            reached = await self._end(snapshot, each.number) or each.after
+            reached = await self._end(snapshot, each.number, RunMark(run.number, run.version)) or each.after
             if reached != each.last:
                 left.append(replace(each, after=reached))
         return left
 
-    async def _end(self, snapshot: str, number: int) -> Key:
+    async def _end(self, snapshot: str, number: int, mark: RunMark) -> Key:
         """The last key of what is stored of the range, () for none; nothing is stored after that any more."""
         while True:
             publisher = self._publisher(snapshot, number)
@@ -46,8 +49,9 @@ class Resumption:
                 stored = await publisher.resume()
                 key = _key(stored.headers)
                 if stored.headers is not None and stored.headers.is_range_end:
+                    self.rows += stored.headers.range_rows
                     return key
-                await publisher.publish(self._end_headers(snapshot, number, stored), encode_table(self._table))
+                await publisher.publish(self._end_headers(snapshot, number, stored, mark), encode_table(self._table))
                 await publisher.flush()  # if a task of the earlier run was faster, its message is the newest now
             finally:
                 await publisher.close()
@@ -58,7 +62,7 @@ class Resumption:
         id_prefix = f"{self._system_id}/{snapshot}/{self._table.oid}/{number}/end/"
         return RangePublisher(self._client, SnapshotStream(self._client, self._names), subject, id_prefix)
 
-    def _end_headers(self, snapshot: str, number: int, stored: Stored) -> SnapshotHeaders:
+    def _end_headers(self, snapshot: str, number: int, stored: Stored, mark: RunMark) -> SnapshotHeaders:
         before = stored.headers
         return SnapshotHeaders(
             snapshot=snapshot,
@@ -71,6 +75,7 @@ class Resumption:
             range_bytes=0 if before is None else before.range_bytes,
             is_range_end=True,
             last_key="" if before is None else before.last_key,
+            mark=mark if before is None else before.mark,
         )
 
 

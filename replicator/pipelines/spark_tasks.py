@@ -13,7 +13,7 @@ from pgsluice.replicator.snapshot.schedule import Job
 from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, run_job, start_spark
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.declaration import files_of
-from pgsluice.shared.config.settings import PipelineSettings
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
 from pgsluice.shared.spark.session import Spark
 
 log = telemetry.logger(__name__)

@@ -15,6 +15,7 @@ from typing import LiteralString
 import psycopg
 import uvloop
 from nats.aio.client import Client
+from psycopg.pq import TransactionStatus
 
 from pgsluice.replicator.snapshot.copy_task_messages import (
     CopyParameters,
@@ -22,13 +23,17 @@ from pgsluice.replicator.snapshot.copy_task_messages import (
     RangeOutcome,
     RangeRequest,
     RangeStatus,
+    RowSteps,
 )
+from pgsluice.replicator.snapshot.dead_rows import DeadRows
 from pgsluice.replicator.snapshot.export import begin, import_snapshot
 from pgsluice.replicator.snapshot.plan import PageRange
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
-from pgsluice.replicator.snapshot.range_reader import CopyFailedError, CopyReader, RangeMessages
+from pgsluice.replicator.snapshot.range_reader import CopyFailedError, CopyReader, RangeMessages, RowBlock
 from pgsluice.replicator.snapshot.stream_share import size_for
 from pgsluice.replicator.source.connection import TOO_LARGE, Connection, connect, is_too_large, server_said, sql_error
+from pgsluice.replicator.tasks import cancel
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker import connection as nats_connection
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.errors import Cause, PgsluiceError, SnapshotGoneError, TerminalError, TransientError
@@ -36,8 +41,14 @@ from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.process.defect import place_of
 from pgsluice.shared.wire.names import GroupNames
 
+CANCEL_DEADLINE_S = 2.0
+
+log = telemetry.logger(__name__)
+
 _CONNECTION_LOST = ("08", "57P")
 _ALTERED = ("42P01", "42703", "3F000")  # no such table, column, schema
+_OF_A_ROW = ("22", "23", "XX001", "XX002")  # data, constraints of a domain, a corrupted page or index
+_STATEMENT_TIMEOUT = "57014"
 
 # One plan for every attempt, the pages in their order: with a row filter another plan would give another order. And all rows or
 # an error, where the role would see only some of them.
@@ -72,9 +83,29 @@ class CopyProcess:
         self._client: Client | None = None
         self._connection: Connection | None = None
         self._snapshot_name = ""
+        self._copying: asyncio.Task[RangeOutcome] | None = None
+        self._is_interrupted = False
 
     def copy(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
-        return self._runner.run(self._copy(parameters, request))
+        """Raises CancelledError after ``interrupt``."""
+        return self._runner.run(self._copy_until_interrupted(parameters, request))
+
+    def interrupt(self) -> None:
+        """Any thread may call: what is being copied ends between two messages, and nothing more is copied."""
+        self._is_interrupted = True
+        copying = self._copying
+        if copying is not None:
+            copying.get_loop().call_soon_threadsafe(copying.cancel)
+
+    async def _copy_until_interrupted(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
+        self._copying = asyncio.ensure_future(self._copy(parameters, request))
+        try:
+            if self._is_interrupted:
+                raise asyncio.CancelledError
+            return await self._copying
+        finally:
+            await cancel([self._copying])
+            self._copying = None
 
     def close(self) -> None:
         """Closes the connections; they are made again when the next range is copied."""
@@ -108,7 +139,8 @@ class CopyProcess:
             if stored.headers is not None and stored.headers.is_range_end:
                 rows, size = stored.headers.range_rows, stored.headers.range_bytes
                 return RangeOutcome(pages, RangeStatus.DONE, rows, size, stored.sequence)
-            return await publish_rows(await self._connected_source(parameters), publisher, parameters, request)
+            dead_rows = DeadRows(client, parameters, request)
+            return await publish_rows(await self._connected_source(parameters), publisher, parameters, request, dead_rows)
         finally:
             await publisher.close()
 
@@ -136,6 +168,8 @@ class CopyProcess:
 
     async def _disconnect_source(self) -> None:
         if self._connection is not None:
+            if self._connection.info.transaction_status == TransactionStatus.ACTIVE:
+                await _end_statement(self._connection)
             await self._connection.close()
             self._connection = None
 
@@ -146,8 +180,20 @@ class CopyProcess:
             await nats_connection.disconnect(client)
 
 
+async def _end_statement(connection: Connection) -> None:
+    """As well as that can be asked: a server sees that nobody reads only when it has something to send."""
+    try:
+        await connection.cancel_safe(timeout=CANCEL_DEADLINE_S)
+    except psycopg.Error as error:
+        log.debug("a statement at the source ends by itself", reason=type(error).__name__)
+
+
 async def publish_rows(
-    connection: Connection, publisher: RangePublisher, parameters: CopyParameters, request: RangeRequest
+    connection: Connection,
+    publisher: RangePublisher,
+    parameters: CopyParameters,
+    request: RangeRequest,
+    dead_rows: DeadRows,
 ) -> RangeOutcome:
     """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
     use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
@@ -155,8 +201,9 @@ async def publish_rows(
     try:
         async with locked(connection, pages):
             async for block in CopyReader(connection).blocks(pages.query, parameters.share.cut_bytes):
-                await check_room(publisher, parameters, request, messages.body_bytes(block))
-                for headers, data in messages.next(block):
+                body = block if parameters.steps is None else await stepped(parameters.steps, dead_rows, block)
+                await check_room(publisher, parameters, request, messages.body_bytes(body))
+                for headers, data in messages.next(body, read=block):
                     await publisher.publish(headers, data)
     except CopyFailedError as failure:
         raise copy_failure(pages, failure.sqlstate, failure.text) from None
@@ -164,6 +211,16 @@ async def publish_rows(
         raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
     last_sequence = await publisher.flush()
     return RangeOutcome(pages, RangeStatus.DONE, messages.rows, messages.bytes, last_sequence, messages.is_whole)
+
+
+async def stepped(steps: RowSteps, dead_rows: DeadRows, block: RowBlock) -> RowBlock:
+    """The block as it is published. Rows that steps fail on are dead letters when this returns. Raises RangeFailedError when
+    there would be too many."""
+    if not block.rows:
+        return block
+    given = await asyncio.to_thread(steps.apply, block.rows, block.data)
+    await dead_rows.set_aside(block, given.failed)
+    return RowBlock(given.rows, given.data, block.is_last)
 
 
 async def check_room(publisher: RangePublisher, parameters: CopyParameters, request: RangeRequest, body_bytes: int) -> None:
@@ -199,11 +256,12 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
 
 def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
     """What the source's error means for the range."""
-    fact, cause = f"copying {pages.name} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
+    doing = f"the query of {pages.name}" if pages.is_of_query else f"copying {pages.name}"
+    fact, cause = f"{doing} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
         return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again", cause))
     if pages.is_of_query:
-        return _query_failure(fact, sqlstate, cause)
+        return _query_failure(fact, sqlstate, text, cause)
     if sqlstate in _ALTERED:
         return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew", cause))
     if sqlstate == "42501" and "row-level" in text:
@@ -220,11 +278,15 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
     return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log", cause))
 
 
-def _query_failure(fact: str, sqlstate: str, cause: Cause) -> RangeFailedError:
+def _query_failure(fact: str, sqlstate: str, text: str, cause: Cause) -> RangeFailedError:
     """What an error means that a pipeline's query met; a lost connection is none."""
     if sqlstate == "42501":
         return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "grant the role what the query reads"))
-    if sqlstate.startswith(("22", "42")):
+    if sqlstate.startswith(_OF_A_ROW) or is_too_large(sqlstate, text):
+        return RangeFailedError(RangeStatus.UNREADABLE, TerminalError(fact, "correct the query"))
+    if sqlstate.startswith("42"):
         return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "correct the query"))
-    remedy = "raise statement-timeout of the pipeline" if sqlstate == "57014" else "see the source's log"
-    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, remedy, cause))
+    if sqlstate == _STATEMENT_TIMEOUT:
+        error = TransientError(fact, "raise statement-timeout of the pipeline", cause)
+        return RangeFailedError(RangeStatus.TIMED_OUT, error)
+    return RangeFailedError(RangeStatus.FAILED, TransientError(fact, "see the source's log", cause))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from pgsluice.replicator.snapshot.plan import PageRange
 from pgsluice.replicator.snapshot.stream_share import Room, StreamShare
 from pgsluice.shared.config.settings import NatsSettings, PostgresSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.process.retrying import Pauses
+from pgsluice.shared.wire.run_mark import NO_RUN, RunMark
 
 
 class RangeStatus(enum.Enum):
@@ -28,6 +30,24 @@ class RangeStatus(enum.Enum):
     """It has a row that is larger than it may publish beside others."""
     REFUSED = "refused"
     """It cannot succeed until somebody acts."""
+    UNREADABLE = "unreadable"
+    """A query fails on a row of it: others may be read, and this one when somebody acts."""
+    TIMED_OUT = "timed out"
+    """A query took longer than it may: perhaps it does not the next time, or for fewer rows."""
+
+
+class SteppedRows(NamedTuple):
+    """COPY text of the rows that came out; the places, from 0 on, of rows that went in and that steps fail on, and why."""
+
+    rows: int
+    data: bytes
+    failed: tuple[tuple[int, str], ...]
+
+
+class RowSteps(Protocol):
+    """What is done with a query's rows before they are published (``replicator.pipelines.steps``). Goes to tasks."""
+
+    def apply(self, rows: int, data: bytes) -> SteppedRows: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +65,17 @@ class CopyParameters:
     """Of publishing."""
     session: tuple[tuple[str, str], ...] = ()
     """Settings of the sessions that read, where ranges are those of a query; pages have settings of their own."""
+    steps: RowSteps | None = None
+    most_dead: int = 0
+    """How many rows may be set aside that steps fail on, in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
     """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
     ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` says how large its bodies may
-    be. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages."""
+    be. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages. ``mark`` is that of a
+    query's rows."""
 
     pages: PageRange
     attempt: int
@@ -59,6 +83,7 @@ class RangeRequest:
     ledger_revision: int = 0
     room: Room = Room.SHARE
     key_fields: tuple[int, ...] = ()
+    mark: RunMark = NO_RUN
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,14 +157,16 @@ class RangeMessages:
         """The size of the block's body."""
         return len(self._request.head) + len(block.data)
 
-    def next(self, block: RowBlock) -> Iterator[tuple[SnapshotHeaders, bytes]]:
-        """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk."""
+    def next(self, block: RowBlock, read: RowBlock | None = None) -> Iterator[tuple[SnapshotHeaders, bytes]]:
+        """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk. ``read``
+        are the rows that those of the block were made of, where steps made them."""
+        read = read or block
         for chunk, data in cut(self._request.head + block.data, self._parameters.share.chunk_bytes):
             if chunk.is_last:
                 self.rows += block.rows
                 self.bytes += len(block.data)
-                if block.rows and self._request.key_fields:
-                    self._last_key = last_key(block.data, self._request.key_fields)
+                if read.rows and self._request.key_fields:
+                    self._last_key = last_key(read.data, self._request.key_fields)
             self.is_whole = self.is_whole and chunk == WHOLE
             self._number += 1
             headers = SnapshotHeaders(
@@ -180,6 +182,7 @@ class RangeMessages:
                 chunk=chunk,
                 ledger_revision=self._request.ledger_revision,
                 last_key=self._last_key,
+                mark=self._request.mark,
             )
             yield headers, data
 
@@ -187,8 +190,12 @@ class RangeMessages:
 def last_key(data: bytes, fields: Sequence[int]) -> str:
     """The last row's fields as JSON. Raises TerminalError when they are too large for a header."""
     values = data[data.rfind(b"\n", 0, -1) + 1 : -1].split(b"\t")
-    texts = [_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), values[field]).decode() for field in fields]
-    encoded = json.dumps(texts)
+    return encode_key([_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), values[field]).decode() for field in fields])
+
+
+def encode_key(texts: Sequence[str]) -> str:
+    """Raises TerminalError when they are too large for a header."""
+    encoded = json.dumps(list(texts))
     if len(encoded) > MOST_KEY_BYTES:
         raise TerminalError(
             f"a row has a key of {len(encoded)} bytes, and {MOST_KEY_BYTES} is the most", "take shorter columns as the key"

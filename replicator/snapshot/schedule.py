@@ -27,6 +27,7 @@ SMALL_SHARE = 8  # ranges that together have less than an eighth of the range si
 ASK_AGAIN = "say 'pgsluice tables retry' while the group streams, or start with --retry-errored"
 
 MOST_FAILURES = 3  # of one range; then its table is given up
+NO_UNREADABLE = 0
 
 log = telemetry.logger(__name__)
 
@@ -150,6 +151,9 @@ class ScheduleRun:
     Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot,
     ``held`` is told which ranges are in hand. A range that fails ``most_failures`` times has its table given up; ``ask_again``
     says how people have that tried again.
+
+    Ranges on whose rows a query fails, or takes too long ``most_timeouts`` times, are ``unreadable``: while they are no more than
+    ``most_unreadable`` the others are copied all the same. They stay in hand.
     """
 
     def __init__(
@@ -163,6 +167,8 @@ class ScheduleRun:
         held: HeldRanges,
         most_failures: int = MOST_FAILURES,
         ask_again: str = ASK_AGAIN,
+        most_unreadable: int = NO_UNREADABLE,
+        most_timeouts: int = MOST_FAILURES,
     ) -> None:
         self._schedule = schedule
         self._job = job
@@ -175,8 +181,11 @@ class ScheduleRun:
         self._held = held
         self._most_failures = most_failures
         self._ask_again = ask_again
+        self._most_unreadable = most_unreadable
+        self._most_timeouts = most_timeouts
         self._abandoned: set[int] = set()
         self.rewritten: set[int] = set()
+        self.unreadable: list[RangeOutcome] = []
 
     async def run(self) -> None:
         """Returns when no range is left to copy. Raises SnapshotGoneError; what jobs that still run then come to is dropped."""
@@ -217,13 +226,13 @@ class ScheduleRun:
             return
         if outcome.status is RangeStatus.SNAPSHOT_GONE:
             raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
-        if oid not in self._abandoned and self._is_taken_again(request, outcome.status, error):
+        if oid not in self._abandoned and self._stays_in_hand(request, outcome, error):
             return
         self._held.let_go(_key(request))
 
-    def _is_taken_again(self, request: RangeRequest, status: RangeStatus, error: PgsluiceError) -> bool:
+    def _stays_in_hand(self, request: RangeRequest, outcome: RangeOutcome, error: PgsluiceError) -> bool:
         """False when its table is given up, for this snapshot or until somebody asks."""
-        oid = request.pages.table_oid
+        oid, status = request.pages.table_oid, outcome.status
         if status is RangeStatus.NEEDS_ROOM:
             self._schedule.give_room(request)
         elif status is RangeStatus.REWRITTEN:
@@ -232,15 +241,24 @@ class ScheduleRun:
             self.rewritten.add(oid)
         elif self._may_repeat(request, status):
             self._repeat(request, error)
-        else:
+        elif not self._is_set_aside(outcome):
             self._abandon(oid)
             remedy = f"{error.remedy}; then {self._ask_again}"
             self._progress.note_errored(oid, _given_up(status, error, remedy))
         return oid not in self._abandoned
 
     def _may_repeat(self, request: RangeRequest, status: RangeStatus) -> bool:
-        self._failures[_key(request)] += status is RangeStatus.FAILED
-        return status is not RangeStatus.REFUSED and self._failures[_key(request)] < self._most_failures
+        if status in (RangeStatus.REFUSED, RangeStatus.UNREADABLE):
+            return False
+        self._failures[_key(request)] += status in (RangeStatus.FAILED, RangeStatus.TIMED_OUT)
+        most = self._most_timeouts if status is RangeStatus.TIMED_OUT else self._most_failures
+        return self._failures[_key(request)] < most
+
+    def _is_set_aside(self, outcome: RangeOutcome) -> bool:
+        if outcome.status not in (RangeStatus.UNREADABLE, RangeStatus.TIMED_OUT) or not self._most_unreadable:
+            return False
+        self.unreadable.append(outcome)
+        return len(self.unreadable) <= self._most_unreadable
 
     def _repeat(self, request: RangeRequest, error: PgsluiceError) -> None:
         self._attempts[_key(request)] += 1
@@ -255,7 +273,7 @@ class ScheduleRun:
 
 def _given_up(status: RangeStatus, error: PgsluiceError, remedy: str) -> PgsluiceError:
     """What is noted of a table of which no range is tried again; what the source refuses does not pass."""
-    if status is RangeStatus.REFUSED:
+    if status in (RangeStatus.REFUSED, RangeStatus.UNREADABLE):
         return TerminalError(error.fact, remedy)
     return TransientError(error.fact, remedy, error.cause if isinstance(error, TransientError) else Cause.OTHER)
 

@@ -11,9 +11,13 @@ from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.pipelines.run_facts import RunFacts
+from pgsluice.shared.pipelines.run_records import RunState
 from pgsluice.shared.units.unit_states import State, UnitState
 
 NEARLY_FULL = 0.8
+LATE_TICK_S = 120.0
+"""After which nobody executes a pipeline whose tick has come: an executor looks once a second, another follows within seconds."""
 LITTLE_SAFE_WAL = 0.2
 """Of the WAL that the source may keep for the slot, what is left of it."""
 
@@ -31,6 +35,8 @@ class AlertName(StrEnum):
     DEAD_LETTERS = "dead-letters"
     LAG = "lag"
     STREAM_NEARLY_FULL = "stream-nearly-full"
+    RUN_FAILED = "run-failed"
+    RUN_LATE = "run-late"
     TEST = "test"
     """Nothing is wrong: somebody asked whether alerts arrive."""
 
@@ -46,7 +52,14 @@ _CRITICAL = frozenset(
     {AlertName.GROUP_HALTED, AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK, AlertName.UNIT_FAILED, AlertName.UNIT_DOWN}
 )
 _AT_ONCE = frozenset(
-    {AlertName.GROUP_HALTED, AlertName.SLOT_LOST, AlertName.UNIT_FAILED, AlertName.TABLE_ERRORED, AlertName.DEAD_LETTERS}
+    {
+        AlertName.GROUP_HALTED,
+        AlertName.SLOT_LOST,
+        AlertName.UNIT_FAILED,
+        AlertName.TABLE_ERRORED,
+        AlertName.DEAD_LETTERS,
+        AlertName.RUN_FAILED,
+    }
 )
 """What does not pass by itself within a minute; everything else is told when it has lasted."""
 
@@ -81,6 +94,8 @@ class GroupFacts:
     streams: Mapping[str, StreamState]
     lags: Mapping[str, Lag]
     letters: Mapping[str, int]
+    runs: RunFacts | None = None
+    """None in a group that is no SQL pipeline's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,7 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
         *(_letters(worker, count) for worker, count in sorted(facts.letters.items()) if count),
         *(condition for worker, lag in sorted(facts.lags.items()) for condition in _lag(worker, lag, longest_lag_s)),
         *(condition for name, state in sorted(facts.streams.items()) for condition in _stream(name, state)),
+        *(() if facts.runs is None else _runs(facts.runs)),
     ]
     unknown = frozenset({AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK} if facts.slot is None else ())
     return Findings(tuple(conditions), unknown)
@@ -160,3 +176,18 @@ def _stream(name: str, state: StreamState) -> Iterator[Condition]:
     if state.max_bytes > 0 and state.bytes > NEARLY_FULL * state.max_bytes:
         fact = f"stream {name} is {state.bytes / state.max_bytes:.0%} full; when it is full, the source keeps its WAL"
         yield Condition(AlertName.STREAM_NEARLY_FULL, name, fact, "start the workers that lag, or raise stream-max-bytes")
+
+
+def _runs(facts: RunFacts) -> Iterator[Condition]:
+    newest = None if facts.record is None else facts.record.newest
+    if newest is not None and newest.state is RunState.FAILED:
+        fact = f"run {newest.number} of pipeline {facts.pipeline} failed: {newest.reason}"
+        yield Condition(AlertName.RUN_FAILED, facts.pipeline, fact, "remove the cause; the next run takes it up")
+    if not facts.has_ticks or facts.tick_age_s is None:
+        return
+    if facts.tick_age_s > LATE_TICK_S:
+        fact = f"pipeline {facts.pipeline} was to run {facts.tick_age_s:.0f} s ago, and nobody executes it"
+        yield Condition(AlertName.RUN_LATE, facts.pipeline, fact, "start 'pgsluice schedule', or 'pgsluice server --run'")
+    elif facts.overtaken:
+        fact = f"a run of pipeline {facts.pipeline} was not done when its next tick came"
+        yield Condition(AlertName.RUN_LATE, facts.pipeline, fact, "see 'pgsluice runs list'; give it more time between ticks")

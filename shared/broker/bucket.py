@@ -12,6 +12,7 @@
     alert_settings, alert_test        what people set of alerts, and a test of them: shared.alerts.alert_overrides
     subscription., subscriptions_changed, who subscribed, and how far each is: shared.subscriptions.subscription_records
       receivers.<worker>
+    pipeline, run_requests            a SQL pipeline's runs, and what is asked of them: shared.pipelines
     paused_tables                     whose changes people hold back: shared.units.paused_tables
     desired., process.<unit>          what a unit is to do, what its process tells of itself: unit_records
     schema.<oid>                      what a table or type was like, by position: replicator.definitions.store

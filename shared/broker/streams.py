@@ -40,12 +40,15 @@ from pgsluice.shared.broker.stream_error import (
     MESSAGE_NOT_FOUND,
     NO_MESSAGE_FOUND,
     STREAM_NOT_FOUND,
+    WRONG_LAST_SEQUENCE,
     answer_of,
     is_too_large,
+    publish_error,
     stream_error,
 )
 from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER
 from pgsluice.shared.wire.names import GroupNames
 
 MOST_BYTES = 10 * 1024**3
@@ -300,6 +303,18 @@ class ChangeStream(Stream):
     async def last_message(self) -> StoredMessage | None:
         """The newest message; None when the stream is empty."""
         return await self.last_message_on(self.subject)
+
+    async def append(self, data: bytes, headers: Mapping[str, str], message_id: str, after: int) -> bool:
+        """One message, stored behind the sequence ``after``. False when something else is there. After a TransientError it is not
+        known whether it was stored."""
+        told = {**headers, ID_HEADER: message_id, EXPECTED_LAST_SEQUENCE_HEADER: str(after)}
+        try:
+            answer = await self._manage(self._jetstream.publish(self.subject, data, stream=self.name, headers=told))
+        except nats.js.errors.APIError as error:
+            if error.err_code in WRONG_LAST_SEQUENCE:
+                return False
+            raise publish_error(self.name, answer_of(error), "it is tried again when the worker is started") from None
+        return not answer.duplicate
 
     async def peek_last(self) -> StoredMessage | None:
         """The newest message that the server that was asked shows; the stream may hold newer ones."""

@@ -54,6 +54,16 @@ class MissedReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangedRows:
+    """What became of the rows of a run that replaces all others: so many the sink wrote, so many were there already, the same.
+    ``sequence`` is that of the last message applied with them."""
+
+    sequence: int
+    written: int
+    unchanged: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """What a worker tells of itself, under ``worker.<name>``: the replicator removes no message that it does not name as applied,
     and people read the rest. It may lag behind the sink's own position, never run ahead of it.
@@ -63,7 +73,8 @@ class WorkerReport:
     source until it was applied, within a minute. ``catching_up`` are the oids of tables whose changes are applied up to
     ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of ``missed_tables``.
     ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of those that it holds back because they are
-    paused. Messages after ``held_sequence`` are needed again although they are applied, unless it is None."""
+    paused. Messages after ``held_sequence`` are needed again although they are applied, unless it is None. ``copied_at`` is when
+    ``snapshot_sequence`` came to be what it is, "" where no process has seen it; ``exchanged`` the newest that is known."""
 
     sequence: int
     snapshot_sequence: int = 0
@@ -83,6 +94,8 @@ class WorkerReport:
     two_lanes: bool = False
     paused_tables: tuple[int, ...] = ()
     held_sequence: int | None = None
+    copied_at: TimeText = ""
+    exchanged: ExchangedRows | None = None
     started_at: TimeText = ""
     updated_at: TimeText = ""
     host: str = ""

@@ -24,6 +24,7 @@ def _group_name(text: str) -> str:
 
 
 GROUP = Option("group", Kind.TEXT, "Name that a replicator and its workers share", "orders", required=True, convert=_group_name)
+SCHEMA = Option("schema", Kind.TEXT, "Schema of the tables that are named without one", "public", "public")
 CONNECT_TIMEOUT = Option(
     "connect-timeout",
     Kind.DURATION,

@@ -11,6 +11,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.stream_settings import REPLICAS
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings
 from pgsluice.shared.subscriptions.subscription_settings import SubscribingSettings
 
 STATE_DIRECTORY = Option(
@@ -71,6 +72,7 @@ class ServerSettings:
     replicas: int = read(REPLICAS)
     entrance: TokenSettings = part(TokenSettings)
     subscribing: SubscribingSettings = part(SubscribingSettings)
+    pipelines: CatalogSettings = part(CatalogSettings)
     runs: bool = read(
         Option(
             "run",

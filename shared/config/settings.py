@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pgsluice.shared.config import pg_flo
 from pgsluice.shared.config.alert_settings import AlertSettings
 from pgsluice.shared.config.cluster_problems import cluster_problems
-from pgsluice.shared.config.connections import CONNECT_TIMEOUT, GROUP, SPARK
+from pgsluice.shared.config.connections import CONNECT_TIMEOUT, GROUP, SCHEMA, SPARK
 from pgsluice.shared.config.connections import LogSettings as LogSettings
 from pgsluice.shared.config.connections import NatsSettings as NatsSettings
 from pgsluice.shared.config.connections import PostgresSettings as PostgresSettings
@@ -25,6 +25,8 @@ from pgsluice.shared.config.server_settings import DocumentSettings, RunSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.kafka.kafka_settings import SOURCE_KAFKA, KafkaSourceSettings, reads_kafka
+from pgsluice.shared.pipelines.pipeline_settings import RunPipelineSettings, RunsSettings, ScheduleSettings, StepsSettings
 from pgsluice.shared.process.retrying import RetryPolicy
 from pgsluice.shared.subscriptions.subscription_settings import SubscribingSettings
 from pgsluice.shared.wire.names import check_worker_name
@@ -33,7 +35,6 @@ OPERATIONS = ("insert", "update", "delete", "truncate")
 ORIGINS = ("any", "none")
 
 
-SCHEMA = Option("schema", Kind.TEXT, "Schema of the tables that are named without one", "public", "public")
 TABLES = Option(
     "tables",
     Kind.LIST,
@@ -243,48 +244,13 @@ class SourceGroupSettings:
     source: PostgresSettings = part(PostgresSettings, database="source")
 
 
-PIPELINES_FILE = Option(
-    "pipelines-config",
-    Kind.FILE,
-    "Pipelines file: which queries are read, and into which tables",
-    "pipelines.yaml",
-)
-
-
-@settings
-class PipelineSettings:
-    """What a run of a pipeline needs; the file says the rest of it. ``schema`` is where names of the query without one are looked
-    up. ``spark`` is for reading, like that of WorkerSettings."""
-
-    file: str = read(PIPELINES_FILE)
-    log: LogSettings = part(LogSettings)
-    nats: NatsSettings = part(NatsSettings)
-    source: PostgresSettings = part(PostgresSettings, database="source")
-    schema: str = read(SCHEMA)
-    stream: StreamSettings = part(StreamSettings)
-    spark: dict[str, str] = read(SPARK)
-    retry: RetryPolicy = read(RETRY, then=retry_policy)
-
-    @staticmethod
-    def problems(values: Values) -> Iterator[UsageError]:
-        return cluster_problems(values, "nats-url", "host")
-
-
-@settings
-class RunsSettings:
-    """Where ``pgsluice runs`` finds the runs of a file's pipelines."""
-
-    file: str = read(PIPELINES_FILE)
-    log: LogSettings = part(LogSettings)
-    nats: NatsSettings = part(NatsSettings)
-
-
 @settings
 class WorkerSettings:
     """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
 
     ``batch_messages`` and ``batch_bytes`` bound one batch, unless a single transaction is larger. ``spark`` holds
     Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
+    ``source`` is what this worker reads in Kafka, None for the streams that somebody else publishes.
     ``rules_file`` and ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
     """
 
@@ -293,6 +259,15 @@ class WorkerSettings:
     nats: NatsSettings = part(NatsSettings)
     connect_timeout_s: float = read(CONNECT_TIMEOUT)
     placement: PlacementSettings = part(PlacementSettings)
+    SOURCE: ClassVar[Option] = Option(
+        "worker-source",
+        Kind.TEXT,
+        "Where changes come from: the group's replicator, or topics of Kafka that another group's worker writes",
+        SOURCE_KAFKA,
+        "replicator",
+        choices=("replicator", SOURCE_KAFKA),
+    )
+    source: KafkaSourceSettings | None = part(KafkaSourceSettings, when=reads_kafka)
     metrics: MetricsSettings = part(MetricsSettings)
     name: str = read(
         Option(
@@ -384,8 +359,10 @@ COMMANDS: dict[str, type[Any]] = {
     "ddl accept": GroupSettings,
     "dead": GroupSettings,
     "tables": GroupSettings,
-    "run": PipelineSettings,
+    "run": RunPipelineSettings,
     "runs": RunsSettings,
+    "schedule": ScheduleSettings,
+    "steps": StepsSettings,
     "forget": GroupSettings,
     "subscriptions": SubscriptionGroupSettings,
     "messages": GroupSettings,

@@ -1,1 +1,1 @@
-"""What definitions of the source's tables come to: what differs between two of them, and that in words."""
+"""What definitions of the source's tables come to: what differs between two, that in words, and what people decided."""

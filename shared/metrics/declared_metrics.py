@@ -264,5 +264,66 @@ SUBSCRIPTION_REREAD_MESSAGES = Metric(
     "pgsluice_subscription_reread_messages_total", _COUNTER, "Messages that were read again for receivers that are behind", _W
 )
 
+KAFKA_TRANSACTION_SECONDS = Metric(
+    "pgsluice_kafka_transaction_seconds",
+    _HISTOGRAM,
+    "What a batch took in Kafka that counts, from the beginning of its transaction until it was committed",
+    _W,
+)
+KAFKA_TRANSACTIONS = Metric(
+    "pgsluice_kafka_transactions_total",
+    _COUNTER,
+    "Batches handed to Kafka: committed, given_up (the brokers keep nothing of it, and it is tried again or stops the worker)",
+    _W,
+    ("outcome",),
+)
+KAFKA_RECORDS = Metric("pgsluice_kafka_records_total", _COUNTER, "Records of batches that Kafka committed", _W)
+
+# --- of a worker of a SQL pipeline's group ---------------------------------------------------------------------------------
+
+RUN_STATE = Metric(
+    "pgsluice_run_state",
+    _GAUGE,
+    "1 for the state of the pipeline's newest run, 0 for the rest: reading, interrupted, paused, failed, finished, cancelled, "
+    "abandoned",
+    _W,
+    ("pipeline", "state"),
+)
+RUN_ROWS = Metric(
+    "pgsluice_run_rows_total",
+    _COUNTER,
+    "Rows of all runs of the pipeline that have ended: read (they are in the stream), dead (a step failed on them), deleted (the "
+    "query gave them no longer, when target and query were compared)",
+    _W,
+    ("pipeline", "outcome"),
+)
+RUN_SECONDS = Metric(
+    "pgsluice_run_seconds",
+    _GAUGE,
+    "What the newest run that is finished took: plan, read (until the stream had all rows), apply (from then until every worker "
+    "had applied them; absent until that is known)",
+    _W,
+    ("pipeline", "stage"),
+)
+RUN_HORIZON_SECONDS = Metric(
+    "pgsluice_run_horizon_seconds",
+    _GAUGE,
+    "For how long the source's oldest transaction was open when the newest run began: so much the next run reads again. Absent "
+    "where it is not measured",
+    _W,
+    ("pipeline",),
+)
+RUN_LAST_SUCCESS = Metric(
+    "pgsluice_run_last_success_timestamp_seconds", _GAUGE, "When a run was finished last, as Unix time", _W, ("pipeline",)
+)
+RUN_LATE_SECONDS = Metric(
+    "pgsluice_run_late_seconds",
+    _GAUGE,
+    "For how long a tick of the schedule waits that nobody executes, or whose run was not done when the next one came; else 0. "
+    "Absent without a schedule, and while the pipeline is paused",
+    _W,
+    ("pipeline",),
+)
+
 METRICS: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 """In the order above."""

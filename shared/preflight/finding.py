@@ -31,6 +31,7 @@ class Subject(enum.StrEnum):
     NATS = "nats"
     SINK = "sink"
     RULES = "rules"
+    PIPELINES = "pipelines"
     MACHINE = "machine"
 
 

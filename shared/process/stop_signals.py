@@ -4,7 +4,7 @@
     service   a command that runs until it is stopped, while it has begun nothing: the process ends at once, with 0
     calling   the running service: a function of its own, then nothing more until the process has ended. One that can read its
               configuration again does so at a SIGHUP, unless that tells of the end of its terminal
-    release   any other command: what the system and Python do without us
+    release   any other command: what the system and Python do without us; a run of a pipeline takes a SIGTERM for a SIGINT
 
 A SIGHUP that is ignored when the program starts, as ``nohup`` has it, stays ignored.
 """
@@ -55,6 +55,11 @@ def release() -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     while _received:
         signal.raise_signal(_received.pop())
+
+
+def interrupt_on_term() -> None:
+    """For a command that ends well when it is interrupted at the terminal: SIGTERM does what SIGINT does."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @contextmanager

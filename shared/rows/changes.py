@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.run_mark import NO_RUN, RunMark
 from pgsluice.shared.wire.table import Table, Value
 
 INSERT = ord("I")
@@ -121,7 +122,9 @@ class CopiedRows:
     is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
     counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
     from 0; None when all rows of the message are here. ``begins_run``: rows that a pipeline's query gave follow, of keys that may
-    have come before; that message, too, has no rows and is alone in its batch.
+    have come before; that message, too, has no rows and is alone in its batch. ``mark`` says which run, and what its rows mean;
+    NO_RUN for rows of a copy. A message that begins a run which replaces all rows ``restarts``; another one ends it, without rows
+    and alone in its batch. ``deletes``: these rows are to be deleted; only their keys are there.
     """
 
     sequence: int
@@ -133,6 +136,8 @@ class CopiedRows:
     more_follow: bool = False
     numbers: tuple[int, ...] | None = None
     begins_run: bool = False
+    mark: RunMark = NO_RUN
+    deletes: bool = False
 
     def row_number(self, row: int) -> int:
         """What the message's row is that is here at ``row``."""

@@ -235,7 +235,9 @@ class Parts:
     those of them whose frames need not be read yet."""
 
     def __init__(self, tables: Iterable[Table]) -> None:
-        self._described = {table.oid: table for table in tables}
+        self._described: dict[int, list[Table]] = {}
+        for table in tables:
+            self._described.setdefault(table.oid, []).append(table)
         self._related: dict[int, Table] = {}
         self._ended: list[Part] = []
         self._rows: dict[int, TableRows] = {}
@@ -243,13 +245,17 @@ class Parts:
         self.deferrals: dict[bytes, Deferral] = {}
 
     def relate(self, relation: Relation) -> None:
-        """Raises WireError when the descriptor says something else of the table than its Relation message."""
-        table = self._described.get(relation.oid)
-        if table is None or _relation_of(table) != relation:
+        """Another version of a table than before is a barrier. Raises WireError when the descriptor says something else of the
+        table than its Relation message."""
+        described = self._described.get(relation.oid, ())
+        table = next((each for each in described if _relation_of(each) == relation), None)
+        if table is None:
             raise WireError(
                 f"a message's descriptor does not agree with its Relation message of {relation.schema}.{relation.name}"
             )
-        self._related[relation.oid] = table
+        if self._related.setdefault(relation.oid, table) != table:
+            self._end_rows()
+            self._related[relation.oid] = table
 
     def shape(self, head: bytes) -> RowShape:
         """The shape of a row frame's first eight bytes; raises WireError when no row of a known table begins like that."""

@@ -14,10 +14,14 @@
 
 A copied row has no position in commit order. Its letter holds the Insert that it would be, and its position is
 ``copied_position``, which comes before those of all changes.
+
+A row that a pipeline's run could not publish is no change. Its letter is RUNS' own, under a number made of the row's key, and its
+body holds no change: a replay has the next run read the row again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -40,6 +44,16 @@ _U32 = Struct(">I")
 _ROWS_PER_MESSAGE = 1 << 32
 
 
+RUNS = "RUN"
+"""Stands for a pipeline's runs where a worker's name stands otherwise. No worker is called so: their names have no capitals."""
+
+
+def row_position(row: str) -> Position:
+    """Of the row of a query with that key, as JSON: the same one whenever it is read."""
+    digest = hashlib.sha256(row.encode()).digest()
+    return Position(LSN(0), int.from_bytes(digest[:7]) + 1)
+
+
 def copied_position(sequence: int, row: int) -> Position:
     """Of the row that ``row`` counts from 0 in the message ``sequence`` of the snapshot stream."""
     return Position(LSN(0), sequence * _ROWS_PER_MESSAGE + row + 1)
@@ -53,7 +67,8 @@ def now() -> str:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """``sequence`` is the message that the change came in: of the snapshot stream when a ``snapshot`` is named, else of the
-    change stream. ``attempts`` counts how often the change was refused. ``reason`` and ``table`` (qualified) are for people."""
+    change stream. ``attempts`` counts how often the change was refused. ``reason`` and ``table`` (qualified) are for people.
+    ``row`` is the key of a row that a run could not publish, as JSON; then ``sequence`` is the run's number. "" for a change."""
 
     worker: str
     position: Position
@@ -64,6 +79,7 @@ class DeadLetter:
     snapshot: str
     attempts: int
     body: bytes = field(repr=False)  # row values
+    row: str = field(default="", repr=False)
 
     @property
     def is_copied(self) -> bool:
@@ -119,7 +135,7 @@ class DeadLetter:
             "sequence": self.sequence,
             "snapshot": self.snapshot,
             "attempts": self.attempts,
-        }
+        } | ({"row": self.row} if self.row else {})
 
 
 def _of_chunk(message_id: str, chunk: Chunk) -> dict[str, str]:

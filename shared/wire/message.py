@@ -9,7 +9,7 @@
       Pgsluice-Settled                newest stream sequence at whose end no transaction was open
       Pgsluice-Ddl                    newest stream sequence that holds a definition; 0 before there is one
       Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one, before compression
-      Pgsluice-Size                   bytes of the body before compression, only when it is compressed
+      Pgsluice-Size                   bytes of the body before compression, only when it is compressed or in Kafka
       Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
       Pgsluice-After                  the anchor of the message before it; that of no change in the first message
       Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
@@ -50,6 +50,8 @@ from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn, par
 from pgsluice.shared.wire.table import Table
 
 FORMAT_PGOUTPUT = "pgoutput/2"
+FORMAT_KAFKA = "kafka/1"
+"""Of messages whose changes lie in Kafka (``shared.wire.kafka_range``)."""
 _COMPRESSED = "+zstd"
 _FORMAT_WITHOUT_DEFINITIONS = "pgoutput/1"
 
@@ -115,8 +117,8 @@ class MessageHeaders:
     """The headers of a change message without the two that only the publisher uses (id and expected sequence).
 
     ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is that of a body that is
-    compressed, before it was; None of one that is not. ``counts_definitions``: they are changes of this message's transactions,
-    as they were not in earlier versions.
+    compressed, before it was, or about that of records ``in_kafka``; None of one that is neither. ``counts_definitions``: they
+    are changes of this message's transactions, as they were not in earlier versions.
     """
 
     first: Position
@@ -130,6 +132,7 @@ class MessageHeaders:
     size: int | None = None
     ddl: int = 0
     counts_definitions: bool = True
+    in_kafka: bool = False
 
     def bytes_before(self, data: bytes) -> int:
         """``total_bytes`` of the message before this one, which holds ``data``."""
@@ -139,6 +142,10 @@ class MessageHeaders:
         """What the data of all chunks make, of which these are the last one's headers. Raises WireError when they do not hold a
         body of the size that the headers name."""
         data = b"".join(pieces)
+        if self.in_kafka:
+            raise WireError(
+                "the changes of a message lie in Kafka", "read them there, or let a worker with worker-source: kafka read them"
+            )
         if self.size is None:
             return data
         from pgsluice.shared.wire.compressed_body import decompress_body  # few read what is compressed
@@ -147,8 +154,12 @@ class MessageHeaders:
 
     def encode(self) -> dict[str, str]:
         format_name = FORMAT_PGOUTPUT if self.counts_definitions else _FORMAT_WITHOUT_DEFINITIONS
+        if self.in_kafka:
+            format_name = FORMAT_KAFKA
+        elif self.size is not None:
+            format_name += _COMPRESSED
         headers = {
-            FORMAT_HEADER: format_name if self.size is None else format_name + _COMPRESSED,
+            FORMAT_HEADER: format_name,
             FIRST_HEADER: str(self.first),
             LAST_HEADER: str(self.last),
             FLUSHED_HEADER: format_lsn(self.flushed),
@@ -170,7 +181,7 @@ class MessageHeaders:
     def decode(cls, headers: Mapping[str, str] | None) -> MessageHeaders:
         """Raises WireError when a header is missing or malformed, or the format is not ours."""
         name, compressed, rest = ("" if headers is None else headers.get(FORMAT_HEADER, "")).partition(_COMPRESSED)
-        if headers is None or rest or name not in (FORMAT_PGOUTPUT, _FORMAT_WITHOUT_DEFINITIONS):
+        if headers is None or rest or name not in (FORMAT_PGOUTPUT, FORMAT_KAFKA, _FORMAT_WITHOUT_DEFINITIONS):
             raise WireError(
                 f"a stream message has no '{FORMAT_HEADER}: {FORMAT_PGOUTPUT}' header",
                 "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
@@ -185,9 +196,10 @@ class MessageHeaders:
                 chunk=Chunk.parse(headers.get(CHUNK_HEADER, "1/1")),
                 anchor=_anchor(headers, ANCHOR_HEADER),
                 after=_anchor(headers, AFTER_HEADER),
-                size=int(headers[SIZE_HEADER]) if compressed else None,
+                size=int(headers[SIZE_HEADER]) if compressed or name == FORMAT_KAFKA else None,
                 ddl=int(headers[DDL_HEADER]) if name == FORMAT_PGOUTPUT else 0,
-                counts_definitions=name == FORMAT_PGOUTPUT,
+                counts_definitions=name != _FORMAT_WITHOUT_DEFINITIONS,
+                in_kafka=name == FORMAT_KAFKA,
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a stream message has a missing or malformed header ({error})") from None

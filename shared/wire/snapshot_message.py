@@ -7,7 +7,8 @@
     NATS headers
       Nats-Msg-Id                                <system id>/<snapshot>/<table oid>/<range or begin>/<number>
       Nats-Expected-Last-Subject-Sequence        sequence of the message before it on its subject; 0 for the first
-      Pgsluice-Format                            copy-text/1
+      Pgsluice-Format                            copy-text/1; copy-text/2 where a run of a pipeline begins or ends that an
+                                                 earlier version would apply wrongly (``run_mark``)
       Pgsluice-Snapshot, Pgsluice-Table          which copy of which table
       Pgsluice-Attempt                           how often the table was begun, this time included
       Pgsluice-Range, Pgsluice-Number            which message of which range, both from 1; no range on a begin message
@@ -18,7 +19,9 @@
                                                  finds an older one there does not know yet whether the rows count
       Pgsluice-Chunk                             i/n, only when the body did not fit one NATS message
       Pgsluice-Run                               only on the begin message of a pipeline's run: which one, from 1. All rows before
-                                                 it are applied before any after it
+                                                 it are applied before any after it. So it is on the one that ends a run that
+                                                 replaces all rows
+      Pgsluice-Run-Mark                          on each message of a pipeline's run (``run_mark``)
       Pgsluice-Last-Key                          only with rows that a query gave: JSON of the texts of the key that the last body
                                                  up to here ends with
     body
@@ -37,9 +40,11 @@ from dataclasses import dataclass
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.message import CHUNK_HEADER, FORMAT_HEADER, WHOLE, Chunk, Descriptor
+from pgsluice.shared.wire.run_mark import NO_RUN, RunMark
 from pgsluice.shared.wire.table import Table
 
 FORMAT_COPY_TEXT = "copy-text/1"
+FORMAT_NEW_RUN = "copy-text/2"
 
 EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 SNAPSHOT_HEADER = "Pgsluice-Snapshot"
@@ -54,6 +59,7 @@ RANGE_END_HEADER = "Pgsluice-Range-End"
 LEDGER_HEADER = "Pgsluice-Ledger"
 RUN_HEADER = "Pgsluice-Run"
 LAST_KEY_HEADER = "Pgsluice-Last-Key"
+RUN_MARK_HEADER = "Pgsluice-Run-Mark"
 
 _U32 = struct.Struct(">I")
 
@@ -63,8 +69,8 @@ class SnapshotHeaders:
     """The headers of a snapshot message without the two that only the publisher uses (id and expected sequence).
 
     ``range_number`` is None on a table's begin message, whose ``number`` is 1. ``ledger_revision`` is 0 where an earlier version
-    published the message. ``run`` is 0 except on the message that begins a run of a pipeline; ``last_key`` is "" except with rows
-    that a query gave.
+    published the message. ``run`` is 0 except on the messages that begin and end a run of a pipeline; ``last_key`` is "" except
+    with rows that a query gave.
     """
 
     snapshot: str
@@ -80,6 +86,7 @@ class SnapshotHeaders:
     ledger_revision: int = 0
     run: int = 0
     last_key: str = ""
+    mark: RunMark = NO_RUN
 
     @property
     def is_begin(self) -> bool:
@@ -92,7 +99,7 @@ class SnapshotHeaders:
 
     def encode(self) -> dict[str, str]:
         headers = {
-            FORMAT_HEADER: FORMAT_COPY_TEXT,
+            FORMAT_HEADER: FORMAT_NEW_RUN if self.run and self.mark.needs_new_worker else FORMAT_COPY_TEXT,
             SNAPSHOT_HEADER: self.snapshot,
             TABLE_HEADER: str(self.oid),
             ATTEMPT_HEADER: str(self.attempt),
@@ -113,12 +120,14 @@ class SnapshotHeaders:
             headers[RUN_HEADER] = str(self.run)
         if self.last_key:
             headers[LAST_KEY_HEADER] = self.last_key
+        if self.mark != NO_RUN:
+            headers[RUN_MARK_HEADER] = self.mark.encode()
         return headers
 
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> SnapshotHeaders:
         """Raises WireError when a header is missing or malformed, or the format is not ours."""
-        if headers is None or headers.get(FORMAT_HEADER) != FORMAT_COPY_TEXT:
+        if headers is None or headers.get(FORMAT_HEADER) not in (FORMAT_COPY_TEXT, FORMAT_NEW_RUN):
             raise WireError(
                 f"a message of the snapshot stream has no '{FORMAT_HEADER}: {FORMAT_COPY_TEXT}' header",
                 "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
@@ -138,6 +147,7 @@ class SnapshotHeaders:
                 ledger_revision=int(headers.get(LEDGER_HEADER, "0")),
                 run=int(headers.get(RUN_HEADER, "0")),
                 last_key=headers.get(LAST_KEY_HEADER, ""),
+                mark=RunMark.decode(headers[RUN_MARK_HEADER]) if RUN_MARK_HEADER in headers else NO_RUN,
             )
         except (KeyError, ValueError) as error:
             raise WireError(f"a message of the snapshot stream has a missing or malformed header ({error})") from None

@@ -12,7 +12,6 @@ import pytest
 from pgsluice.console.program import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.definition_decisions import HeldColumn, accepted_by, store_held
 from pgsluice.shared.broker.definition_log import (
     DefinitionLog,
     LoggedDefinition,
@@ -22,6 +21,7 @@ from pgsluice.shared.broker.definition_log import (
     store_outcomes,
 )
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.definitions.definition_decisions import HeldColumn, accepted_by, store_held
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from tests.servers import NatsServer

@@ -37,7 +37,11 @@ SOMETIMES_ABSENT = {
     "pgsluice_waiting",  # nothing fails
     "pgsluice_waiting_seconds",
     "pgsluice_filtered_changes_total",  # there are no rules
-    *(metric.name for metric in METRICS if metric.name.startswith(("pgsluice_search_", "pgsluice_subscription"))),  # other sinks
+    *(
+        metric.name
+        for metric in METRICS
+        if metric.name.startswith(("pgsluice_search_", "pgsluice_subscription", "pgsluice_kafka_", "pgsluice_run_"))
+    ),  # other sinks, and SQL pipelines
 }
 """Without which a query may find nothing."""
 

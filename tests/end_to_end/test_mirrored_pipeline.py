@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +84,55 @@ def test_a_table_that_the_source_alters_stops_the_second_groups_worker_until_the
     target_database.execute(statement[1])
     succeed(apply(after))
     assert target_database.execute("SELECT id, note, n FROM notes ORDER BY id") == [(1, "a", None), (2, "b", None), (3, "c", 7)]
+
+
+STUBBORN_PATTERN = "(?=x)^(x|xx)+$"
+STUBBORN = f"""
+tables:
+  notes:
+    - {{type: transform, column: note, parameters: {{type: regex, pattern: "{STUBBORN_PATTERN}", replace: "-"}}}}
+"""
+
+
+@pytest.mark.long  # a dozen processes, one after the other
+@pytest.mark.timeout(900)
+def test_letters_of_both_hops_are_replayed_and_arrive_once_in_their_rows_order(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    """One of the first hop, whose rule cannot process a value; one of the second, whose target refuses it."""
+    (tmp_path / "rules").write_text(STUBBORN)
+    raw = configuration(group, source_database, None, nats_server, **{"nats-group": f"{group}-next"})
+    raw |= {"rules-config": str(tmp_path / "rules")}
+    after = configuration(f"{group}-next", source_database, target_database, nats_server)
+    source_database.execute("CREATE TABLE notes (id int PRIMARY KEY, note text)")
+    target_database.execute("CREATE TABLE notes (id int PRIMARY KEY, note varchar(60) CHECK (note <> 'refused'))")
+    succeed(replicate(raw))
+    source_database.execute("INSERT INTO notes VALUES (1, 'a'), (2, repeat('x', 40) || '!'), (3, 'refused'), (4, 'd')")
+    source_database.execute("UPDATE notes SET note = 'later' WHERE id = 2")
+    hop(raw, after)
+    assert target_database.execute("SELECT id, note FROM notes ORDER BY id") == [(1, "a"), (4, "d")]
+    assert letters(raw) == [("public.notes", "nats")] * 2, "its row's later change waits behind it"
+    assert letters(after) == [("public.notes", "postgres")]
+    target_database.execute("ALTER TABLE notes DROP CONSTRAINT notes_note_check")
+    (tmp_path / "rules").write_text(STUBBORN.replace(STUBBORN_PATTERN, "secret"))
+    for keys in (raw, after):
+        dead(keys, "replay", "--all")
+    hop(raw, after)
+    hop(raw, after)
+    expected = [(1, "a"), (2, "later"), (3, "refused"), (4, "d")]
+    assert target_database.execute("SELECT id, note FROM notes ORDER BY id") == expected
+    assert letters(raw) + letters(after) == []
+
+
+def dead(keys: dict[str, Any], *arguments: str) -> str:
+    """What ``pgsluice dead`` prints."""
+    own = {key: keys[key] for key in ("group", "nats-url")}
+    return succeed(Outcome(PgsluiceProcess("dead", *arguments, config=own), 60.0)).stdout
+
+
+def letters(keys: dict[str, Any]) -> list[tuple[str, str]]:
+    listed = [json.loads(line) for line in dead(keys, "list", "--json").splitlines()]
+    return [(each["table"], each["worker"]) for each in listed]
 
 
 def hop(raw: dict[str, object], after: dict[str, object]) -> Outcome:

@@ -46,7 +46,7 @@ class Load(BackgroundThread):
 
     def _work(self, stopping: threading.Event) -> None:
         with self._source.connect(autocommit=False) as connection:
-            while not stopping.wait(self._choose.expovariate(20)):
+            while not stopping.wait(self._choose.expovariate(10)):
                 for _ in range(self._choose.randint(1, 3)):
                     statement = self._choose.choice(_STATEMENTS)
                     connection.execute(statement.format(some=int(50 ** self._choose.random())).encode())
@@ -65,15 +65,17 @@ def test_a_worker_killed_thirty_times_leaves_the_source_in_its_index(
     source_database.execute(_TABLE + _ROWS)
     items = Indexed(source_database, nats_server.settings(), group, "items")
     load = Load(source_database, random.Random(seed))
+    # The fake server takes the longer for each document the larger a request is, and between two kills a batch has to end.
+    small = {"search-batch-bytes": "256KiB", "batch-bytes": "512KiB"}
     with HttpProxy(fake_opensearch.port) as proxy:
-        keys = search_configuration(group, source_database, nats_server, proxy.url)
+        keys = search_configuration(group, source_database, nats_server, proxy.url, **small)
         with running(keys) as worker:
             load.start()
             for _ in range(KILLS):
-                kill_at_a_request(worker, proxy, choose.randint(1, 30), is_done=choose.random() < 0.5)
+                kill_at_a_request(worker, proxy, int(300 ** choose.random()), is_done=choose.random() < 0.5)
                 worker.start()
             load.stop()
-            items.arrive(fake_opensearch)
+            items.arrive(fake_opensearch, worker)
     print(f"{len(items.expected())} documents, {len(proxy.exchanges)} requests")
 
 
@@ -122,7 +124,7 @@ def test_a_server_that_is_killed_full_and_busy_in_turn_loses_nothing(
             wait_until(lambda: not is_blocked(server, items), deadline_s=START_DEADLINE_S, what="the end of the block")
             is_caught_up(items, server, proxy)
             load.stop()
-            items.arrive(server)
+            items.arrive(server, worker)
 
 
 def is_caught_up(items: Indexed, server: RealOpenSearch, proxy: HttpProxy) -> None:

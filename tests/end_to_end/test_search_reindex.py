@@ -60,7 +60,7 @@ def test_searches_never_find_fewer_documents_while_a_table_is_indexed_anew(
     items = Indexed(source_database, nats_server.settings(), group, "items")
     keys = search_configuration(group, source_database, nats_server, search_server.url)
     writer, reader = Writer(source_database), Reader(search_server, items.alias)
-    with running(keys):
+    with running(keys) as worker:
         wait_until(lambda: items.count(search_server) >= 50000, deadline_s=DEADLINE_S, what="the copy")
         writer.start()
         reader.start()
@@ -72,7 +72,7 @@ def test_searches_never_find_fewer_documents_while_a_table_is_indexed_anew(
         wait_until(lambda: reader.counts[-1] > after + 1000, deadline_s=DEADLINE_S, what="documents of later changes")
         writer.stop()
         reader.stop()
-        items.arrive(search_server)
+        items.arrive(search_server, worker)
     assert reader.counts == sorted(reader.counts)
     print(f"{writer.written} changes, {len(reader.counts)} looks, {reader.counts[0]} to {reader.counts[-1]} documents")
 

@@ -74,12 +74,16 @@ def test_runs_fill_a_table_with_a_key_and_keep_it_as_the_query_is(
             assert_same(source_database, target_database)
         finally:
             print(worker.log()[-4000:])
-    listed = [json.loads(line) for line in run(keys, "runs", "--json").splitlines()]
+    listed = [json.loads(line) for line in run(keys, "runs", "list", "--json").splitlines()]
     assert [(each["run"], each["state"], each["kind"]) for each in listed] == [
         (4, "applied", "incremental"),
         (3, "applied", "incremental"),
         (2, "applied", "incremental"),
         (1, "applied", "full"),
     ]
+    assert [(each["rows_read"], each["rows_applied"], each["unchanged"]) for each in listed] == [
+        (each["rows"], each["rows"], None) for each in listed
+    ]
+    assert listed[0]["apply_s"] is not None
     primary_keys = "SELECT count(*) FROM pg_index WHERE indrelid = 'film_ratings'::regclass AND indisprimary"
     assert target_database.execute(primary_keys) == [(1,)]

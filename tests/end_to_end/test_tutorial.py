@@ -27,3 +27,9 @@ def test_the_tutorial_works_as_it_is_written(reader: TutorialReader) -> None:
 @pytest.mark.timeout(900)
 def test_the_tutorial_of_two_streams_works_as_it_is_written(reader: TutorialReader) -> None:
     assert reader.read("mirrored-tutorial.md") == 4
+
+
+@pytest.mark.long  # a worker, and runs that are slow on purpose
+@pytest.mark.timeout(900)
+def test_the_tutorial_of_a_query_works_as_it_is_written(reader: TutorialReader) -> None:
+    assert reader.read("sql-tutorial.md") == 6

@@ -15,8 +15,8 @@ from tests.servers.postgres_binaries import binaries
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PORTS = ("5433", "5434", "4333")
-"""As the pages have them: of source, target and NATS."""
+PORTS = ("5433", "5434", "4333", "9250")
+"""As the pages have them: of source, target, NATS and the search server."""
 
 _STEP = re.compile(r"```(sh|text)\n(.*?)```|^(Stop) `([^`]*)` with Ctrl-C", re.DOTALL | re.MULTILINE)
 COMMAND_DEADLINE_S = 180.0
@@ -72,9 +72,7 @@ class TutorialReader:
 
     def follow(self, block: str) -> None:
         """What one block of the page says."""
-        commands = block
-        for written, here in zip(PORTS, self._ports, strict=True):
-            commands = commands.replace(written, here)
+        commands = self._with_ports(block)
         match commands.split()[:2]:
             case ["make", "install"]:
                 assert self.run("pgsluice version").startswith("pgsluice ")
@@ -89,8 +87,14 @@ class TutorialReader:
             case _:
                 self.run(commands)
 
+    def _with_ports(self, written: str) -> str:
+        for port, here in zip(PORTS, self._ports, strict=True):
+            written = written.replace(port, here)
+        return written
+
     def expect(self, command: str, output: str) -> None:
         """``command`` prints ``output``, sooner or later."""
+        command = self._with_ports(command)
         wait_until(
             lambda: self._bash(command).stdout.split() == output.split(),
             deadline_s=ARRIVAL_DEADLINE_S,

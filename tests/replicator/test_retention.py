@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, FinishedCopyRetention, RunningCopyRetention
+from pgsluice.replicator.retention import FinishedCopyRetention, RunningCopyRetention
 from pgsluice.replicator.snapshot.held_ranges import HeldRanges
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.change_retention import AbsentWorkers, ChangeRetention
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState

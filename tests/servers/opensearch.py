@@ -44,8 +44,9 @@ class SearchServer(ABC):
     keeps_data: bool
     """Over its end."""
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, port: int = 0) -> None:
+        """On any free port, unless one is given."""
+        self.port = port or free_port()
         self._directory: PrivateDirectory | None = None
         self._process: ChildProcess | None = None
 

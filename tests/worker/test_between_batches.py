@@ -12,8 +12,8 @@ import pytest
 from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.definition_decisions import HeldColumn, accept, store_held
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord
+from pgsluice.shared.definitions.definition_decisions import HeldColumn, accept, store_held
 from pgsluice.shared.errors import PgsluiceError, StreamBehindError, TransientError
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.session import Spark
@@ -239,13 +239,17 @@ def test_a_stop_is_obeyed_before_the_first_turn_and_after_each(harness: Harness,
     stopping = Stopping(Pulse())
     tick = harness.sink.tick
 
+    def stop() -> None:
+        stopping.request()
+        wait_until(lambda: stopping.is_requested)
+
     def tick_and_stop() -> None:
         tick()
-        stopping.request()
+        stop()
 
     harness.sink.tick = tick_and_stop  # type: ignore[method-assign]
     if not turns:
-        stopping.request()
+        stop()
     with pytest.raises(StopRequested):
         BetweenBatches(harness.worker, Query([*turns, *turns])).follow(stopping)  # type: ignore[arg-type]
     assert harness.sink.ticks == len(turns)

@@ -36,6 +36,15 @@ class Body(NamedTuple):
     after: Anchor | None = None
 
 
+BodyElsewhere = Callable[[MessageHeaders, bytes], bytes]
+"""The body of a message that only names it, as ``shared.wire.kafka_range``."""
+
+
+def unreadable_elsewhere(headers: MessageHeaders, named: bytes) -> bytes:
+    """For a reader that knows no Kafka: raises WireError."""
+    return headers.body([named])
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself. Bytes
@@ -61,9 +70,13 @@ async def publisher_prefix(bucket: StateBucket, names: GroupNames) -> str:
 
 class ChangeReader:
     """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` is what the ids of the group's own
-    messages begin with: whoever may publish on the subject is not the replicator by that."""
+    messages begin with: whoever may publish on the subject is not the replicator by that. ``elsewhere`` gives bodies that lie in
+    Kafka."""
 
-    def __init__(self, connection: BrokerConnection, id_prefix: str = "") -> None:
+    def __init__(
+        self, connection: BrokerConnection, id_prefix: str = "", elsewhere: BodyElsewhere = unreadable_elsewhere
+    ) -> None:
+        self._elsewhere = elsewhere
         self._connection = connection
         self._id_prefix = id_prefix
         self._name = connection.names.changes_stream
@@ -104,7 +117,7 @@ class ChangeReader:
             elif len(pending) == chunk.index - 1:
                 pending.append(message.data)
             if chunk.is_last and len(pending) == chunk.count:
-                data = headers.body(pending)
+                data = self._elsewhere(headers, b"".join(pending)) if headers.in_kafka else headers.body(pending)
                 yield Body(pending_first, message.sequence, pending_ordinal, data, headers.anchor, headers.after)
                 pending = []
             if message.sequence >= last_sequence and not pending:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
 from pgsluice.shared.process.defect import place_of, unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import Anchor
-from pgsluice.shared.wire.snapshot_message import split_snapshot_body
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, split_snapshot_body
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.batches.broker_connection import process_connection
-from pgsluice.worker.batches.change_reader import Body, ChangeReader
+from pgsluice.worker.batches.change_reader import Body, BodyElsewhere, ChangeReader, unreadable_elsewhere
+from pgsluice.worker.batches.deleted_rows import check_deletes, split_deleted
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.receipts import Covered, TaskAnswer, check_follows, error_answer, receipt_answer
@@ -65,6 +68,8 @@ class PartitionTask:
     """Whether the source may send bytes that are not UTF-8."""
     counts: bool = False
     """Whether somebody wants to know what a task counts for metrics."""
+    kafka: KafkaSourceSettings | None = None
+    """Where the records are that messages name."""
 
     def __call__(self, messages: SequenceRange) -> Iterator[TaskAnswer]:
         """Writes these messages."""
@@ -82,6 +87,13 @@ class PartitionTask:
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
             yield error_answer(Covered(messages.lane), unexpected(error, "a task"))
 
+    def _elsewhere(self) -> BodyElsewhere:
+        if self.kafka is None:
+            return unreadable_elsewhere
+        from pgsluice.worker.kafka_source.range_reader import process_reader  # it needs an extra that few have
+
+        return process_reader(self.kafka.cluster).body
+
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
         """The receipt bodies of the sink."""
         connection = process_connection(self.nats, self.group)
@@ -89,7 +101,7 @@ class PartitionTask:
         if messages.lane is Lane.COPIED:
             copied = share.copied_rows(SnapshotReader(connection))
             return steps.each_of(self.writer.write_copied(share.partition, steps.each_of(copied)))
-        changes = share.changes(ChangeReader(connection, self.id_prefix))
+        changes = share.changes(ChangeReader(connection, self.id_prefix, self._elsewhere()))
         return steps.each_of(self.writer.write(share.partition, steps.each_of(changes)))
 
 
@@ -123,6 +135,7 @@ class _PartitionShare:
         self._filter = DeadLetterFilter(task.exclusions, task.worker)
         self._transformation = task.transformation
         self._checks_encoding = task.checks_encoding
+        self._writer = task.writer
         self._count = FigureCount() if task.counts else None
         self._covered = self._taken = messages.first_sequence - 1
         self._changes = 0
@@ -199,24 +212,38 @@ class _PartitionShare:
             self._taken = body.sequence
             if self._ownership.counts(table, headers.snapshot):
                 self._changes += headers.rows
-                restarts = headers.is_begin and headers.attempt > 1
-                begins_run = headers.is_begin and headers.run > 0
-                copied = CopiedRows(body.sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run)
-                left = self._filter.copied_remainder(copied)
-                transformed: list[CopiedRows] = []
-                rejected = unreadable_copied(left) if self._checks_encoding else []
-                if not rejected:
-                    transformed, rejected = self._transformation.apply_copied(left)
-                rejections += [Rejection(copied_position(copied.sequence, row.change_index), refusal_of(row)) for row in rejected]
-                if self._count is not None:
-                    self._count.note_copied(len(body.data), left, transformed)
-                yield from transformed if not rejections else ()
+                copied = _copied_rows(body.sequence, headers, table, data)
+                check_deletes(copied, self._writer)
+                going, rejected = self._transformed_copied(copied, len(body.data))
+                rejections += rejected
+                yield from going if not rejections else ()
             elif not self._ownership.knows(table, headers.ledger_revision):
                 raise TransientError(
                     f"the ledger does not know yet whose the copied rows of message {body.sequence} are", "it is read again"
                 )
         if rejections:
             raise RejectedChanges(rejections)
+
+    def _transformed_copied(self, copied: CopiedRows, body_bytes: int) -> tuple[list[CopiedRows], list[Rejection]]:
+        left = self._filter.copied_remainder(copied)
+        transformed: list[CopiedRows] = []
+        rejected = unreadable_copied(left) if self._checks_encoding else []
+        if not rejected:
+            for rows in split_deleted(left):
+                going, refused = self._transformation.apply_copied(rows)
+                transformed += going
+                rejected += refused
+        if self._count is not None:
+            self._count.note_copied(body_bytes, left, transformed)
+        following = [replace(rows, more_follow=True) for rows in transformed[:-1]] + transformed[-1:]
+        return following, [Rejection(copied_position(copied.sequence, row.change_index), refusal_of(row)) for row in rejected]
+
+
+def _copied_rows(sequence: int, headers: SnapshotHeaders, table: Table, data: memoryview) -> CopiedRows:
+    mark = headers.mark
+    begins_run = headers.is_begin and headers.run > 0 and not mark.ends
+    restarts = (headers.is_begin and headers.attempt > 1) or (begins_run and mark.replaces)
+    return CopiedRows(sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run, mark=mark)
 
 
 def _text(anchor: Anchor | None) -> str | None:

@@ -10,13 +10,13 @@ everything else → string, the server's text
 
 from __future__ import annotations
 
-from binascii import unhexlify
 from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
 from pgsluice.rules.value_text import array_elements
+from pgsluice.shared.rows.arrow_text import arrow_values, numeric_size
 from pgsluice.shared.wire.table import Column, Table
 
 _SCALARS: dict[int, spark.DataType] = {
@@ -47,10 +47,7 @@ _ELEMENTS = {
     1231: 1700,
 }
 """By the type OID of the array (pg_type.dat); elements of other arrays are texts."""
-_NUMERIC = 1700
 _BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
-_MOST_DIGITS = 38
-_BOOLEANS = {b"t": True, b"f": False, None: None}
 
 
 def row_type(table: Table) -> spark.StructType:
@@ -65,37 +62,18 @@ def spark_type(column: Column) -> spark.DataType:
 
 
 def _scalar_type(oid: int, typmod: int) -> spark.DataType:
-    if oid == _NUMERIC and typmod >= 4:  # numeric.c: precision and scale, the latter signed with 11 bits, above an offset of 4
-        precision, scale = (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 1024) - 1024
-        if precision <= _MOST_DIGITS and 0 <= scale <= precision:
-            return spark.DecimalType(precision, scale)
+    size = numeric_size(oid, typmod)
+    if size:
+        return spark.DecimalType(*size)
     return _SCALARS.get(oid, spark.StringType())
 
 
 def arrow_column(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     """Of texts as the server writes them, in UTC. Raises ValueError for one that the type does not have: NaN in a decimal,
     infinity and the years before 1 and after 9999 in a time, an array of several dimensions."""
-    if pa.types.is_boolean(kind):
-        return pa.array([_boolean(value) for value in values], kind)
-    if pa.types.is_binary(kind):
-        return pa.array([None if value is None else _bytes(value) for value in values], kind)
     if pa.types.is_list(kind):
         return _list_column(values, kind)
-    texts = pa.array(values, pa.binary()).cast(pa.string())
-    return texts if pa.types.is_string(kind) else texts.cast(kind)
-
-
-def _boolean(text: bytes | None) -> bool | None:
-    try:
-        return _BOOLEANS[text]
-    except KeyError:
-        raise ValueError("is not a boolean") from None
-
-
-def _bytes(text: bytes) -> bytes:
-    if not text.startswith(b"\\x"):
-        raise ValueError("is not a bytea")
-    return unhexlify(text[2:])
+    return arrow_values(values, kind)
 
 
 def _list_column(values: Sequence[bytes | None], kind: pa.ListType) -> pa.Array:

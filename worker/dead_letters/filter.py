@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageChanges, Part, TableChanges, Transaction, Truncation
@@ -182,6 +182,8 @@ def _indexed(transactions: list[Transaction], reasons: dict[Position, str]) -> d
 @dataclass(frozen=True, slots=True)
 class DiscardingWriter:
     """A ``PartitionWriter`` whose receipts say nothing."""
+
+    takes_deletes: ClassVar[bool] = True
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         for _ in messages:

@@ -1,13 +1,14 @@
 """The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it. Pure.
 
 The change is the frame that the source sent. Begin and Relation are those of the message; the Commit is made, because the
-transaction may go on in another message. A copied row was never a frame: it becomes the Insert that it would be.
+transaction may go on in another message. A copied row was never a frame: it becomes the Insert that it would be,
+or the Delete.
 """
 
 from __future__ import annotations
 
 from pgsluice.shared.pgoutput import decode_message, encode_message, encode_messages
-from pgsluice.shared.pgoutput.messages import Begin, Commit, Delete, Insert, Relation, RelationColumn, Truncate, Update
+from pgsluice.shared.pgoutput.messages import OLD_KEY, Begin, Commit, Delete, Insert, Relation, RelationColumn, Truncate, Update
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import DeadLetter
@@ -54,7 +55,11 @@ class ChangeFrames:
 def copied_row_body(copied: CopiedRows, row: tuple[Value, ...]) -> bytes:
     """``row`` holds no UNCHANGED: COPY sends every value."""
     begin = Begin(LSN(0), 0, 0)
-    frames = encode_messages([_relation(copied.table), begin, Insert(copied.table.oid, row), _commit_of(begin)])
+    change: Insert | Delete = Insert(copied.table.oid, row)
+    if copied.mark.is_deleted(copied.table, row):
+        key = tuple(value if i in copied.table.key else None for i, value in enumerate(row))
+        change = Delete(copied.table.oid, OLD_KEY, key)
+    frames = encode_messages([_relation(copied.table), begin, change, _commit_of(begin)])
     return encode_body(Descriptor((copied.table,)).encode(), frames)
 
 

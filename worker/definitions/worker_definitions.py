@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.definition_decisions import HeldColumn, accepted_by, load_held, store_held
 from pgsluice.shared.broker.definition_log import KEPT, NotedOutcome, Outcome, Outcomes, load_outcomes, store_outcomes
 from pgsluice.shared.config.settings import WorkerSettings
+from pgsluice.shared.definitions.definition_decisions import HeldColumn, accepted_by, load_held, store_held
 from pgsluice.shared.definitions.difference import key_of, primary_key_of
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.definition import DefinedColumn, TableDefined, TablePublished

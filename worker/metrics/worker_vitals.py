@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 from nats.aio.client import Client
 
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, PgsluiceError
 from pgsluice.shared.metrics.declared_metrics import RECONNECTS
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.metrics.outputs import Outputs
 from pgsluice.shared.metrics.vitals import Vitals
+from pgsluice.shared.pipelines.run_metrics import read_run_samples
 from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.metrics.worker_metrics import WorkerMetrics
 from pgsluice.worker.metrics.worker_watch import WorkerWatch
 from pgsluice.worker.positions.lease import Lease
@@ -50,7 +53,13 @@ class WorkerVitals:
         self._sink = worker.sink if isinstance(worker.sink, MeasuredSink) else None
         self.let_go()
         if self._settings.are_wanted:
-            self._watch = WorkerWatch(worker.streams, applied, worker.spark, self._on_ended)
+            self._watch = WorkerWatch(worker.streams, applied, worker.spark, lambda: self._runs(worker), self._on_ended)
+
+    def _runs(self, worker: RunningWorker) -> list[Sample]:
+        client = self.client
+        if client is None:
+            return []
+        return worker.loop.run(read_run_samples(StateBucket(client, GroupNames(worker.settings.group))))
 
     def let_go(self) -> None:
         """To be called while everything that is looked at is still there."""

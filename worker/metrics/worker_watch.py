@@ -1,4 +1,4 @@
-"""What a worker has to look up to show it: how far it is behind, and how much memory Spark takes.
+"""What a worker has to look up to show it: how far it is behind, how much memory Spark takes, and how a pipeline's runs fare.
 
 A thread of its own looks when somebody asks. What was not to be had, or is older than STALE_S because a look hangs, is not
 shown.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.metrics import declared_metrics as metrics
@@ -22,6 +23,8 @@ from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.metrics.spark_memory import Heap, SparkMemory
 from pgsluice.worker.sinks.sink import Applied
 
+log = telemetry.logger(__name__)
+
 STALE_S = 30.0
 END_DEADLINE_S = 2.0
 
@@ -32,21 +35,25 @@ class _Look:
     lag: Lag = UNKNOWN_LAG
     heap: Heap | None = None
     python_rss: int | None = None
+    runs: Sequence[Sample] = ()
 
 
 class WorkerWatch:
-    """Looks, when asked, from its making on until ``close``; ``on_ended`` is told when that ended by itself."""
+    """Looks, when asked, from its making on until ``close``; ``on_ended`` is told when that ended by itself. ``runs`` asks the
+    broker for those of a pipeline, and raises PgsluiceError."""
 
     def __init__(
         self,
         streams: GroupStreams,
         applied: Callable[[], Applied],
         spark: Spark,
+        runs: Callable[[], Sequence[Sample]],
         on_ended: Callable[[PgsluiceError], None],
     ) -> None:
         self._streams = streams
         self._applied = applied
         self._memory = SparkMemory(spark)
+        self._runs = runs
         self._on_ended = on_ended
         self._found = _Look(time.monotonic())
         self._is_closing = False
@@ -77,17 +84,27 @@ class WorkerWatch:
         samples = [metric.at(value) for metric, value in found if value is not None]
         if heap is not None:
             samples += [metrics.JVM_HEAP_BYTES.at(heap.used, "used"), metrics.JVM_HEAP_BYTES.at(heap.most, "max")]
-        return samples
+        return [*samples, *look.runs]
 
     def _run(self) -> None:
         try:
             while self._wanted.wait() and not self._is_closing:
                 self._wanted.clear()
                 with self._looks.answering():
-                    self._found = _Look(time.monotonic(), self._lag(), self._memory.heap(), self._memory.python_rss())
+                    self._found = self._look()
         except Exception as error:  # noqa: BLE001  nobody would print it
             if not self._is_closing:
                 self._on_ended(ended_task("the watch for metrics", error))
+
+    def _look(self) -> _Look:
+        return _Look(time.monotonic(), self._lag(), self._memory.heap(), self._memory.python_rss(), self._runs_now())
+
+    def _runs_now(self) -> Sequence[Sample]:
+        try:
+            return self._runs()
+        except PgsluiceError as error:
+            log.debug("how runs fare cannot be looked up for metrics", reason=str(error))
+            return ()
 
     def _lag(self) -> Lag:
         try:

@@ -110,7 +110,8 @@ def _check_first(name: str, applied: int, stream: StreamState) -> None:
         raise HistoryError(
             f"stream {name} begins at message {stream.first_sequence}; "
             f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
-            "raise --retention for workers that stay away for long; drop the group and copy the tables again",
+            "raise --retention for workers that stay away for long; drop the group and copy the tables again, or, where it reads "
+            "Kafka, give this worker a group of its own and an empty target",
         )
 
 
@@ -203,6 +204,8 @@ class _Search:
             if headers.chunk.index == 1:
                 pieces = []
             pieces.append(message.data)
+            if headers.in_kafka:
+                raise self._not_there(f"has other records in its place, message {at}")
             if len(pieces) == headers.chunk.count and headers.last.commit_lsn >= self._applied.commit_lsn:
                 first = at - headers.chunk.count + 1
                 return Body(first, at, headers.first.ordinal, headers.body(pieces), headers.anchor, headers.after)

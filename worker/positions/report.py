@@ -18,8 +18,16 @@ from datetime import UTC, datetime, timedelta
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.worker_records import MOST_BATCHES, BatchesRecord, BatchRecord, WorkerReport, batches_key, worker_key
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.broker.worker_records import (
+    MOST_BATCHES,
+    BatchesRecord,
+    BatchRecord,
+    ExchangedRows,
+    WorkerReport,
+    batches_key,
+    worker_key,
+)
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
@@ -51,6 +59,8 @@ class ProgressReport:
         self._missed: Sequence[MissedChanges] = ()
         self._paused_tables: frozenset[int] | None = None
         self._held: int | None = None
+        self._copied_at = ""
+        self._exchanged: ExchangedRows | None = None
         self._transformation = transformation
         self._started_at = _now()
         self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None] | None = None
@@ -61,12 +71,16 @@ class ProgressReport:
 
     def go_on(self, applied: Applied, transformation: Transformation) -> None:
         """After a pause, from where the sink is then."""
+        if applied.snapshot_sequence != self._applied.snapshot_sequence:
+            self._copied_at = ""
         self._applied, self._transformation = applied, transformation
         self._tell()
 
     def note(self, applied: Applied, batch: BatchRecord) -> None:
         if applied.committed_at != self._applied.committed_at:
             self._latencies.note(applied.committed_at)
+        if applied.snapshot_sequence != self._applied.snapshot_sequence:
+            self._copied_at = _now()
         self._applied = applied
         self._batches += 1
         self._changes += batch.changes
@@ -78,6 +92,10 @@ class ProgressReport:
         if oids != self._paused_tables:
             self._paused_tables = oids
             self._tell()
+
+    def note_exchanged(self, exchanged: ExchangedRows | None) -> None:
+        """Of the newest run that replaced all rows. To be called before ``note`` tells of its batch."""
+        self._exchanged = exchanged or self._exchanged
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
         """All changes that met no row, so far."""
@@ -99,10 +117,19 @@ class ProgressReport:
 
     async def start(self, on_ended: Ended) -> None:
         """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
-        ``on_ended`` is told why that came to an end."""
+        ``on_ended`` is told why that came to an end. Of rows that are applied it says what the report before said."""
+        await self._take_up()
         self._loop = asyncio.get_running_loop()
         await self._report()
         self._task = WatchedTask("the report of the worker's progress", self._report_for_ever(), on_ended)
+
+    async def _take_up(self) -> None:
+        try:
+            before = await self._bucket.read(self._key, WorkerReport)
+        except PgsluiceError:
+            return  # nothing depends on it, and the first report takes the place of one that is malformed
+        if before is not None and before.value.snapshot_sequence == self._applied.snapshot_sequence:
+            self._copied_at, self._exchanged = before.value.copied_at, before.value.exchanged
 
     async def stop(self) -> None:
         """Writes the last report. What is noted later is told to nobody."""
@@ -156,6 +183,8 @@ class ProgressReport:
             paused_tables=tuple(sorted(self._paused_tables or ())),
             catch_up_lsn=format_lsn(catch_up.commit_lsn),
             held_sequence=self._held,
+            copied_at=self._copied_at,
+            exchanged=self._exchanged,
             started_at=self._started_at,
             updated_at=_now(),
             host=socket.gethostname(),

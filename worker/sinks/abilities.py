@@ -1,9 +1,10 @@
 """What a sink may be able to beside what every sink does (``sink.Sink``).
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
-(``FileReadingSink``), ``missed`` (``CountingSink``), ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``),
-``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``); or the attribute: ``definitions`` (``DefinedSink``),
-``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``); and ``EventSink``.
+(``FileReadingSink``), ``missed`` (``CountingSink``), ``exchanged`` (``ExchangingSink``), ``break_off`` (``PatientSink``),
+``report_to`` (``ReportingSink``), ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``); or the attribute:
+``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
+and ``EventSink``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from pgsluice.shared.broker.worker_records import ExchangedRows
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.process.pulse import Pulse
@@ -55,6 +57,15 @@ class CountingSink(Sink, Protocol):
     def missed(self) -> Sequence[MissedChanges]:
         """All that were committed since the position began, or the table was filled again; as durable as the position. The same
         object until it changes."""
+        ...
+
+
+@runtime_checkable
+class ExchangingSink(Sink, Protocol):
+    """A sink that compares a run which replaces all rows with those that were there."""
+
+    def exchanged(self) -> ExchangedRows | None:
+        """Of the newest such run; None before the first since ``open``."""
         ...
 
 

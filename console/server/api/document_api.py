@@ -120,7 +120,7 @@ def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
     return documents[0]
 
 
-async def _found(call: Call) -> StoredDocument:
+async def _found(call: Call) -> StoredDocument[GroupDocument]:
     stored = await call.parts.documents.find(call.path["group"])
     if stored is None:
         raise Problem(Kind.NOT_FOUND, f"group '{call.path['group']}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
@@ -135,7 +135,7 @@ def _targets(planned: list[PlannedDocument]) -> str:
     return ", ".join(each.group for each in planned)[:1000]
 
 
-def _view(stored: StoredDocument) -> DocumentView:
+def _view(stored: StoredDocument[GroupDocument]) -> DocumentView:
     document = stored.document
     return DocumentView(document.group, format_document(document), stored.revision, document.applied_at, document.applied_by)
 

@@ -9,7 +9,9 @@ from pgsluice.console.server.api import (
     group_api,
     letter_api,
     message_api,
+    pipeline_api,
     removal_api,
+    run_api,
     server_api,
     subscription_api,
     table_api,
@@ -33,6 +35,8 @@ def all_endpoints(version: str) -> tuple[Endpoint, ...]:
         *check_api.ENDPOINTS,
         *alert_api.ENDPOINTS,
         *subscription_api.ENDPOINTS,
+        *pipeline_api.ENDPOINTS,
+        *run_api.ENDPOINTS,
         *removal_api.ENDPOINTS,
     )
     return (*rows, server_api.description_endpoint(rows, version))

@@ -20,7 +20,8 @@ from nats.aio.msg import Msg
 
 from pgsluice.console.documents.control_bucket import CONTROL_BUCKET
 from pgsluice.console.documents.document_settings import source_in
-from pgsluice.console.documents.document_store import DocumentStore, StoredDocument, group_of_key
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument, document_name
+from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.runner.group_units import units_of
 from pgsluice.console.status import GroupStatus, look
 from pgsluice.replicator.source.slot_look import SlotLook
@@ -63,7 +64,7 @@ class GroupView:
 class GroupLooks:
     """``run`` beside the server. ``documents`` say how sources are reached, and which units there are to be."""
 
-    def __init__(self, client: Client, documents: DocumentStore) -> None:
+    def __init__(self, client: Client, documents: DocumentStore[GroupDocument]) -> None:
         self._client = client
         self._documents = documents
         self._watched: dict[str, _WatchedGroup] = {}
@@ -135,7 +136,7 @@ class GroupLooks:
     async def _ring(self, message: Msg) -> None:
         """``$KV.pgsluice_orders.worker.postgres``, or ``$KV.pgsluice-control.group.orders``"""
         _, bucket, key = message.subject.split(".", 2)
-        documented = group_of_key(key) if bucket == CONTROL_BUCKET else None
+        documented = document_name(key, GroupDocument) if bucket == CONTROL_BUCKET else None
         if documented is not None:
             self.renew(documented)
             return
@@ -169,7 +170,7 @@ class GroupLooks:
                 raise
 
     async def _list_once(self) -> None:
-        found, named = set(await find_groups(self._client)), set(await self._documents.groups())
+        found, named = set(await find_groups(self._client)), set(await self._documents.names())
         drafts = {name for name in named - found if await self._document_of(name) is not None}
         for name in self._watched.keys() - found - drafts:
             gone = self._watched.pop(name)
@@ -186,7 +187,7 @@ class GroupLooks:
             self._documented.discard(name)
         self._listed_at = time.monotonic()
 
-    async def _document_of(self, group: str) -> StoredDocument | None:
+    async def _document_of(self, group: str) -> StoredDocument[GroupDocument] | None:
         """None also for one that cannot be read: the group is there all the same."""
         try:
             return await self._documents.find(group)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
 from pgsluice.replicator.pipelines.pipeline import Pipeline, RunMode
 from pgsluice.replicator.pipelines.pipeline_run import RunPlan, plan, run
-from pgsluice.replicator.pipelines.run_records import PipelineRecord, RunRecord, load_pipeline
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.streams import SnapshotStream
-from pgsluice.shared.config.connections import LogSettings
-from pgsluice.shared.config.settings import PipelineSettings, PostgresSettings
+from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
+from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, load_pipeline
+from pgsluice.shared.pipelines.run_requests import RunRequests, load_requests
 from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.snapshot_reader import CopiedBody, SnapshotReader
 from tests.servers import Database, NatsServer
+
+T = TypeVar("T")
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, v text, updated_at timestamptz DEFAULT now())"
 
@@ -31,14 +35,13 @@ class PipelineUnderTest:
     def __init__(self, group: str, source: Database, nats: NatsServer) -> None:
         self.source = source
         self.settings = PipelineSettings(
-            file="",
-            log=LogSettings("INFO", "text"),
             nats=nats.settings(),
             source=source.settings,
             schema="public",
             stream=StreamSettings(1, (), 256 << 20, "none", 86_400.0),
             spark={"spark.master": "local[2]", "spark.driver.memory": "512m"},
             retry=DEFAULT_POLICY,
+            steps_modules=("tests.replicator.pipelines.steps.example_*",),
         )
         self.pipeline = Pipeline(
             name="ratings",
@@ -59,25 +62,32 @@ class PipelineUnderTest:
         assert isinstance(source, PostgresSettings)
         self.settings = replace(self.settings, source=source)
 
-    def run(self, *, full: bool = False) -> RunRecord:
-        return run(self.settings, self.pipeline, full=full, wait=False)
+    def run(self, *, full: bool = False, request: str = "") -> RunRecord:
+        return run(self.settings, self.pipeline, full=full, wait=False, request=request)
 
     def plan(self, *, full: bool = False) -> RunPlan:
         return plan(self.settings, self.pipeline, full=full)
 
     def record(self) -> PipelineRecord:
         """Of the pipeline, which has run."""
+        found = self.asked(load_pipeline)
+        assert found is not None
+        return found
 
-        async def load(client: Client) -> PipelineRecord | None:
-            return await load_pipeline(StateBucket(client, GroupNames(self.pipeline.group)))
+    def requests(self) -> RunRequests:
+        return self.asked(load_requests)
+
+    def asked(self, call: Callable[[StateBucket], Coroutine[Any, Any, T]]) -> T:
+        """What ``call`` gives of the pipeline's state bucket, which is there."""
+
+        async def of_bucket(client: Client) -> T:
+            return await call(StateBucket(client, GroupNames(self.pipeline.group)))
 
         connection = OwnConnection(self.settings.nats, self.pipeline.group)
         try:
-            found = connection.ask(load)
+            return connection.ask(of_bucket)
         finally:
             connection.close()
-        assert found is not None
-        return found
 
     def bodies(self) -> list[CopiedBody]:
         """All that the stream holds."""

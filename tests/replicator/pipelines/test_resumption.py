@@ -2,84 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pgsluice.replicator.pipelines.resumption import Resumption
-from pgsluice.replicator.pipelines.run_records import RangeRecord, RunRecord, RunState
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
+from pgsluice.shared.pipelines.run_records import RangeRecord, RunRecord, RunState
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
-from tests.end_to_end.group_under_test import configuration
+from tests.replicator.pipelines.held_run import ROWS, gate, held_at, insert_wide_rows, keys_of, messages
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
 from tests.servers import NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 
-ROWS = 40
-ROW_BYTES = 70_000  # four rows make a message
-GATE_LOCK = 42
-QUERY = "SELECT id, CASE WHEN id = (SELECT closed_at FROM gate) THEN pass_gate() || v ELSE v END AS v, updated_at FROM t"
-
-
-@contextmanager
-def gate(pipeline: PipelineUnderTest, row: int) -> Iterator[None]:
-    """Whoever reads that row waits."""
-    # A volatile function would be called wherever the query is looked at, and any function for all rows before they are sorted.
-    pipeline.source.execute(
-        f"CREATE INDEX ON t (updated_at, id); ALTER DATABASE {pipeline.source.dbname} SET enable_sort = off;"
-        f"ALTER DATABASE {pipeline.source.dbname} SET enable_seqscan = off;"
-        f"CREATE TABLE gate (closed_at int); INSERT INTO gate VALUES ({row});"
-        "CREATE FUNCTION pass_gate() RETURNS text LANGUAGE plpgsql STABLE AS"
-        f" $$BEGIN PERFORM pg_advisory_xact_lock_shared({GATE_LOCK}); RETURN ''; END$$"
-    )
-    with pipeline.source.connect() as holder:
-        holder.execute(f"SELECT pg_advisory_lock({GATE_LOCK})")
-        yield
-
-
-def kill_at(pipeline: PipelineUnderTest, nats: NatsServer, directory: Path, row: int) -> None:
-    """A real run, killed when it has stored what comes before the row."""
-    file = directory / "pipelines.yaml"
-    file.write_text(
-        f'pipelines:\n  ratings:\n    group: {pipeline.pipeline.group}\n    query: "{pipeline.pipeline.query}"\n'
-        "    target: public.copied\n    key: [id]\n    mode: incremental\n    incremental-key: updated_at\n"
-    )
-    keys = configuration(pipeline.pipeline.group, pipeline.source, None, nats, **{"pipelines-config": str(file)})
-    stored = 1 + (row - 1) // 4
-    with gate(pipeline, row), PgsluiceProcess("run", "ratings", config=keys) as process:
-        wait_until(lambda: not process.is_running or messages(pipeline) >= stored, deadline_s=60.0, what="rows", interval_s=0.1)
-        assert process.is_running, process.log()
-        process.kill()
-
-
-def messages(pipeline: PipelineUnderTest) -> int:
-    try:
-        return len(pipeline.bodies())
-    except AssertionError:  # there is no stream yet
-        return 0
-
 
 def kill_and_take_up(pipeline: PipelineUnderTest, nats: NatsServer, directory: Path, row: int) -> None:
-    pipeline.source.execute(
-        f"INSERT INTO t SELECT n, repeat('x', {ROW_BYTES}), now() - interval '1 hour' + n * interval '1 s'"
-        f" FROM generate_series(1, {ROWS}) n"
-    )
-    pipeline.change(query=QUERY)
-    kill_at(pipeline, nats, directory, row)
+    insert_wide_rows(pipeline)
+    with held_at(pipeline, nats, directory, row) as process:
+        process.kill()
     assert pipeline.record().newest is not None
     again = pipeline.run()
     assert (again.number, again.attempt, again.state) == (1, 2, RunState.FINISHED)
     lines = pipeline.lines()
-    assert len(lines) == ROWS
+    assert len(lines) == again.rows_read == ROWS
     assert pipeline.merged() == pipeline.expected()
     assert pipeline.run().rows == 0
 
@@ -99,15 +51,36 @@ def test_a_run_that_is_killed_at_any_message_is_taken_up(
     kill_and_take_up(pipeline, nats_server, tmp_path, row)
 
 
+@pytest.mark.parametrize("more", [(), ("--full",)], ids=["incremental", "full"])
+def test_a_run_whose_source_is_away_for_a_moment_takes_itself_up(
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    insert_wide_rows(pipeline)
+    process = PgsluiceProcess("run", "ratings", *more, config=keys_of(pipeline, nats_server, tmp_path))
+    try:
+        with gate(pipeline, 22):
+            process.start()
+            wait_until(lambda: messages(pipeline) >= 6, deadline_s=60.0, what="the rows before the gate", interval_s=0.1)
+            ended = "SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgsluice'"
+            assert pipeline.source.execute(f"{ended} AND datname = current_database()") == [(True,)]
+            process.wait_for_log("the run ended early and is taken up")
+        assert process.wait(60.0) == 0, process.log()
+    finally:
+        process.close()
+    newest = pipeline.record().newest
+    assert newest is not None
+    assert (newest.number, newest.state) == (1, RunState.FINISHED)
+    assert newest.attempt > 1
+    assert len(pipeline.lines()) == ROWS
+    assert pipeline.merged() == pipeline.expected()
+
+
 def test_rows_that_change_between_kill_and_next_run_come_with_what_they_are_then(
     pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    pipeline.source.execute(
-        f"INSERT INTO t SELECT n, repeat('x', {ROW_BYTES}), now() - interval '1 hour' + n * interval '1 s'"
-        f" FROM generate_series(1, {ROWS}) n"
-    )
-    pipeline.change(query=QUERY)
-    kill_at(pipeline, nats_server, tmp_path, 22)
+    insert_wide_rows(pipeline)
+    with held_at(pipeline, nats_server, tmp_path, 22) as process:
+        process.kill()
     pipeline.source.execute("UPDATE t SET v = 'new', updated_at = now() WHERE id IN (3, 30)")
     pipeline.run()
     pipeline.run()

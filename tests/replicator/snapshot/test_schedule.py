@@ -216,11 +216,12 @@ def progress(ledger: Ledger) -> TableProgress:
 SHORT = Pauses(0.001, 0.01)
 
 
-async def carry_out(job: ScriptedJob, progress: TableProgress, held: HeldRanges | None = None) -> ScheduleRun:
+async def carry_out(job: ScriptedJob, progress: TableProgress, held: HeldRanges | None = None, **patience: int) -> ScheduleRun:
     tables = [[RangeRequest(page_range(oid, number, RANGE), 1, b"") for number in range(1, RANGES + 1)] for oid in (1, 2)]
     with ThreadPoolExecutor(4) as threads:
         schedule = Schedule(tables, workers_per_table=2, range_bytes=RANGE)
-        run = ScheduleRun(schedule, job, 3, threads, progress, SHORT, held or HeldRanges(GroupNames("g"), "s", 0))
+        in_hand = held or HeldRanges(GroupNames("g"), "s", 0)
+        run = ScheduleRun(schedule, job, 3, threads, progress, SHORT, in_hand, **patience)  # type: ignore[arg-type]
         await run.run()
     return run
 
@@ -265,6 +266,28 @@ async def test_a_refused_range_gives_up_its_table_at_once(progress: TableProgres
     job.script(1, 1, RangeStatus.REFUSED)
     await carry_out(job, progress)
     assert job.attempts[1, 1] == 1
+    assert phases(progress) == {1: Phase.ERRORED, 2: Phase.FINISHED_COPY}
+
+
+async def test_ranges_that_a_query_fails_on_stay_in_hand_while_the_others_are_copied(progress: TableProgress) -> None:
+    job, held = ScriptedJob(), HeldRanges(GroupNames("g"), "s", 0)
+    job.script(1, 1, RangeStatus.UNREADABLE)
+    job.script(1, 2, RangeStatus.TIMED_OUT, RangeStatus.TIMED_OUT)
+    run = await carry_out(job, progress, held, most_unreadable=2, most_timeouts=2)
+    assert sorted((each.pages.number, each.status) for each in run.unreadable) == [
+        (1, RangeStatus.UNREADABLE),
+        (2, RangeStatus.TIMED_OUT),
+    ]
+    assert (job.attempts[1, 1], job.attempts[1, 2], job.attempts[1, 3]) == (1, 2, 1)
+    assert sorted(held.in_hand) == ["pgsluice.g.snapshot.s.1.1", "pgsluice.g.snapshot.s.1.2"]
+    assert phases(progress) == {1: Phase.DATA_SYNC, 2: Phase.FINISHED_COPY}
+
+
+async def test_one_more_than_may_be_unreadable_gives_up_the_table(progress: TableProgress) -> None:
+    job = ScriptedJob()
+    for number in (1, 2):
+        job.script(1, number, RangeStatus.UNREADABLE)
+    await carry_out(job, progress, most_unreadable=1)
     assert phases(progress) == {1: Phase.ERRORED, 2: Phase.FINISHED_COPY}
 
 

@@ -12,6 +12,9 @@ from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.pipelines.run_facts import RunFacts
+from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState
+from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, Ticks, Wish
 from pgsluice.shared.units.unit_states import State, UnitState
 
 AT = "2026-01-31T12:00:00+00:00"
@@ -29,6 +32,16 @@ def facts(**changed: Any) -> GroupFacts:
         "letters": {"lake": 0},
     }
     return GroupFacts(**(fields | changed))
+
+
+def runs(
+    state: RunState = RunState.FINISHED, *, tick_age_s: float | None = None, open_since: str = "", wish: Wish = Wish.RUN
+) -> RunFacts:
+    """Of a pipeline whose last tick was at 13:00; ``open_since`` is the tick of a request that is not done."""
+    record = PipelineRecord("ratings", "f", "s", runs=(RunRecord(1, state, is_full=True, started_at=AT),))
+    asked = RunRequest(open_since, full=False, by=AskedBy.SCHEDULE, requested_at=open_since)
+    ticks = Ticks("every 3600 s", AT, "2026-01-31T13:00:00+00:00")
+    return RunFacts(record, RunRequests(wish, 0, (asked,) if open_since else (), ticks), tick_age_s)
 
 
 def found(**changed: Any) -> list[tuple[str, str, str]]:
@@ -54,6 +67,9 @@ def test_a_group_that_is_well_has_no_conditions() -> None:
         ({"letters": {"lake": 3}}, ("dead-letters", "lake", "warning")),
         ({"lags": {"lake": Lag(1, 1, 300.5)}}, ("lag", "lake", "warning")),
         ({"streams": {"changes": StreamState("c", 1, 9, 9, 81, 100)}}, ("stream-nearly-full", "changes", "warning")),
+        ({"runs": runs(RunState.FAILED)}, ("run-failed", "ratings", "warning")),
+        ({"runs": runs(tick_age_s=121.0)}, ("run-late", "ratings", "warning")),
+        ({"runs": runs(tick_age_s=-5.0, open_since="2026-01-31T12:00:00+00:00")}, ("run-late", "ratings", "warning")),
     ],
 )
 def test_each_thing_that_is_wrong_is_a_condition(changed: dict[str, Any], expected: tuple[str, str, str]) -> None:
@@ -67,6 +83,10 @@ def test_each_thing_that_is_wrong_is_a_condition(changed: dict[str, Any], expect
         {"slot": SlotRecord("s", "reserved", "", None, 0)},
         {"lags": {"lake": UNKNOWN_LAG, "file": NO_LAG, "gone": Lag(7)}},
         {"streams": {"changes": StreamState("c", 1, 9, 9, 81, -1)}},
+        {"runs": runs(RunState.CANCELLED, tick_age_s=119.0)},
+        {"runs": runs(tick_age_s=9999.0, wish=Wish.PAUSE)},
+        {"runs": runs(tick_age_s=-5.0, open_since="2026-01-31T13:00:00+00:00")},
+        {"runs": RunFacts(None, RunRequests(), None)},
         {"units": tuple(UnitState("replicator", state) for state in (State.STOPPED, State.PAUSED, State.FINISHED, State.DRAFT))},
     ],
 )
@@ -89,4 +109,5 @@ def test_every_alert_has_a_severity_and_a_time() -> None:
         AlertName.UNIT_FAILED,
         AlertName.TABLE_ERRORED,
         AlertName.DEAD_LETTERS,
+        AlertName.RUN_FAILED,
     }

@@ -8,7 +8,6 @@ import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.definition_decisions import accept, accepted_by
 from pgsluice.shared.broker.definition_log import (
     KEPT,
     MOST_BYTES,
@@ -24,6 +23,7 @@ from pgsluice.shared.broker.definition_log import (
     store_log,
     store_outcomes,
 )
+from pgsluice.shared.definitions.definition_decisions import accept, accepted_by
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position

@@ -15,9 +15,10 @@ from pgsluice.console import status
 from pgsluice.console.forget import run as forget
 from pgsluice.replicator.group_start import read_record
 from pgsluice.replicator.membership.membership import Membership, load_membership, store_membership
-from pgsluice.replicator.retention import AbsentWorkers, ChangeRetention, copied_by_all
+from pgsluice.replicator.retention import copied_by_all
 from pgsluice.replicator.start_checks import check_streaming_alone
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.change_retention import AbsentWorkers, ChangeRetention
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.halt import check_halt, note_halt, read_halt
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord

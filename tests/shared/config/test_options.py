@@ -76,7 +76,7 @@ def left_out(option: Option) -> bool:
     """Options whose example is of this machine, or that another one excludes."""
     return (
         option.kind in (Kind.FILE, Kind.DATABASE)
-        or option.name in ("nats-token", "stream", "copy", "track-ddl", "recopy", "format", "row-layout")
+        or option.name in ("nats-token", "worker-source", "stream", "copy", "track-ddl", "recopy", "format", "row-layout")
         or option.name.startswith("source-")
     )
 

@@ -53,7 +53,7 @@ def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
         return tuple((operation, (operation,)) for operation in OPERATIONS)
     if option.name == "search-url":
         return tuple((url, (url,)) for url in ("https://a/", "http://b:80", "https://c/d"))
-    if option.name == "kafka-brokers":
+    if option.name.endswith("kafka-brokers"):
         return tuple((address, (address,)) for address in ("a:1", "b:9092", "c:443"))
     if option.kind is Kind.NUMBER and (option.minimum or 0) > 1:
         return tuple((str(number), number) for number in range(int(option.minimum or 0), int(option.minimum or 0) + 3))

@@ -15,8 +15,8 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.definition_decisions import accept, load_held
 from pgsluice.shared.broker.definition_log import Outcome, load_outcomes
+from pgsluice.shared.definitions.definition_decisions import accept, load_held
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.definition import DefinitionUnknown, TableDefined, TableDefinition, TableGone, TableRewritten
 from pgsluice.shared.wire.names import GroupNames

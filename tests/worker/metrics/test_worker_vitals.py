@@ -61,7 +61,7 @@ def test_a_worker_shows_what_it_applies_and_is_ill_while_its_sink_hangs(
     assert found["pgsluice_jvm_heap_bytes"]["used",] < found["pgsluice_jvm_heap_bytes"]["max",]
     assert found["pgsluice_python_workers_rss_bytes"][()] > 10 << 20
     assert found["pgsluice_activity"] == {("starting",): 0, ("working",): 1, ("paused",): 0, ("ending",): 0}
-    others = ("pgsluice_search_", "pgsluice_subscription")
+    others = ("pgsluice_search_", "pgsluice_subscription", "pgsluice_kafka_", "pgsluice_run_")
     of_others = {name for name in not_shown(address, Shown.WORKER) if not name.startswith(others)}
     assert of_others == {FILTERED_CHANGES.name}
     stage.stop()

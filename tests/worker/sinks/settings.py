@@ -19,6 +19,7 @@ def worker_settings(group: str, nats: NatsSettings = NO_NATS, name: str = "sink"
         nats=nats,
         connect_timeout_s=60,
         placement=ANYWHERE,
+        source=None,
         metrics=NO_METRICS,
         name=name,
         batch_messages=1,

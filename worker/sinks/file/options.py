@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
-from pgsluice.worker.sinks.lines.options import FORMAT, LineSettings
+from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.lines.options import FORMAT, LineSettings, foreign_format_problems
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -60,6 +62,10 @@ class FileSinkSettings:
     rotate_age_s: float = read(
         Option("file-rotate-age", Kind.DURATION, "A file is finished so long after its first change", "15m", "1h", minimum=1)
     )
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        return foreign_format_problems(values, own="parquet")
 
 
 SINK = SinkKind(

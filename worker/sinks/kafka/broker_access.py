@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 
 from pgsluice.shared.config.kinds import split_address
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addresses
+from pgsluice.shared.kafka.kafka_settings import NO_SASL, KafkaSettings
 
 OPTIONS = "kafka"
 
@@ -20,3 +21,17 @@ def check_brokers(addresses: Iterable[str], allow_hosts: Sequence[str]) -> None:
         host, port = split_address(address)
         with contextlib.suppress(TransientError):
             allowed_addresses(Receiver(is_tls=False, host=host, port=port, target="", options=OPTIONS), allowed)
+
+
+def check_cluster(cluster: KafkaSettings) -> None:
+    """Raises as ``check_brokers``, and UsageError when the settings contradict each other."""
+    is_named, has_sasl = bool(cluster.user or cluster.password), cluster.sasl != NO_SASL
+    if has_sasl and not (cluster.user and cluster.password):
+        raise UsageError(f"kafka-sasl: {cluster.sasl} needs kafka-user and kafka-password", "give both")
+    if is_named and not has_sasl:
+        raise UsageError("kafka-user and kafka-password have no meaning with kafka-sasl: none", "write kafka-sasl: scram-sha-512")
+    if bool(cluster.cert_file) is not bool(cluster.key_file):
+        raise UsageError("of kafka-client-cert and kafka-client-key only one is given", "give both or none")
+    if (cluster.ca_file or cluster.cert_file) and not cluster.tls:
+        raise UsageError("kafka-ca and kafka-client-cert have no meaning without TLS", "write kafka-tls: true, or remove them")
+    check_brokers(cluster.brokers, cluster.allow_hosts)

@@ -15,7 +15,12 @@ from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complain
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 
 MADE_DEADLINE_S = 30.0
+JUDGED_FOR_S = 5.0
+"""How long the brokers are taken for those that they were: others may join, or move."""
 LOOK_INTERVAL_S = 0.05
+LISTED_S = 1.0
+COMPLAINTS_S = 3.0
+"""How long brokers that start may refuse whom they do not know yet."""
 
 
 class ClusterTopics:
@@ -25,16 +30,22 @@ class ClusterTopics:
         self._kafka = kafka
         self._complaints = Complaints()
         with self._complaints.translated():
-            self._client = AdminClient(client_settings(kafka, self._complaints))
+            self._client = AdminClient(client_settings(kafka.cluster, self._complaints))
         self._seen: set[str] = set()
+        self._judged_at = -JUDGED_FOR_S
 
     def names(self) -> set[str]:
         """The topics there are. The brokers that the cluster tells of are judged as those of the settings were."""
-        with self._complaints.translated():
-            metadata = self._client.list_topics(timeout=ANSWER_DEADLINE_S)
-        check_brokers([_address(each) for each in metadata.brokers.values()], self._kafka.allow_hosts)
+        metadata = self._metadata()
+        check_brokers([_address(each) for each in metadata.brokers.values()], self._kafka.cluster.allow_hosts)
+        self._judged_at = time.monotonic()
         self._seen |= set(metadata.topics)
         return set(metadata.topics)
+
+    def judge_brokers(self) -> None:
+        """To be called before each batch. Raises as ``names`` when a broker has come that must not be connected to."""
+        if time.monotonic() - self._judged_at >= JUDGED_FOR_S:
+            self.names()
 
     def make_sure(self, topic: str) -> None:
         """Makes the topic when it is missing, if that is asked for."""
@@ -45,6 +56,18 @@ class ClusterTopics:
         if self._kafka.create_topics and topic not in self.names():
             self.make(topic, self._kafka.partitions, {})
         self._seen.add(topic)
+
+    def check_in_order(self, topic: str) -> None:
+        """Raises TerminalError when a record in this topic has no place among those of other partitions."""
+        with self._complaints.translated(topic):
+            found = self._client.list_topics(topic, timeout=ANSWER_DEADLINE_S).topics[topic]
+        if len(found.partitions) > 1:
+            raise TerminalError(
+                f"a table of topic {topic} was truncated or is copied again, and its rows lie in {len(found.partitions)} "
+                "partitions: no reader could tell which of them are from before",
+                "write kafka-key: {table}, or give the table a topic with one partition; begin anew for that, with another "
+                "kafka-topic and another --name",
+            )
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Returns when the topic can be used. One that is there by now is as good."""
@@ -84,6 +107,21 @@ class ClusterTopics:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
             time.sleep(LOOK_INTERVAL_S)
+
+    def _metadata(self) -> Any:
+        """The library asks for as long as it may, whatever it hears meanwhile: so it may for a moment only, again and again."""
+        began_at = time.monotonic()
+        while True:
+            try:
+                metadata = self._client.list_topics(timeout=LISTED_S)
+            except KafkaException as failure:
+                self._client.poll(0)  # the complaints
+                patience_s = ANSWER_DEADLINE_S if self._complaints.cause() is None else COMPLAINTS_S
+                if time.monotonic() - began_at >= patience_s:
+                    raise self._complaints.of(failure.args[0]) from None
+            else:
+                self._complaints.forget()
+                return metadata
 
     def _offset(self, topic: str, partition: int, which: OffsetSpec) -> int:
         place = TopicPartition(topic, partition)

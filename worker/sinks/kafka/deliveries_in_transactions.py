@@ -45,6 +45,8 @@ class TransactionalDelivery:
     def begin(self) -> Applied | None:
         """The position, where that had to be looked up again. Raises TerminalError when another process has taken over."""
         found: Applied | None = None
+        assert self._topics is not None, "open comes first"
+        self._topics.judge_brokers()
         if self._producer is None:
             self._check_writer()
             self._new_producer()
@@ -53,8 +55,9 @@ class TransactionalDelivery:
         self._is_open = True
         return found
 
-    def send(self, body: bytes) -> None:
-        self._current.send(body)
+    def send(self, body: bytes) -> int:
+        """How many records it was."""
+        return self._current.send(body)
 
     def finish(self, applied: Applied) -> None:
         """Durable when it returns."""
@@ -98,7 +101,7 @@ class TransactionalDelivery:
 
     def _new_producer(self) -> None:
         assert self._topics is not None, "open comes first"
-        producer = RecordProducer(self._kafka, self._id, self._topics.make_sure)
+        producer = RecordProducer(self._kafka, self._id, self._topics)
         producer.init()
         self._producer = producer
 

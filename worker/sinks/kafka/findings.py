@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.kafka.kafka_settings import NO_SASL
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
-from pgsluice.worker.sinks.kafka.options import NO_SASL, KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import check_compacted
 from pgsluice.worker.sinks.kafka.topic_pattern import TopicPattern
 
@@ -19,8 +20,8 @@ def find(worker: WorkerSettings, settings: KafkaSinkSettings, incoming: Incoming
     if not settings.transactions:
         fact = "kafka-transactions is false: after a crash records may come twice, and readers may see half a transaction"
         found.note("kafka-at-least-once", Severity.INFO, fact, "leave it out, unless the brokers have no transactions")
-    if not settings.tls:
-        what = "rows" if settings.sasl == NO_SASL else "rows, and what authenticates us,"
+    if not settings.cluster.tls:
+        what = "rows" if settings.cluster.sasl == NO_SASL else "rows, and what authenticates us,"
         fact = f"Kafka is reached without TLS: {what} can be read on the way"
         found.note("kafka-plain", Severity.WARNING, fact, "write kafka-tls: true")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
-from pgsluice.worker.sinks.kafka.options import NO_SASL, KafkaSinkSettings
+from pgsluice.shared.kafka.kafka_settings import NO_SASL, KafkaSettings
 
 try:
     from confluent_kafka import KafkaError, KafkaException
@@ -34,7 +34,9 @@ _UNAUTHENTICATED = {
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.ILLEGAL_SASL_STATE,
 }
-_UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_TLS_ALERT = "SSL alert"
+"""How the library names a broker's refusal that comes after the handshake, as that of a client without a certificate does."""
+UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
 _REFUSED_TOPIC = {
     KafkaError.TOPIC_EXCEPTION,
@@ -56,8 +58,13 @@ class Complaints:
         """The brokers take nothing more of this client."""
 
     def note(self, error: KafkaError) -> None:
-        self._codes.add(error.code())
+        is_alert = error.code() == KafkaError._TRANSPORT and _TLS_ALERT in error.str()
+        self._codes.add(KafkaError._SSL if is_alert else error.code())
         log.debug("Kafka's client said something", error=error.name())
+
+    def forget(self) -> None:
+        """The brokers have answered by now."""
+        self._codes.clear()
 
     def cause(self) -> PgsluiceError | None:
         """The reason that a person has to remove, if it is known."""
@@ -67,7 +74,8 @@ class Complaints:
             )
         if KafkaError._SSL in self._codes:
             return TerminalError(
-                "TLS with Kafka's brokers fails", "check kafka-tls, kafka-ca and the names in the brokers' certificates"
+                "TLS with Kafka's brokers fails",
+                "check kafka-tls, kafka-ca, kafka-client-cert and the names in the brokers' certificates",
             )
         return None
 
@@ -94,7 +102,7 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
         return TerminalError(
             f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka"
         )
-    if code in _UNKNOWN_TOPIC and topic:
+    if code in UNKNOWN_TOPIC and topic:
         return TerminalError(f"there is no {named} in Kafka", "make it, or write kafka-create-topics: true")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return TerminalError(
@@ -114,7 +122,7 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
     return None
 
 
-def client_settings(kafka: KafkaSinkSettings, complaints: Complaints) -> dict[str, Any]:
+def client_settings(kafka: KafkaSettings, complaints: Complaints) -> dict[str, Any]:
     """What every client of the library is told."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),

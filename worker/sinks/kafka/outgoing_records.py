@@ -23,22 +23,24 @@ Headers = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordGroup:
-    """``place`` is what the position of a record begins with; its ordinal follows."""
+    """``place`` is what the position of a record begins with; its ordinal follows. A record of a barrier is about rows of every
+    partition."""
 
     topic: str
     place: bytes
     headers: Headers
+    is_barrier: bool = False
 
     def to_json(self) -> list[object]:
-        return [self.topic, self.place.decode(), [[name, value.decode()] for name, value in self.headers]]
+        return [self.topic, self.place.decode(), [[name, value.decode()] for name, value in self.headers], self.is_barrier]
 
     @classmethod
     def of_json(cls, content: list[object]) -> RecordGroup:
-        topic, place, headers = content
+        topic, place, headers, is_barrier = content
         assert isinstance(topic, str)
         assert isinstance(place, str)
         assert isinstance(headers, list)
-        return cls(topic, place.encode(), tuple((name, value.encode()) for name, value in headers))
+        return cls(topic, place.encode(), tuple((name, value.encode()) for name, value in headers), bool(is_barrier))
 
 
 OutgoingRecord = tuple[RecordGroup, int, bytes | None, bytes | None]

@@ -26,13 +26,14 @@ class PlainDelivery:
 
     def begin(self) -> Applied | None:
         assert self._topics is not None, "open comes first"
+        self._topics.judge_brokers()
         if self._producer is None:
-            self._producer = RecordProducer(self._kafka, "", self._topics.make_sure)
+            self._producer = RecordProducer(self._kafka, "", self._topics)
         return None
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes) -> int:
         assert self._producer is not None, "begin comes first"
-        self._producer.send(body)
+        return self._producer.send(body)
 
     def finish(self, applied: Applied) -> None:
         assert self._producer is not None, "begin comes first"

@@ -99,7 +99,7 @@ class PositionTopic:
         return None
 
     def _last_between(self, start: int, end: int) -> bytes | None:
-        settings = client_settings(self._kafka, self._complaints) | {
+        settings = client_settings(self._kafka.cluster, self._complaints) | {
             "group.id": f"pgsluice.{self._worker}",  # none is joined
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -37,6 +37,10 @@ class RecordKeys:
     pattern: KeyPattern
     form: LineEncoding
 
+    def of_table(self, table: Table) -> bytes | None:
+        """That of all its rows, None when they have their own."""
+        return None if self.pattern.names_row else self.pattern.around(table.schema, table.name)[0]
+
     def of_changes(self, changes: TableChanges) -> tuple[Keys, Keys]:
         """Per row its key, and the key that it had before when an update changed it, else None."""
         table = changes.table

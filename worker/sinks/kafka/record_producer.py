@@ -14,6 +14,7 @@ from contextlib import suppress
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
@@ -29,16 +30,16 @@ _ORDERED_PARTITION = 0
 
 class RecordProducer:
     """Blocking calls, of one thread. Raises TransientError when the brokers do not answer, TerminalError for what a person has
-    to change. ``make_sure`` is called once for each topic."""
+    to change. Of ``topics`` it asks for each once."""
 
-    def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, make_sure: Callable[[str], None]) -> None:
+    def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, topics: ClusterTopics) -> None:
         self._complaints = Complaints()
-        self._make_sure = make_sure
+        self._topics = topics
         self._known: set[str] = set()
         self._failures = _Failures(self._complaints)
         delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
         record_bytes = kafka.max_record_bytes
-        settings = client_settings(kafka, self._complaints) | {
+        settings = client_settings(kafka.cluster, self._complaints) | {
             "enable.idempotence": True,
             "message.timeout.ms": int(delivery_s * 1000),
             "message.max.bytes": record_bytes,
@@ -76,14 +77,17 @@ class RecordProducer:
         with self._complaints.translated():
             self._producer.begin_transaction()
 
-    def send(self, body: bytes) -> None:
-        """Returns when the records of a receipt's body are handed over, not yet delivered."""
-        known, produce = self._known, self._producer.produce
+    def send(self, body: bytes) -> int:
+        """Returns when the records of a receipt's body are handed over, not yet delivered; how many they are."""
+        known, produce, count = self._known, self._producer.produce, 0
         for group, ordinal, key, value in decode_records(body):
+            count += 1
             topic = group.topic
             if topic not in known:
-                self._make_sure(topic)
+                self._topics.make_sure(topic)
                 known.add(topic)
+            if group.is_barrier:
+                self._topics.check_in_order(topic)
             headers = [*group.headers, (POSITION_HEADER, b"%b%d" % (group.place, ordinal))] if group.place else []
             partition = _ORDERED_PARTITION if key is None else _ANY_PARTITION
             try:
@@ -93,6 +97,7 @@ class RecordProducer:
             except KafkaException as failure:
                 raise self._failures.first or self._complaints.of(failure.args[0], topic) from None
         self._look()
+        return count
 
     def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         with self._complaints.translated(topic):

@@ -64,17 +64,17 @@ class RecordWriter:
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Raises RejectedChanges for records that are too large; then nothing of the partition is yielded behind the first."""
-        return _bodies((*_MessageRecords(self, message).section(), True) for message in messages)
+        return bodies((*_MessageRecords(self, message).section(), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """As ``write``."""
-        return _bodies(self._copied_sections(copied))
+        return bodies(self._copied_sections(copied))
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[RecordSection, list[Rejection], bool]]:
         track = 0
         for rows in copied:
             section, rejected = RecordSection(), list[Rejection]()
-            group = section.group(self._copied_group(rows, track))
+            group = section.group(self.copied_group(rows, track))
             for row, (line, key) in enumerate(zip(self.form.encode_copied(rows), self._copied_keys(rows), strict=True)):
                 if self.is_too_large(line, key):
                     rejected.append(Rejection(copied_position(rows.sequence, rows.row_number(row)), self.too_large(len(line))))
@@ -86,7 +86,7 @@ class RecordWriter:
     def _copied_keys(self, rows: CopiedRows) -> Iterable[bytes | None]:
         return [None] if rows.restarts else self.keys.of_changes(as_changes(rows))[0]
 
-    def _copied_group(self, rows: CopiedRows, track: int) -> RecordGroup:
+    def copied_group(self, rows: CopiedRows, track: int) -> RecordGroup:
         topic = self.topics.topic(rows.table.schema, rows.table.name)
         operation = b"read"
         if rows.restarts:
@@ -103,7 +103,21 @@ class RecordWriter:
         return f"its record of {size} bytes is larger than kafka-max-record-bytes ({self.most_bytes})"
 
 
-def _bodies(sections: Iterable[tuple[RecordSection, list[Rejection], bool]]) -> Iterator[bytes]:
+def transaction_group(transaction: Transaction, topic: str, operation: str, *, headers: bool) -> RecordGroup:
+    """What records of one operation of a transaction share in that topic."""
+    if not headers:
+        return RecordGroup(topic, b"", ())
+    lsn = format_lsn(transaction.commit_lsn).encode()
+    told = (
+        ("pgsluice-operation", operation.encode()),
+        ("pgsluice-lsn", lsn),
+        ("pgsluice-xid", b"%d" % transaction.xid),
+        ("pgsluice-committed-at", format_timestamp(transaction.committed_at).encode()),
+    )
+    return RecordGroup(topic, lsn + b":", told)
+
+
+def bodies(sections: Iterable[tuple[RecordSection, list[Rejection], bool]]) -> Iterator[bytes]:
     rejections: list[Rejection] = []
 
     def pieces() -> Iterator[tuple[list[bytes], bool]]:
@@ -148,22 +162,10 @@ class _MessageRecords:
         return self._section, rejected
 
     def _group(self, transaction: Transaction, topic: str, operation: str) -> int:
-        number = self._groups.get((topic, operation))
-        if number is None:
-            number = self._groups[topic, operation] = self._section.group(self._new_group(transaction, topic, operation))
-        return number
-
-    def _new_group(self, transaction: Transaction, topic: str, operation: str) -> RecordGroup:
-        if not self.writer.headers:
-            return RecordGroup(topic, b"", ())
-        lsn = format_lsn(transaction.commit_lsn).encode()
-        headers = (
-            ("pgsluice-operation", operation.encode()),
-            ("pgsluice-lsn", lsn),
-            ("pgsluice-xid", b"%d" % transaction.xid),
-            ("pgsluice-committed-at", format_timestamp(transaction.committed_at).encode()),
-        )
-        return RecordGroup(topic, lsn + b":", headers)
+        if (topic, operation) not in self._groups:
+            group = transaction_group(transaction, topic, operation, headers=self.writer.headers)
+            self._groups[topic, operation] = self._section.group(group)
+        return self._groups[topic, operation]
 
     def _told(self) -> list[list[_Told]]:
         """Per change what its lines tell, in their order; nothing of a change that has no line."""

@@ -13,18 +13,20 @@ from pgsluice.shared.errors import UsageError
 FORMAT = Option(
     "format",
     Kind.TEXT,
-    "What is written: JSON objects, the same in the shape of pg_flo or of Debezium, or (files only) Parquet in one directory per "
-    "table",
+    "What is written: JSON objects, the same in the shape of pg_flo or of Debezium, (files only) Parquet in one directory per "
+    "table, or (Kafka only) what workers with worker-source: kafka read",
     "parquet",
     "json",
-    choices=("json", "pg-flo", "debezium", "parquet"),
+    choices=("json", "pg-flo", "debezium", "parquet", "pgsluice"),
 )
+FORMATS_OF_ONE_SINK = {"parquet": ("file", "files"), "pgsluice": ("kafka", "Kafka")}
+"""Whose they are: the command's word, and the sentence's."""
 COLUMN_CASES = ("as-is", "lower", "upper", "snake", "camel")
 
 
 def _shape_of(form: str) -> str:
-    """For a sink that makes no Parquet: a file may ask for that of another sink."""
-    return "json" if form == "parquet" else form
+    """For a sink that does not make it: a file may ask for the format of another sink."""
+    return "json" if form in FORMATS_OF_ONE_SINK else form
 
 
 @settings
@@ -83,21 +85,29 @@ class LineSettings:
                 f"row-layout: flat has no meaning with format: {form} ({values.place('format')})",
                 "remove it, or write format: json",
             )
-        if values.text("column-case") != "as-is" and form == "parquet":
-            yield UsageError("column-case has no meaning with format: parquet", "remove it, or rename columns by routes")
+        if values.text("column-case") != "as-is" and form in FORMATS_OF_ONE_SINK:
+            yield UsageError(f"column-case has no meaning with format: {form}", "remove it, or rename columns by routes")
 
 
-def parquet_problems(values: Values) -> Iterator[UsageError]:
-    """For a sink that makes no Parquet. A file may say ``format: parquet`` for the file worker that it serves too; a flag or a
-    variable is meant for this one."""
-    if values.text("format") == "parquet" and values.place("format") in (FORMAT.flag, FORMAT.variable):
+def foreign_format_problems(values: Values, own: str = "") -> Iterator[UsageError]:
+    """For a sink that makes ``own`` of the formats of one sink alone. A file may ask for another sink's, which it serves too; a
+    flag or a variable is meant for this one."""
+    form = values.text("format")
+    if form in FORMATS_OF_ONE_SINK and form != own and values.place("format") in (FORMAT.flag, FORMAT.variable):
+        command, owner = FORMATS_OF_ONE_SINK[form]
         yield UsageError(
-            f"format 'parquet' ({values.place('format')}) is of files alone",
-            "write json, pg-flo or debezium, or start 'pgsluice worker file'",
+            f"format '{form}' ({values.place('format')}) is of {owner} alone",
+            f"write json, pg-flo or debezium, or start 'pgsluice worker {command}'",
         )
 
 
-_TRANSACTION_FIELDS = {"pg-flo": "LSN and Position", "debezium": "txId and sequence", "parquet": "_xid and _position"}
+_WORDS = {"parquet": "row", "pgsluice": "record"}
+_TRANSACTION_FIELDS = {
+    "pg-flo": "LSN and Position",
+    "debezium": "txId and sequence",
+    "parquet": "_xid and _position",
+    "pgsluice": "its Begin",
+}
 
 
 def _transaction_problems(values: Values, form: str) -> Iterator[UsageError]:
@@ -110,7 +120,7 @@ def _transaction_problems(values: Values, form: str) -> Iterator[UsageError]:
         beside = "row-layout: flat" if flat else f"format: {form} ({values.place('format')})"
         yield UsageError(
             f"{values.named('transactions')} has no meaning with {beside}",
-            f"remove it: every {'row' if form == 'parquet' else 'line'} names its transaction in {where}",
+            f"remove it: every {_WORDS.get(form, 'line')} names its transaction in {where}",
         )
 
 

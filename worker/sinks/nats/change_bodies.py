@@ -1,25 +1,18 @@
 """Changes, after rules and routes, as bodies of a change stream (``shared.wire.message``).
 
-They are what the source would have sent if its tables were like that.
-
-A table that a route made has an OID of its own, made of the source's and its name, because a route may make several of one. It
-has no other origin: to whoever reads the stream it is a table like any other. Definitions have no frame.
+They are what the source would have sent if its tables were like that (``shared.rows.row_frames``). Definitions have no frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from struct import pack
 from typing import NamedTuple, assert_never
-from zlib import crc32
 
 from pgsluice.shared.pgoutput import encode_message
-from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, Begin, Commit, Relation, RelationColumn, Truncate
+from pgsluice.shared.pgoutput.messages import Begin, Commit, Truncate
 from pgsluice.shared.rows.changes import (
-    DELETE,
-    UPDATE,
     CopiedRows,
     DefinitionChange,
     MessageChanges,
@@ -28,9 +21,10 @@ from pgsluice.shared.rows.changes import (
     Truncation,
 )
 from pgsluice.shared.rows.copy_text import decode_rows
+from pgsluice.shared.rows.row_frames import own_table, relation_frame, row_frames, row_images
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN, Anchor, Position
-from pgsluice.shared.wire.table import Table, Unchanged, Value
+from pgsluice.shared.wire.table import Table
 
 FIRST_LSN = LSN(1)
 """Of copied rows that come before any change."""
@@ -60,15 +54,6 @@ class ChangeBody:
 
 
 EMPTY_BODY = encode_body(Descriptor(()).encode(), ())
-
-
-@lru_cache(maxsize=1024)
-def own_table(table: Table) -> Table:
-    """As readers of the stream know it."""
-    if table.origin is None:
-        return table
-    oid = crc32(f"{table.oid} {table.schema}.{table.name}".encode()) or 1
-    return replace(table, oid=oid, origin=None)
 
 
 def body_of_message(message: MessageChanges, start: Position | None) -> ChangeBody | None:
@@ -140,59 +125,15 @@ def body_of_copy(copied: CopiedRows, after: Anchor) -> ChangeBody:
     else:
         columns = decode_rows(bytes(copied.data), len(table.columns))
         head = b"I" + pack(">I", table.oid)
-        frames = [head + image for image in _images(b"N", columns, copied.rows)]
+        frames = [head + image for image in row_images(b"N", columns, copied.rows)]
     share = TransactionShare(lsn, after.xid, after.committed_at, len(frames), commits=True)
     written = [encode_message(begin), *frames, encode_message(_commit_of(begin))]
     return ChangeBody((share,), _body([table], written))
 
 
 def _body(tables: Sequence[Table], written: Sequence[bytes]) -> bytes:
-    return encode_body(Descriptor(tuple(tables)).encode(), [*map(_relation_frame, tables), *written])
+    return encode_body(Descriptor(tuple(tables)).encode(), [*map(relation_frame, tables), *written])
 
 
 def _commit_of(begin: Begin) -> Commit:
     return Commit(0, begin.final_lsn, begin.final_lsn, begin.committed_at)
-
-
-@lru_cache(maxsize=1024)
-def _relation_frame(table: Table) -> bytes:
-    columns = tuple(RelationColumn(column.identity_key, column.name, column.type_oid, column.typmod) for column in table.columns)
-    return encode_message(Relation(table.oid, table.schema, table.name, table.replica_identity, columns))
-
-
-def row_frames(changes: TableChanges, oid: int) -> list[bytes]:
-    """The frame of each row, in order."""
-    count = len(changes)
-    news = _images(b"N", changes.new, count)
-    head = pack(">I", oid)
-    if changes.old is None or changes.old_kinds is None:
-        return [
-            b"%c%b%b" % (operation, head, new) if operation != DELETE else b"D%bK%b" % (head, new[1:])
-            for operation, new in zip(changes.operations, news, strict=True)
-        ]
-    olds = _images(b"O", changes.old, count)
-    frames = []
-    for operation, kind, old, new in zip(changes.operations, changes.old_kinds, olds, news, strict=True):
-        if operation == DELETE:
-            frames.append(b"D%b%c%b" % (head, OLD_KEY if kind == NO_OLD_ROW else kind, old[1:]))
-        elif operation == UPDATE and kind != NO_OLD_ROW:
-            frames.append(b"U%b%c%b%b" % (head, kind, old[1:], new))
-        else:
-            frames.append(b"%c%b%b" % (operation, head, new))
-    return frames
-
-
-def _images(kind: bytes, columns: Sequence[Sequence[Value]], count: int) -> list[bytes]:
-    head = kind + pack(">H", len(columns))
-    if not len(columns):
-        return [head] * count
-    encoded = [[_value(value) for value in column] for column in columns]
-    return [head + b"".join(values) for values in zip(*encoded, strict=True)]
-
-
-def _value(value: Value) -> bytes:
-    if value is None:
-        return b"n"
-    if isinstance(value, Unchanged):
-        return b"u"
-    return b"t%b%b" % (len(value).to_bytes(4, "big"), value)

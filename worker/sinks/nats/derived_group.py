@@ -16,11 +16,12 @@ from pgsluice.shared.broker.published_tables import TABLES_KEY, PublishedTables,
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord, publication_of_worker
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.rows.row_frames import own_table
 from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders, counted_bytes, cut
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.nats.change_bodies import EMPTY_BODY, ChangeBody, own_table
+from pgsluice.worker.sinks.nats.change_bodies import EMPTY_BODY, ChangeBody
 from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing
 
 NOTHING_FLUSHED = LSN(0)

@@ -113,5 +113,5 @@ class GroupSink(NatsSink):
         for number, (message, end) in enumerate(pieces, 1):
             reached = self._moved(place) if number == len(pieces) else self._state
             outgoing = Outgoing(self._names.changes_subject.encode(), *message[1:])
-            await self._target.publish_alone(outgoing, reached.encode())
+            await self._target.publish_alone(outgoing, reached.encode(self._target.sequence + 1))
             self._state, self._end = reached, end

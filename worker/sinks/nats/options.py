@@ -10,7 +10,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
+from pgsluice.worker.sinks.lines.options import LineSettings, foreign_format_problems
 from pgsluice.worker.sinks.nats.subject_pattern import DEFAULT_PATTERN, SubjectPattern
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
@@ -76,7 +76,7 @@ class NatsSinkSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        yield from parquet_problems(values)
+        yield from foreign_format_problems(values)
         if not values.given("nats-stream"):
             return
         try:

@@ -1,11 +1,12 @@
 """How far a worker is, as the last message of each unit in the target stream says it, in the header ``Pgsluice-State``.
 
-    {"worker": "orders/nats", "writer": "5f0c…", "own": ["[…]", "16/B374D848:3", "copy:7:0:12", 2], "replay": ["[…]", "", "", 0]}
+    {"worker": "orders/nats", "writer": "5f0c…", "at": 7120, "own": ["[…]", "16/B374D848:3", "copy:7:0:12", 2], "replay": […]}
 
 The four of a place are the position after the last batch that is complete; the ids of the last messages of changes and of copied
 rows that were published beyond it, "" when there are none: a batch that is begun again goes on after them; and how many units a
 transaction larger than a unit has by then. ``own`` is the worker's place in the streams, ``replay`` that of its replays in the
-stream of dead letters: both write the same stream in turn. ``writer`` names the process.
+stream of dead letters: both write the same stream in turn. ``writer`` names the process. ``at`` is the sequence at which the
+message was to be stored: in any other place it is somebody's copy, and what it tells is long past.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ class PublishedPlace:
         """The id of the last message beyond ``applied`` that the stream holds of that lane, "" without one."""
         return self.copied if lane is Lane.COPIED else self.changes
 
+    def part_in(self, lane: Lane) -> int:
+        """How many parts the transaction has that is open in that lane; copied rows are in none."""
+        return 0 if lane is Lane.COPIED else self.part
+
     def through(self, message_id: str, lane: Lane, part: int) -> PublishedPlace:
-        """When the message is published too, which ends a change."""
+        """When the message is published too, which ends a change. Copied rows leave a transaction open that they come into."""
         if lane is Lane.COPIED:
-            return replace(self, copied=message_id, part=part)
+            return replace(self, copied=message_id)
         return replace(self, changes=message_id, part=part)
 
     def at(self, applied: Applied, lane: Lane) -> PublishedPlace:
@@ -55,6 +60,8 @@ class PublishedState:
     writer: str
     own: PublishedPlace = NOWHERE
     replay: PublishedPlace = NOWHERE
+    at: int = 0
+    """0 where that is not said, as by versions before."""
 
     def place(self, *, is_replay: bool) -> PublishedPlace:
         return self.replay if is_replay else self.own
@@ -62,9 +69,9 @@ class PublishedState:
     def moved(self, place: PublishedPlace, *, is_replay: bool) -> PublishedState:
         return replace(self, replay=place) if is_replay else replace(self, own=place)
 
-    def encode(self) -> bytes:
+    def encode(self, at: int) -> bytes:
         places = {"own": self.own.encode(), "replay": self.replay.encode()}
-        return orjson.dumps({"worker": self.worker, "writer": self.writer} | places)
+        return orjson.dumps({"worker": self.worker, "writer": self.writer, "at": at} | places)
 
     @classmethod
     def decode(cls, headers: Mapping[str, str]) -> PublishedState | None:
@@ -74,7 +81,7 @@ class PublishedState:
             return None
         try:
             content = orjson.loads(text)
-            places = [PublishedPlace(Applied.decode(each[0]), *each[1:]) for each in (content["own"], content["replay"])]
-            return cls(content["worker"], content["writer"], *places)
+            own, replay = (PublishedPlace(Applied.decode(each[0]), *each[1:]) for each in (content["own"], content["replay"]))
+            return cls(content["worker"], content["writer"], own, replay, int(content.get("at", 0)))
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"the header {STATE_HEADER} of a message is malformed ({type(error).__name__})") from None

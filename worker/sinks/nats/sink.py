@@ -20,7 +20,6 @@ from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
-from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.shared.wire.names import GroupNames, replayed_worker
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.event_loop import EventLoopThread
@@ -29,7 +28,7 @@ from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 from pgsluice.worker.sinks.nats.outgoing import Ends, decode_sections, split_start
 from pgsluice.worker.sinks.nats.published_state import NOWHERE, PublishedPlace, PublishedState
 from pgsluice.worker.sinks.nats.subject_pattern import SubjectPattern
-from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream
+from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream, Uncommitted
 from pgsluice.worker.sinks.nats.unit_cutter import Unit, UnitCutter
 from pgsluice.worker.sinks.nats.writer import MessageWriter
 from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Receipt
@@ -134,12 +133,13 @@ class NatsSink:
 
     def _publish(self, receipts: Iterable[Receipt], stream_created: str) -> None:
         run, applied = self._loop_thread.run, self._place.applied
-        cutter, held = UnitCutter(self._place.part), list[Unit]()
+        cutter, held = UnitCutter(0), list[Unit]()
         lane, start = Lane.CHANGES, None
         for receipt in receipts:
             lane = receipt.lane
             if not self._place.applied.covers(receipt):
-                start = self._place.start(lane) if start is None else start
+                if start is None:
+                    start, cutter.part = self._place.start(lane), self._place.part_in(lane)
                 written_from, sections = split_start(receipt.body)
                 if written_from != start:
                     raise WriteAgain
@@ -156,7 +156,7 @@ class NatsSink:
         for unit in held:
             last = next(message for message in reversed(unit) if message.ends != Ends.NOTHING)
             state = self._moved(self._place.through(last.message_id.decode(), lane, _part_of(unit)))
-            await self._target.publish(unit, state.encode())
+            await self._target.publish(unit, state.encode(self._target.sequence + len(unit)))
             self._state = state
 
     async def _complete(self, unit: Unit, applied: Applied, lane: Lane) -> None:
@@ -166,7 +166,7 @@ class NatsSink:
             return
         state = self._moved(place)
         if unit:
-            await self._target.publish(unit, state.encode())
+            await self._target.publish(unit, state.encode(self._target.sequence + len(unit)))
             self._state = state
         if not unit or self._limits.max_age_s:
             await self._mark(place)
@@ -174,7 +174,7 @@ class NatsSink:
 
     async def _mark(self, place: PublishedPlace) -> None:
         state = self._moved(place)
-        await self._target.publish_position(state.encode())
+        await self._target.publish_position(state.encode(self._target.sequence + 1))
         await self._target.settled()
         self._state = state
 
@@ -221,7 +221,7 @@ class NatsSink:
                 f"stream {stream.name} has lost its last message, and with it the position of worker '{self._worker}'",
                 "remove the stream, or give another nats-stream: the worker begins with the oldest message then",
             )
-        found = PublishedState.decode(last.headers)
+        found = _told(stream.name, last)
         if found is None or found.worker != self._worker:
             raise _foreign(stream.name, state.last_sequence, self._worker, found)
         return last
@@ -259,20 +259,21 @@ class NatsSink:
     async def _go_back(self, stream: TargetStream, sequence: int) -> None:
         """Nothing of what was handed over last is stored: what counts is what was stored before, whoever did that."""
         last = await stream.message(sequence)
-        found = None if last is None else PublishedState.decode(last.headers)
+        found = None if last is None else _told(stream.name, last)
         if last is None or found is None:
             raise _foreign(stream.name, sequence, self._worker, found)
         self._state = replace(found, writer=self._state.writer)
         self._note_end(last)
 
-    async def _state_after(self, stream: TargetStream, sequence: int, uncommitted: tuple[int, str] | None) -> PublishedState:
+    async def _state_after(self, stream: TargetStream, sequence: int, uncommitted: Uncommitted | None) -> PublishedState:
         """What the last message tells, if it is our own. Raises TerminalError otherwise."""
         last = await stream.message(sequence)
-        found = None if last is None else PublishedState.decode(last.headers)
-        if last is not None and found is not None and found.writer == self._state.writer:
+        found = None if last is None else _told(stream.name, last)
+        is_other = last is not None and uncommitted is not None and uncommitted.is_replaced_by(last)
+        if last is not None and found is not None and found.writer == self._state.writer and not is_other:
             self._note_end(last)
             return found
-        if last is not None and found is not None and found.worker == self._worker:
+        if last is not None and found is not None and found.worker == self._worker and not is_other:
             if found.place(is_replay=self._is_replay) == self._known:  # dead letters were replayed, or changes went on meanwhile
                 self._note_end(last)
                 return replace(found, writer=self._state.writer)
@@ -280,9 +281,9 @@ class NatsSink:
                 f"another process moved the position of worker '{self._worker}'",
                 "give each worker of a group its own --name; the worker goes on from there when started again",
             )
-        if last is not None and uncommitted is not None and last.headers.get(ID_HEADER) == uncommitted[1]:
+        if is_other and uncommitted is not None:
             raise TerminalError(
-                f"stream {stream.name} holds another message under the id {uncommitted[1]} (sequence {sequence})",
+                f"stream {stream.name} holds another message under the id {uncommitted.message_id} (sequence {sequence})",
                 "find out who publishes to its subjects; nothing was published over it",
             )
         raise _foreign(stream.name, sequence, self._worker, found)
@@ -292,6 +293,17 @@ def _part_of(unit: Unit) -> int:
     """Of the transaction that is open at the end of ``unit``."""
     part = unit[-1].headers.rpartition(b"Pgsluice-Part:")[2].strip()
     return int(part) if part.isdigit() else 0
+
+
+def _told(stream: str, message: StoredMessage) -> PublishedState | None:
+    """What the stream's last message tells. Raises TerminalError for a copy of one of ours."""
+    found = PublishedState.decode(message.headers)
+    if found is not None and found.at and found.at != message.sequence:
+        raise TerminalError(
+            f"stream {stream} holds a copy of a message of worker '{found.worker}' (sequence {message.sequence})",
+            "find out who publishes to its subjects; nothing was published behind it",
+        )
+    return found
 
 
 def _foreign(stream: str, sequence: int, worker: str, found: PublishedState | None) -> TerminalError:

@@ -11,10 +11,11 @@ stored twice are the expected sequence and the state that the stream holds.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from nats.aio.client import Client
@@ -29,9 +30,10 @@ from pgsluice.shared.broker.stream_error import (
     is_passing_answer,
     publish_error,
 )
-from pgsluice.shared.broker.streams import CREATED_METADATA, Stream, StreamState, stream_configuration
+from pgsluice.shared.broker.streams import CREATED_METADATA, StoredMessage, Stream, StreamState, stream_configuration
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.wire.message import ID_HEADER
 from pgsluice.worker.sinks.nats.outgoing import Outgoing
 from pgsluice.worker.sinks.nats.published_state import STATE_HEADER
 from pgsluice.worker.sinks.nats.unit_cutter import Unit
@@ -57,6 +59,18 @@ class TargetLimits:
     max_age_s: float
 
 
+class Uncommitted(NamedTuple):
+    """The last message of a unit that is not acknowledged, or a batch of one. ``body`` is its digest."""
+
+    sequence: int
+    message_id: str
+    body: bytes
+
+    def is_replaced_by(self, stored: StoredMessage) -> bool:
+        """Whether the stored one has its id, and is another."""
+        return stored.headers.get(ID_HEADER) == self.message_id and _digest(stored.data) != self.body
+
+
 class TargetStream(Stream):
     """``subjects`` are all that the stream takes; on ``position_subject``, one of them, is the position alone."""
 
@@ -67,8 +81,7 @@ class TargetStream(Stream):
         self._limits = limits
         self._inbox = client.new_inbox()
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
-        self._uncommitted: tuple[int, str] | None = None
-        """The sequence and the id of the last message of the unit that is not acknowledged."""
+        self._uncommitted: Uncommitted | None = None
         self.sequence = 0
         """Of the last message, once all that was handed over is stored."""
         self.confirmed = 0
@@ -109,7 +122,7 @@ class TargetStream(Stream):
         await self._send(frames)
         await self.settled()
         last = self._headers(batch_id, len(unit)) + b"Nats-Batch-Commit:1\r\n" + _state_line(state)
-        await self._commit(_frame(unit[-1], last, self._expect_answer()), len(unit), unit[-1].message_id.decode())
+        await self._commit(_frame(unit[-1], last, self._expect_answer()), len(unit), unit[-1])
 
     async def publish_position(self, state: bytes) -> None:
         """The position without a change; it takes the place of the one before on its subject, and does not expire."""
@@ -121,7 +134,7 @@ class TargetStream(Stream):
         """A message that is a unit by itself, without a batch. As ``publish``."""
         await self.settled()
         headers = b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence + _state_line(state)
-        await self._commit(_frame(message, headers, self._expect_answer()), 1, message.message_id.decode())
+        await self._commit(_frame(message, headers, self._expect_answer()), 1, message)
 
     async def settled(self) -> None:
         """Returns when all that was handed over is stored. Raises StreamMoved when another message is in its place or has its id;
@@ -149,7 +162,7 @@ class TargetStream(Stream):
             raise TransientError(f"JetStream refused a batch for stream {self.name}: {text} (error {code})", cause=Cause.NATS)
         raise publish_error(self.name, error, "the worker goes on with the same changes when started again")
 
-    def forget(self) -> tuple[int, str] | None:
+    def forget(self) -> Uncommitted | None:
         """To be called before one looks what the stream holds: the last message of the unit that is not known to be stored."""
         self._answer = None
         self._attempt += 1
@@ -165,9 +178,9 @@ class TargetStream(Stream):
         self._answer = asyncio.get_running_loop().create_future()
         return f"{self._inbox}.{self._attempt}".encode()
 
-    async def _commit(self, frame: bytes, count: int, message_id: str) -> None:
+    async def _commit(self, frame: bytes, count: int, last: Outgoing) -> None:
         self.sequence += count
-        self._uncommitted = self.sequence, message_id
+        self._uncommitted = Uncommitted(self.sequence, last.message_id.decode(), _digest(last.data))
         await self._send([frame])
 
     async def _send(self, frames: list[bytes]) -> None:
@@ -189,6 +202,10 @@ class TargetStream(Stream):
             self._answer.set_result({"Status": status, "error": {"code": int(status), "description": "no stream takes messages"}})
         elif answer.data:
             self._answer.set_result(orjson.loads(answer.data))
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def _state_line(state: bytes) -> bytes:

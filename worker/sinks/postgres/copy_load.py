@@ -2,7 +2,8 @@
 
 One transaction notes the messages as loaded and copies their text, table by table. Where COPY cannot go straight into the
 table, the text goes into a temporary one and from there by INSERT: when the target generates a column that the source sends, and
-when a row meets one with its key (the table was not empty), which is then overwritten.
+when a row meets one with its key (the table was not empty), which is then overwritten. Rows of a run that replaces all others go
+into the table where these wait (``merge.replacement``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import psycopg
 from psycopg import sql
 
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.rows.copy_text import join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -19,8 +21,9 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
 from pgsluice.worker.sinks.postgres.merge.refused_rows import refused_rows
+from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
-from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, merge_statements, stage_query
+from pgsluice.worker.sinks.postgres.merge.statements import delete_statement, identity_change_query, merge_statements, stage_query
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -33,12 +36,11 @@ _STAGE = sql.Identifier("pg_temp", "copied_rows")
 def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
     """Loads those of ``copied`` that are not loaded yet, all or nothing. Makes tables that are missing, for messages without
     rows too. Raises PieceError."""
-    for table in {rows.table for rows in copied if rows.restarts}:
-        _make(session, table)
     for table in {rows.table for rows in copied if rows.begins_run}:
         _make_keyed(session, table)
-    having_rows = {rows.table for rows in copied if not rows.restarts and not rows.begins_run}
-    targets = {table: _target(session, table) for table in having_rows}
+    for table in {rows.table for rows in copied if rows.restarts and not rows.begins_run}:
+        _make(session, table)
+    targets = _targets(session, messages, copied)
     while targets:
         try:
             _load(session, messages, [rows for rows in copied if rows.data], targets)
@@ -56,26 +58,31 @@ def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequenc
     rejections: list[Rejection] = []
     table = copied[0].table
     try:
-        targets = {table: _target(session, table) for table in {rows.table for rows in copied}}
+        targets = _targets(session, messages, copied)
         with session.connection().transaction():
             claimed = messages.claim(session.connection(), {rows.sequence for rows in copied})
             for table, target in targets.items():
                 rows = [each for each in copied if each.table == table and each.sequence in claimed]
-                rejections += _find_refused(session, target, rows)
+                for deletes in (False, True):
+                    chosen = [each for each in rows if each.deletes is deletes]
+                    rejections += _find_refused(session, target, chosen, deletes=deletes)
             raise psycopg.Rollback
     except psycopg.Error as error:
         raise PieceError(table, error) from None
     return rejections
 
 
-def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows]) -> list[Rejection]:
+def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows], *, deletes: bool) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
     lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
     connection, is_empty = session.connection(), target.table not in session.not_empty
 
     def load_range(low: int, high: int) -> None:
         with connection.transaction():
-            _load_table(connection, target, [join_lines(lines[low:high])], is_empty=is_empty)
+            if deletes:
+                _delete_rows(connection, target, [join_lines(lines[low:high])])
+            else:
+                _load_table(connection, target, [join_lines(lines[low:high])], is_empty=is_empty)
 
     refused = refused_rows(0, len(lines), load_range)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
@@ -95,6 +102,17 @@ def _make_keyed(session: TaskSession, table: Table) -> None:
         raise PieceError(table, error) from None
 
 
+def _targets(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> dict[Table, TargetTable]:
+    """Where rows go that are in ``copied``. Those of a run that replaces all others wait."""
+    waiting = Replacements(messages.group, messages.worker).waiting
+    found: dict[Table, TargetTable] = {}
+    for rows in copied:
+        if not (rows.restarts or rows.begins_run or rows.mark.ends) and rows.table not in found:
+            target = _target(session, rows.table)
+            found[rows.table] = waiting(target) if rows.mark.replaces else target
+    return found
+
+
 def _target(session: TaskSession, table: Table) -> TargetTable:
     try:
         return session.target_table(table, copied=True)
@@ -109,12 +127,15 @@ def _load(
     try:
         with session.connection().transaction():
             claimed = messages.claim(session.connection(), {rows.sequence for rows in copied})
-            texts: dict[Table, list[memoryview]] = {}
+            texts: dict[tuple[Table, bool], list[memoryview]] = {}
             for rows in copied:
                 if rows.sequence in claimed:
-                    texts.setdefault(rows.table, []).append(rows.data)
-            for table, blocks in texts.items():
-                _load_table(session.connection(), targets[table], blocks, is_empty=table not in session.not_empty)
+                    texts.setdefault((rows.table, rows.deletes), []).append(rows.data)
+            for (table, deletes), blocks in texts.items():
+                if deletes:
+                    _delete_rows(session.connection(), targets[table], blocks)
+                else:
+                    _load_table(session.connection(), targets[table], blocks, is_empty=table not in session.not_empty)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
 
@@ -123,9 +144,7 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[by
     if is_empty and target.takes_whole_rows:
         copy_text(connection, target.copy_statement, blocks)
         return
-    query = stage_query(target, PieceKind.INSERT)
-    connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
-    copy_into(connection, _STAGE, blocks, new=False)
+    _stage(connection, target, blocks)
     kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
     check = identity_change_query(target, kind, _STAGE)
     if check is not None and connection.execute(check).rowcount:
@@ -133,3 +152,18 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[by
     for statement in merge_statements(target, kind, _STAGE):
         connection.execute(statement)
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+
+
+def _delete_rows(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> None:
+    if not target.table.key:
+        fact = f"rows of table '{target.table.qualified_name}' are to be deleted, and its routes leave no key"
+        raise TerminalError(fact, "let the key's columns through")
+    _stage(connection, target, blocks)
+    connection.execute(delete_statement(target, _STAGE))
+    connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+
+
+def _stage(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> None:
+    query = stage_query(target, PieceKind.INSERT)
+    connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
+    copy_into(connection, _STAGE, blocks, new=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from pgsluice.shared import telemetry
+from pgsluice.shared.broker.worker_records import ExchangedRows
 from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, PgsluiceError
@@ -21,6 +22,7 @@ from pgsluice.worker.sinks.postgres.attempts import Attempts
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
+from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import (
     DROPPED_AT_ONCE,
     LOCKS_PER_STAGE,
@@ -98,6 +100,18 @@ def _merge_between_definitions(session: DriverSession, merge: Merge, partitions:
             merge.apply(between)
 
 
+def _keep_replacements(
+    session: DriverSession, replacements: Replacements, partitions: Sequence[LoadedPartition]
+) -> list[tuple[int, int]]:
+    """In the transaction that moves the position; tables were looked at before. What ``finish`` gives, of each replaced one."""
+    exchanged: list[tuple[int, int]] = []
+    for loaded in partitions:
+        for target in session.copied_tables(loaded.begun):
+            (replacements.begin if target.table in loaded.replacing else replacements.forget)(session.connection, target)
+        exchanged += [replacements.finish(session.connection, target) for target in session.copied_tables(loaded.replaced)]
+    return exchanged
+
+
 class PostgresSink:
     """``Sink`` for one target database: exactly once, by the row in ``pgsluice.applied``.
 
@@ -121,9 +135,11 @@ class PostgresSink:
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
         self._copied = CopiedMessages(settings.group, settings.name)
+        self._replacements = Replacements(settings.group, settings.name)
         self._known_tables = KnownTables.of(settings.group, settings.name)
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
+        self._exchanged: ExchangedRows | None = None
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies)
         is_local_spark = is_local(settings.spark.get("spark.master", DEFAULT_MASTER))
         self._handover = HandoverDirectory() if (is_local_spark if hands_over is None else hands_over) else None
@@ -245,6 +261,10 @@ class PostgresSink:
         """The changes that met no row, by table, for ``CountingSink``."""
         return self._missed
 
+    def exchanged(self) -> ExchangedRows | None:
+        """For ``ExchangingSink``. Not known of a commit whose answer was lost."""
+        return self._exchanged
+
     def finish_copy(self) -> None:
         """Builds the keys of the tables that were made for the copy; that may take a while, and batches of other tables go on:
         so it has a connection of its own."""
@@ -288,6 +308,7 @@ class PostgresSink:
             session.refit(table for loaded in partitions for table in loaded.restarted)
         restarted = session.copied_tables(table for loaded in partitions for table in loaded.restarted)
         filled = session.copied_tables(dict.fromkeys(table for loaded in partitions for table in loaded.filled))
+        session.copied_tables(table for loaded in partitions for table in (*loaded.begun, *loaded.replaced))
         session.log_missing_sequences()
         connection = session.connection
         with connection.transaction():
@@ -296,6 +317,7 @@ class PostgresSink:
             for target in restarted:
                 empty_table(connection, target)
             self._known_tables.clear_missed(connection, [target.table for target in restarted])
+            exchanged = _keep_replacements(session, self._replacements, partitions)
             for target in filled:
                 for sequence in target.sequences:
                     column = target.columns[sequence.column].name
@@ -303,6 +325,9 @@ class PostgresSink:
             self._copied.forget(connection, position.snapshot_sequence)
             self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))
             self._in_doubt = position
+        if exchanged:
+            written, unchanged = map(sum, zip(*exchanged, strict=True))
+            self._exchanged = ExchangedRows(position.snapshot_sequence, written, unchanged)
         if restarted:
             self._missed = self._known_tables.missed(connection)
         session.expect_keys()

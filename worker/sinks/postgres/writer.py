@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import psycopg
 
@@ -102,6 +102,7 @@ class PostgresWriter:
     stages: int = MOST_STAGES
     handover: str = ""
     is_last: bool = False
+    takes_deletes: ClassVar[bool] = True
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``FoldedPartition``. What it staged is committed by then. Raises RejectedChanges only
@@ -124,17 +125,17 @@ class PostgresWriter:
         """Yields one receipt, an encoded ``LoadedPartition``. What it names is loaded by then, and stays loaded whatever
         becomes of the batch."""
         sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
-        restarted: list[Table] = []
+        about = _Borders()
         filled: dict[Table, None] = {}
         rejections: list[Rejection] = []
         for group in _groups(copied):
             rejections += self._load(partition, group)
             sequences |= {rows.sequence: None for rows in group if rows.data}
-            restarted += [rows.table for rows in group if rows.restarts]
-            filled |= {rows.table: None for rows in group if self.settings.sync_sequences and rows.data}
+            about.note(group)
+            filled |= {rows.table: None for rows in group if self.settings.sync_sequences and (rows.data or rows.mark.ends)}
         if rejections:
             raise RejectedChanges(rejections)
-        yield LoadedPartition(tuple(sequences), tuple(restarted), tuple(filled)).encode()
+        yield replace(about.loaded(), sequences=tuple(sequences), filled=tuple(filled)).encode()
 
     def _fold(self, messages: Iterable[MessageChanges]) -> FoldedPartition:
         fold = PartitionFold(one_by_one=self.one_by_one)
@@ -261,6 +262,30 @@ class PostgresWriter:
         else:
             copy_into(connection, own_table(name), [piece.content], new=True)
         return replace(piece, content=StagedRows(name))
+
+
+class _Borders:
+    """Tables that are copied again, and where runs of a pipeline begin and end."""
+
+    def __init__(self) -> None:
+        self._restarted: list[Table] = []
+        self._begun: list[Table] = []
+        self._replacing: list[Table] = []
+        self._replaced: list[Table] = []
+
+    def note(self, group: Iterable[CopiedRows]) -> None:
+        for rows in group:
+            if rows.begins_run:
+                self._begun.append(rows.table)
+                self._replacing += [rows.table] if rows.mark.replaces else []
+            elif rows.mark.ends:
+                self._replaced.append(rows.table)
+            elif rows.restarts:
+                self._restarted.append(rows.table)
+
+    def loaded(self) -> LoadedPartition:
+        borders = self._restarted, (), self._begun, self._replacing, self._replaced
+        return LoadedPartition((), *map(tuple, borders))
 
 
 def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:

@@ -57,13 +57,12 @@ class Outcome(enum.Enum):
 
 class ItemAnswer(NamedTuple):
     """What became of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, where it
-    says so; neither holds a value. ``is_found``: there was a document to delete."""
+    says so; neither holds a value."""
 
     outcome: Outcome
     status: int = 200
     error: str = ""
     field: str = ""
-    is_found: bool = True
 
     @property
     def is_overload(self) -> bool:
@@ -142,7 +141,7 @@ def _item_answer(item: dict[str, Any], operation: Operation) -> ItemAnswer:
     error = item.get("error") or {}
     kind = error.get("type", "")
     if operation.document is None and status == _NOT_FOUND and not kind:
-        return ItemAnswer(Outcome.DONE, status, is_found=False)
+        return ItemAnswer(Outcome.DONE, status)
     return ItemAnswer(_outcome(status, kind), status, kind, field_in(error.get("reason") or ""))
 
 

@@ -49,17 +49,17 @@ class Tally:
         self.taken: Counter[str] = Counter()
         """Of each target, as opposed to refused."""
         self.refused: list[Refused] = []
-        self.missing: list[Operation] = []
-        """Deletes that found nothing."""
+        self.stale_deletes: set[tuple[str, bytes]] = set()
+        """Target and id of those that met something newer: a document, or that one was deleted."""
 
     def note(self, operation: Operation, answer: ItemAnswer) -> None:
         match answer.outcome:
             case Outcome.DONE:
                 self.outcomes["indexed" if operation.document is not None else "deleted"] += 1
-                if not answer.is_found:
-                    self.missing.append(operation)
             case Outcome.STALE:
                 self.outcomes["stale"] += 1
+                if operation.document is None:
+                    self.stale_deletes.add((operation.target, operation.id))
             case Outcome.REFUSED:
                 self.outcomes["dead"] += 1
                 self.refused.append(Refused(operation, answer))
@@ -110,14 +110,14 @@ class BulkDelivery:
         self._halted = threading.Event()
         self.tally = Tally()
 
-    def deliver(self, operations: Sequence[Operation]) -> None:
-        """Of no document more than one: they arrive in any order. Raises TransientError when patience is at its end, and
-        TerminalError; what is refused is in ``tally``."""
+    def deliver(self, operations: Sequence[Operation], *, in_turn: bool = False) -> None:
+        """Of no document more than one: they arrive in any order, but ``in_turn`` one request after the other. Raises
+        TransientError when patience is at its end, and TerminalError; what is refused is in ``tally``."""
         backoff = Backoff(self._pauses)
         began_at, is_first = time.monotonic(), True
         waiting = operations
         while True:
-            attempt = self._attempt(waiting)
+            attempt = self._attempt(waiting, 1 if in_turn else self._settings.connections)
             waiting = attempt.waiting
             if not waiting:
                 return
@@ -136,12 +136,12 @@ class BulkDelivery:
         self._halted.set()
         self._pool.abort()
 
-    def _attempt(self, operations: Sequence[Operation]) -> Attempt:
+    def _attempt(self, operations: Sequence[Operation], at_once: int) -> Attempt:
         """Raises TerminalError when no request is under way any more."""
         attempt = Attempt(operations, self._size, self.tally)
         under_way: dict[Future[Answered], Request] = {}
         while True:
-            while len(under_way) < self._settings.connections and (request := attempt.next_request()) is not None:
+            while len(under_way) < at_once and (request := attempt.next_request()) is not None:
                 under_way[self._threads.submit(self._send, request)] = request
             if not under_way:
                 break

@@ -5,6 +5,9 @@ nobody here knows. A change of a key deletes one document and stores another. Wh
 their versions; only within a transaction, whose changes all have one, is their order ours to keep: a partition holds whole
 transactions.
 
+An id whose row left it without its values is ``Vacated``: its document may be the only one that has them, until the row has been
+stored elsewhere. So the driver deletes it when everything else is done, and what another row puts there goes by the driver too.
+
 A TRUNCATE empties an index, which is the driver's. Until it has, what stands before and behind it in the batch would be mixed: so
 the fold only says where it stands. When the batch comes again it is told what is done (``emptied``), and leaves out what that
 took.
@@ -59,11 +62,19 @@ class Whole(NamedTuple):
     document: bytes | None
 
 
+class FormerId(NamedTuple):
+    """An id that a row had: documents there are the row's whose version is ``since`` or later, and earlier than ``until``."""
+
+    id: RowId
+    since: int
+    until: int
+
+
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A document of which only ``known`` is at hand; the fields ``missing`` are those that it has already, or that the document
-    ``source`` has, which goes when this is stored. ``blamed`` is the change to name if it is refused. All ids and ``target`` as
-    in ``Operation``."""
+    """A document of which only ``known`` is at hand. The fields ``missing`` are those that it has in the index, under its id with
+    version ``since`` or later, or under one of the ``former`` ones, the oldest first; none is missing when it only must not be
+    stored earlier. ``blamed`` is the change to name if it is refused. All ids and ``target`` as in ``Operation``."""
 
     target: str
     id: RowId
@@ -71,7 +82,16 @@ class Patch:
     blamed: At
     known: Fields
     missing: tuple[str, ...]
-    source: RowId | None = None
+    since: int = 0
+    former: tuple[FormerId, ...] = ()
+
+
+class Vacated(NamedTuple):
+    """An id that its row left at that position, and that no other has got since."""
+
+    target: str
+    id: RowId
+    at: At
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +125,8 @@ class DocumentFold:
         self._form_of = form_of
         self._emptied = emptied
         self._documents: dict[str, dict[RowId, Entry]] = {}
-        self._sources: set[str] = set()
-        """Targets with a patch that has a source."""
+        self._left: dict[str, dict[RowId, At]] = {}
+        """By target: ids that rows left without their values, and when."""
         self._firsts: dict[tuple[str, RowId], At] | None = {} if blames_first else None
         self.emptyings: list[Emptying] = []
         self.definitions: list[Defined] = []
@@ -145,9 +165,18 @@ class DocumentFold:
         return operations
 
     def patches(self) -> list[Patch]:
-        """What waits for the driver; to be asked when everything was added."""
+        """What waits for the driver; to be asked when everything was added and taken."""
         found = [patch for entries in self._documents.values() for entry in entries.values() for patch in _patch_of(entry)]
-        return [replace(patch, blamed=self.blamed(patch.target, patch.source or patch.id, patch.at)) for patch in found]
+        return [replace(patch, blamed=self.blamed(patch.target, _first_id(patch), patch.at)) for patch in found]
+
+    def vacated(self) -> list[Vacated]:
+        """What the driver is to delete then."""
+        return [
+            Vacated(target, row_id, at)
+            for target, left in self._left.items()
+            for row_id, at in left.items()
+            if row_id not in self._documents[target]
+        ]
 
     def blamed(self, target: str, row_id: RowId, otherwise: At) -> At:
         """The change to name when a document is refused."""
@@ -156,7 +185,7 @@ class DocumentFold:
     def _truncate(self, table: Table, at: At) -> None:
         target = self._form_of(table, at).target
         self._documents.pop(target, None)
-        self._sources.discard(target)
+        self._left.pop(target, None)
         if self._emptied.get(target, At(0, 0)) < at:
             self.emptyings.append(Emptying(table, at))
 
@@ -174,7 +203,7 @@ class DocumentFold:
             self._add_keyless(form, changes, places, entries)
             return
         unchanged = _has_unchanged(changes)
-        if unchanged or changes.old is not None or DELETE in changes.operations or form.target in self._sources:
+        if unchanged or changes.old is not None or DELETE in changes.operations or form.target in self._left:
             self._add_each(form, changes, places, entries)
             return
         ids = form.ids(changes.new)
@@ -214,37 +243,41 @@ class DocumentFold:
             self.bytes += len(document)
 
     def _put(self, target: str, entries: dict[RowId, Entry], row_id: RowId, whole: Whole) -> None:
-        """A whole document, or its deletion; a source that nobody has to read any more goes at once."""
-        before = entries.get(row_id)
-        entries[row_id] = whole
-        for patch in _patch_of(before):
-            if patch.source is not None and patch.source not in entries:
-                entries[patch.source] = Whole(*patch.at, None)
+        """A whole document, or its deletion."""
+        left, at = self._left.get(target, {}), At(whole.version, whole.ordinal)
+        if row_id not in left:
+            entries[row_id] = whole
+        elif whole.document is None:
+            entries.pop(row_id, None)
+            left[row_id] = at
+        else:
+            entries[row_id] = Patch(target, row_id, at, at, read_fields(whole.document), ())
 
     def _patch(self, form: DocumentForm, entries: dict[RowId, Entry], patch: Patch, moved_from: RowId | None) -> None:
         """Over what is known of the row here, under its old id if it has another one now."""
-        before = entries.pop(patch.id if moved_from is None else moved_from, None)
+        version, left = patch.at.version, self._left.get(form.target, {})
+        before_id = patch.id if moved_from is None else moved_from
+        before = entries.pop(before_id, None)
+        since = next((each.since for each in _patch_of(before)), left.get(before_id, At(0, 0)).version)
+        if moved_from is not None:
+            left = self._left.setdefault(form.target, {})
+            left[moved_from] = patch.at
         match before:
             case Whole(_, _, bytes() as document):
                 merged = document_of(_over(read_fields(document), patch, form))
                 self.bytes += len(merged)
                 self._put(form.target, entries, patch.id, Whole(*patch.at, merged))
-                if moved_from is not None:
-                    entries[moved_from] = Whole(*patch.at, None)
+                return
             case Patch():
                 missing = tuple(name for name in patch.missing if name in before.missing)
-                source = before.source if moved_from is None else before.source or moved_from
-                self._put(form.target, entries, patch.id, Whole(*patch.at, None))  # only to see to what it takes the place of
-                if moved_from is not None and before.source is not None:
-                    entries[moved_from] = Whole(*patch.at, None)
-                entries[patch.id] = replace(patch, known=_over(before.known, patch, form), missing=missing, source=source)
+                patch = replace(patch, known=_over(before.known, patch, form), missing=missing, former=before.former)
             case Whole() | None:
-                self._put(form.target, entries, patch.id, Whole(*patch.at, None))  # as above
-                entries[patch.id] = replace(patch, source=moved_from)
+                pass
             case unreachable:
                 assert_never(unreachable)
         if moved_from is not None:
-            self._sources.add(form.target)
+            patch = replace(patch, former=(*patch.former, FormerId(moved_from, since, version)))
+        entries[patch.id] = replace(patch, since=since if moved_from is None else version)
 
     def _note_all(self, target: str, ids: Sequence[RowId], places: Sequence[At]) -> None:
         if self._firsts is not None:
@@ -260,6 +293,10 @@ def _patch_of(entry: Entry | None) -> tuple[Patch, ...]:
             return ()
         case unreachable:
             assert_never(unreachable)
+
+
+def _first_id(patch: Patch) -> RowId:
+    return patch.former[0].id if patch.former else patch.id
 
 
 class _Rows:

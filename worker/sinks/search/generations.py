@@ -19,6 +19,7 @@ from concurrent.futures import Executor, Future
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.index import FoundGeneration, Generation, IndexCatalog
 
 SWEEP_INTERVAL_S = 60.0
@@ -70,6 +71,19 @@ class FilledGenerations:
                     self._filling.discard(found.generation)
                     taken_over = True
             return taken_over
+
+    def replace(self, table: Table, snapshot: str) -> None:
+        """The rows of a pipeline's run take the place of all others. What they replace stays for as long as people want, but not
+        what that replaced: runs may come often. May be repeated. Raises as ``take_over``."""
+        with self._lock:
+            catalog = self._catalog()
+            alias = catalog.alias(table)
+            for found in catalog.generations(alias):
+                if found.meta.snapshot == snapshot and found.meta.is_filling:
+                    self._replace(catalog, found)
+            replaced = [each for each in catalog.generations(alias) if not each.is_read and each.meta.delete_after]
+            for found in replaced[:-1]:
+                catalog.remove(found.generation)
 
     def check_none_is_filled(self) -> None:
         """Raises TransientError while a copy fills a generation, or one that it filled has not taken over."""

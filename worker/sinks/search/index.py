@@ -77,14 +77,22 @@ class Generation:
 def index_alias(table: Table, settings: SearchSinkSettings) -> str:
     """What the table's documents are searched by. Raises TerminalError when the name cannot be one, or is not allowed."""
     name = settings.index.replace("{schema}", table.schema).replace("{table}", table.name).lower()
-    remedy = "give the table another name on the way, by a route, or set search-index"
-    if _FORBIDDEN.search(name) or name.startswith(_BAD_BEGIN) or len(name.encode()) > _LONGEST_NAME_BYTES:
-        raise TerminalError(f"table '{table.qualified_name}' would have the index '{name}', which is no name of an index", remedy)
-    if settings.allow_indexes and not any(NamePattern(pattern).matches(name) for pattern in settings.allow_indexes):
+    if flaw := flaw_of_name(name, settings.allow_indexes):
         raise TerminalError(
-            f"table '{table.qualified_name}' would have the index '{name}', which search-allow-indexes does not allow", remedy
+            f"table '{table.qualified_name}' would have the index '{name}', which {flaw}",
+            "give the table another name on the way, by a route, or set search-index",
         )
     return name
+
+
+def flaw_of_name(name: str, allowed: Sequence[str]) -> str:
+    """What keeps an index from being searched by it; "" for nothing."""
+    is_long = len(name.encode()) > _LONGEST_NAME_BYTES
+    if _FORBIDDEN.search(name) or name.startswith(_BAD_BEGIN) or is_long or name != name.lower():
+        return "is no name of an index"
+    if allowed and not any(NamePattern(pattern).matches(name) for pattern in allowed):
+        return "search-allow-indexes does not allow"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +207,9 @@ class IndexCatalog:
             if made is not None:
                 return made
 
-    def of_snapshot(self, table: Table, snapshot: str) -> Generation:
-        """The generation that rows of this copy go to; made when there is none. Raises TerminalError."""
+    def of_snapshot(self, table: Table, snapshot: str, *, is_whole_later: bool = False) -> Generation:
+        """The generation that rows of this copy go to; made when there is none. The first of a table is read from the beginning,
+        unless it ``is_whole_later``. Raises TerminalError."""
         alias = self.alias(table)
         while True:
             there = self.generations(alias)
@@ -209,9 +218,9 @@ class IndexCatalog:
                     _check_owner(each, table)
                     self.add_fields(self.mapping(table), each)
                     return each.generation
-            read = self.current(table)
+            is_first = self.current(table) is None
             newest = there[-1].generation if there else Generation(alias, 0)
-            made = self.create(table, newest, is_read=read is None, snapshot=snapshot)
+            made = self.create(table, newest, is_read=is_first and not is_whole_later, snapshot=snapshot)
             if made is not None:
                 return made
 

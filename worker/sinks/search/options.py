@@ -80,7 +80,12 @@ class SearchSinkSettings:
         )
     )
     allow_indexes: tuple[str, ...] = read(
-        Option("search-allow-indexes", Kind.LIST, "Names that search-index may come to; any when it is not given", "shop_*")
+        Option(
+            "search-allow-indexes",
+            Kind.LIST,
+            "Names that search-index and search-schema-index may come to; any when not given",
+            "shop_*",
+        )
     )
     schema_index: str = read(
         Option(
@@ -122,6 +127,7 @@ class SearchSinkSettings:
 
 def _check(settings: SearchSinkSettings) -> None:
     from pgsluice.shared.http.receiver import check_receiver
+    from pgsluice.worker.sinks.search.index import flaw_of_name
     from pgsluice.worker.sinks.search.mapping_file import load_mapping
 
     if bool(settings.user) is not bool(settings.password):
@@ -129,6 +135,11 @@ def _check(settings: SearchSinkSettings) -> None:
     if "{table}" not in settings.index:
         raise UsageError(
             f"search-index '{settings.index}' does not hold {{table}}", "each table has an index of its own: write shop-{table}"
+        )
+    if settings.schema_index and (flaw := flaw_of_name(settings.schema_index, settings.allow_indexes)):
+        raise UsageError(
+            f"search-schema-index is '{settings.schema_index}', which {flaw}",
+            "give it another name, in lower case, or allow it",
         )
     for url in settings.urls:
         check_receiver(url, settings.allow_hosts, OPTIONS)

@@ -5,12 +5,16 @@ documents, when every task of the batch is done, and stores them whole with the 
 worker writes an index at a time, what is newer than the change wins by its version, and what the tasks of this batch wrote
 is there. A document that is not there was deleted by a later change, which the server remembers, or nobody knows the
 value: that change is set aside.
+
+The worker may die anywhere in between, and its successor may cut what it does again into other batches and partitions. So a
+value is looked for under every key that its row had, and a key that its row left goes when the row is stored: of several, the
+one that was left last goes first. Of what is done then the rest can be done in any order, and again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +23,10 @@ import orjson
 from pgsluice.shared.errors import Cause, OverloadError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
-from pgsluice.worker.sinks.search.bulk import Operation
-from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, Refused
+from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation
+from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
 from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields
-from pgsluice.worker.sinks.search.document_fold import At, Patch
+from pgsluice.worker.sinks.search.document_fold import At, FormerId, Patch, Vacated
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, raise_refused
@@ -47,7 +51,7 @@ class FoundDocument:
 
 
 def touched_documents(patch: Patch) -> list[DocumentId]:
-    return [(patch.target, each) for each in (patch.id, patch.source) if each is not None]
+    return [(patch.target, patch.id), *((patch.target, former.id) for former in patch.former)]
 
 
 class PatchDelivery:
@@ -59,60 +63,59 @@ class PatchDelivery:
         self._size = size
         self.mgets = 0
 
-    def deliver(self, patches: Sequence[Patch]) -> list[Rejection]:
+    def deliver(self, patches: Sequence[Patch], vacated: Sequence[Vacated]) -> list[Rejection]:
         """Of one partition, in whose order those of the next ones follow. Returns those that cannot be applied."""
-        sources = {(patch.target, patch.source) for patch in patches if patch.source is not None}
-        moved = [patch for patch in patches if patch.source is not None or (patch.target, patch.id) in sources]
-        staying = [patch for patch in patches if patch.source is None and (patch.target, patch.id) not in sources]
-        rejections = self._deliver(moved) if moved else []
+        left = {(each.target, former.id) for each in patches for former in each.former}
+        moved = [each for each in patches if each.former or not each.missing or (each.target, each.id) in left]
+        staying = [each for each in patches if each.former == () and each.missing and (each.target, each.id) not in left]
+        refused = self._deliver(moved) if moved else []
         for start in range(0, len(staying), MGET_DOCUMENTS):
-            rejections += self._deliver(staying[start : start + MGET_DOCUMENTS])
-        return rejections
+            refused += self._deliver(staying[start : start + MGET_DOCUMENTS])
+        kept = {(each.target, former.id) for each, _ in refused for former in each.former}
+        self._delete([each for each in vacated if (each.target, each.id) not in kept])
+        return [rejection for _, rejection in refused]
 
-    def _deliver(self, patches: Sequence[Patch]) -> list[Rejection]:
-        """All are read before one is stored: it may be in the place of what another one comes from."""
-        found = self._read(patches)
-        stored: list[Operation] = []
+    def _deliver(self, patches: Sequence[Patch]) -> list[tuple[Patch, Rejection]]:
+        """All are read before one is stored: it may be in the place of what another one comes from. Those that are go last."""
+        found = self._read([patch for patch in patches if patch.missing])
+        left = {(patch.target, former.id) for patch in patches for former in patch.former}
+        stored: tuple[list[Operation], list[Operation]] = [], []
         unknown: list[Patch] = []
         for patch in patches:
             document, is_settled = _patched(patch, found)
             if document is not None:
-                stored.append(Operation(patch.target, patch.id, *patch.at, document))
+                stored[(patch.target, patch.id) in left].append(Operation(patch.target, patch.id, *patch.at, document))
             elif not is_settled:
                 unknown.append(patch)
         refused_before = len(self._delivery.tally.refused)
-        self._delivery.deliver(stored)
+        for operations in stored:
+            self._delivery.deliver(operations)
         refused = self._delivery.tally.refused[refused_before:]
-        lost = self._lost(unknown)
-        left_out = {(patch.target, patch.id) for patch in lost} | {(each.operation.target, each.operation.id) for each in refused}
-        self._delete_sources(patches, left_out)
-        blamed = {(patch.target, patch.id): patch.blamed for patch in patches}
-        return [_rejection(each, blamed) for each in refused] + [_unknown_value(patch) for patch in lost]
+        by_id = {(patch.target, patch.id): patch for patch in patches}
+        answered = [(by_id[operation.target, operation.id], answer) for operation, answer in refused]
+        return [
+            *((patch, _rejection(patch, answer)) for patch, answer in answered),
+            *((patch, _unknown_value(patch)) for patch in self._lost(unknown)),
+        ]
 
-    def _delete_sources(self, patches: Sequence[Patch], left_out: set[DocumentId]) -> None:
-        there = {(patch.target, patch.id) for patch in patches}
-        self._delivery.deliver(
-            [
-                Operation(patch.target, patch.source, *patch.at, None)
-                for patch in patches
-                if patch.source is not None
-                and (patch.target, patch.source) not in there
-                and (patch.target, patch.id) not in left_out
-            ]
-        )
+    def _delete(self, vacated: Sequence[Vacated]) -> None:
+        latest_first = sorted(vacated, key=lambda each: each.at, reverse=True)
+        self._delivery.deliver([Operation(each.target, each.id, *each.at, None) for each in latest_first], in_turn=True)
 
     def _lost(self, unknown: Sequence[Patch]) -> list[Patch]:
-        """Those whose document was never there. One that was deleted later is remembered: deleting it with the change's version
+        """Those whose values nobody knows. A document that was deleted later is remembered: deleting it with the change's version
         is refused then."""
-        missing = self._delivery.tally.missing
-        missing.clear()
+        stale = self._delivery.tally.stale_deletes
+        stale.clear()
         self._delivery.deliver([Operation(patch.target, patch.id, *patch.at, None) for patch in unknown])
-        gone = {(operation.target, operation.id) for operation in missing}
-        missing.clear()
-        return [patch for patch in unknown if (patch.target, patch.id) in gone]
+        return [patch for patch in unknown if (patch.target, patch.id) not in stale]
 
     def _read(self, patches: Sequence[Patch]) -> dict[DocumentId, FoundDocument]:
-        asked = [(document, patch.missing) for patch in patches for document in touched_documents(patch)]
+        names: dict[DocumentId, dict[str, None]] = {}
+        for patch in patches:
+            for document in touched_documents(patch):
+                names.setdefault(document, {}).update(dict.fromkeys(patch.missing))
+        asked = [(document, tuple(fields)) for document, fields in names.items()]
         found: dict[DocumentId, FoundDocument] = {}
         while asked:
             some, asked = asked[: self._size.items], asked[self._size.items :]
@@ -154,29 +157,29 @@ def _found(said: dict[str, Any]) -> FoundDocument:
 
 def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> tuple[bytes | None, bool]:
     """The document to store, if there is one; and, without one, whether nothing is left to do."""
+    if not patch.missing:
+        return document_of(patch.known), True
     there = found.get((patch.target, patch.id))
-    if patch.source is None:
-        if there is None:
-            return None, False
-        if there.version > patch.at.version:
-            return None, True
-        return _completed(patch, there), True
-    if there is not None and there.version >= patch.at.version:
+    # A row under its old key may have this version by changes of the same transaction that were sent before.
+    done_from = patch.at.version if patch.former else patch.at.version + 1
+    if there is not None and there.version >= done_from:
         return None, True
-    before = found.get((patch.target, patch.source))
-    if before is None or before.version >= patch.at.version:
-        return None, False
-    return _completed(patch, before), True
+    places = [*patch.former, FormerId(patch.id, patch.since, done_from)]
+    rows = [
+        document
+        for place in places
+        if (document := found.get((patch.target, place.id))) is not None and place.since <= document.version < place.until
+    ]
+    return (_completed(patch, max(rows, key=lambda each: each.version)), True) if rows else (None, False)
 
 
 def _completed(patch: Patch, there: FoundDocument) -> bytes:
     return document_of({name: there.fields[name] for name in patch.missing if name in there.fields} | patch.known)
 
 
-def _rejection(refused: Refused, blamed: Mapping[DocumentId, At]) -> Rejection:
-    operation, answer = refused
+def _rejection(patch: Patch, answer: ItemAnswer) -> Rejection:
     reason = f"the search server refuses the document ({answer.error or f'status {answer.status}'})"
-    return Rejection(_position(blamed[operation.target, operation.id]), reason)
+    return Rejection(_position(patch.blamed), reason)
 
 
 def _unknown_value(patch: Patch) -> Rejection:

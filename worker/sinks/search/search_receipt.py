@@ -14,7 +14,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
 from pgsluice.worker.sinks.search.document import document_of, read_fields
-from pgsluice.worker.sinks.search.document_fold import At, Emptying, Patch
+from pgsluice.worker.sinks.search.document_fold import At, Emptying, FormerId, Patch, Vacated
 
 _MOST_TIMES = 100
 
@@ -22,13 +22,16 @@ _MOST_TIMES = 100
 @dataclass(frozen=True, slots=True)
 class SearchReceipt:
     """``rejections`` are what the server refused; the rest is stored. ``filled`` are the names of indexes that took copied rows.
+    ``replaced`` are tables whose documents in the generation of that snapshot are whole, and take the place of all others.
     ``is_unwritten``: nothing was sent, because definitions are among the changes. ``outcomes`` and ``bulk_seconds`` are for
     metrics."""
 
     patches: Sequence[Patch] = ()
+    vacated: Sequence[Vacated] = ()
     emptyings: Sequence[Emptying] = ()
     rejections: Sequence[Rejection] = ()
     filled: Sequence[str] = ()
+    replaced: Sequence[tuple[Table, str]] = ()
     is_unwritten: bool = False
     outcomes: dict[str, int] = field(default_factory=dict)
     bulk_seconds: Sequence[float] = ()
@@ -38,9 +41,11 @@ class SearchReceipt:
         return orjson.dumps(
             {
                 "patches": list(map(_encode_patch, self.patches)),
+                "vacated": [[each.target, each.id.decode(), *each.at] for each in self.vacated],
                 "emptyings": [[each.table.encode(), *each.at] for each in self.emptyings],
                 "rejections": [[*each.position, each.reason] for each in self.rejections],
                 "filled": self.filled,
+                "replaced": [[table.encode(), snapshot] for table, snapshot in self.replaced],
                 "is_unwritten": self.is_unwritten,
                 "outcomes": self.outcomes,
                 "bulk_seconds": self.bulk_seconds,
@@ -54,9 +59,11 @@ class SearchReceipt:
             found: Any = orjson.loads(body)
             return cls(
                 patches=list(map(_decode_patch, found["patches"])),
+                vacated=[Vacated(target, row_id.encode(), At(*at)) for target, row_id, *at in found["vacated"]],
                 emptyings=[Emptying(Table.decode(table), At(*at)) for table, *at in found["emptyings"]],
                 rejections=[Rejection(Position(LSN(lsn), ordinal), why) for lsn, ordinal, why in found["rejections"]],
                 filled=found["filled"],
+                replaced=[(Table.decode(table), snapshot) for table, snapshot in found["replaced"]],
                 is_unwritten=found["is_unwritten"],
                 outcomes=found["outcomes"],
                 bulk_seconds=found["bulk_seconds"],
@@ -81,13 +88,13 @@ def summed(receipts: Iterable[SearchReceipt]) -> dict[str, int]:
 
 
 def _encode_patch(patch: Patch) -> list[Any]:
-    source = None if patch.source is None else patch.source.decode()
+    former = [[each.id.decode(), each.since, each.until] for each in patch.former]
     known = document_of(patch.known).decode()
-    return [patch.target, patch.id.decode(), source, *patch.at, *patch.blamed, patch.missing, known]
+    return [patch.target, patch.id.decode(), *patch.at, *patch.blamed, patch.missing, known, patch.since, former]
 
 
 def _decode_patch(found: list[Any]) -> Patch:
-    target, row_id, source, version, ordinal, blamed_version, blamed_ordinal, missing, known = found
+    target, row_id, version, ordinal, blamed_version, blamed_ordinal, missing, known, since, former = found
     return Patch(
         target,
         row_id.encode(),
@@ -95,5 +102,6 @@ def _decode_patch(found: list[Any]) -> Patch:
         At(blamed_version, blamed_ordinal),
         read_fields(known),
         tuple(missing),
-        None if source is None else source.encode(),
+        since,
+        tuple(FormerId(each.encode(), first, until) for each, first, until in former),
     )

@@ -150,6 +150,7 @@ class SearchSink:
         self._generations.note(name for receipt in done for name in receipt.filled)
         self._check([rejection for receipt in done for rejection in receipt.rejections])
         self._check(self._patch(done))
+        self._replace(done)
         self._positions.store(applied)
         self._applied = applied
         self._emptied.clear()
@@ -240,6 +241,13 @@ class SearchSink:
         if last:
             raise WriteAgain
 
+    def _replace(self, done: Sequence[SearchReceipt]) -> None:
+        """With what a pipeline's run read that is whole now."""
+        for receipt in done:
+            for table, snapshot in receipt.replaced:
+                self._generations.replace(table, snapshot)
+                self._epoch += 1
+
     def _check(self, rejections: Sequence[Rejection]) -> None:
         """Raises RejectedChanges when there is any."""
         if rejections:
@@ -247,14 +255,14 @@ class SearchSink:
             raise RejectedChanges(sorted(rejections, key=lambda each: each.position))
 
     def _patch(self, done: Sequence[SearchReceipt]) -> list[Rejection]:
-        if not any(receipt.patches for receipt in done):
+        if not any(receipt.patches or receipt.vacated for receipt in done):
             return []
         assert self._pool is not None, "open comes first"
         assert self._threads is not None
         self._delivery = BulkDelivery(self._search, self._pool, self._threads, self._bulk_size)
         patching = PatchDelivery(self._pool.mine(), self._delivery, self._read_size)
         try:
-            return [each for receipt in done for each in patching.deliver(receipt.patches)]
+            return [each for receipt in done for each in patching.deliver(receipt.patches, receipt.vacated)]
         finally:
             self._mgets += patching.mgets
             self._outcomes.update(self._delivery.tally.outcomes)

@@ -55,15 +55,15 @@ class TaskSession:
         if name and definitions:
             store_history(self._pool.mine(), self.delivery(), name, group, definitions)
 
-    def form_of(self, table: Table, guide: Guide, snapshot: str = "") -> DocumentForm:
-        """Of the table's changes, or of its rows in ``snapshot``. Makes the generation where there is none, and fields that its
-        index lacks. Raises as ``IndexCatalog``."""
+    def form_of(self, table: Table, guide: Guide, snapshot: str = "", *, is_whole_later: bool = False) -> DocumentForm:
+        """Of the table's changes, or of its rows in ``snapshot``, which nobody may read yet if they are ``is_whole_later``. Makes
+        the generation where there is none, and fields that its index lacks. Raises as ``IndexCatalog``."""
         self._forget_before(guide.epoch)
         form = self._forms.get((table, snapshot))
         if form is None:
             catalog = self._catalog(guide)
             if snapshot:
-                generation = catalog.of_snapshot(table, snapshot)
+                generation = catalog.of_snapshot(table, snapshot, is_whole_later=is_whole_later)
             else:
                 generation = catalog.ensured(table, may_add=not guide.is_replay)
             form = self._forms[table, snapshot] = DocumentForm(catalog.mapping(table), generation.write_alias)

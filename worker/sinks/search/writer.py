@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -44,6 +45,7 @@ class SearchWriter:
     altered: AlteredBatch | None = None
     emptied: Mapping[str, At] = field(default_factory=dict)
     blames_first: bool = False
+    takes_deletes: ClassVar[bool] = True
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Yields one receipt, an encoded ``SearchReceipt``. What it does not name is in the indexes by then."""
@@ -63,21 +65,27 @@ class SearchWriter:
             delivery.deliver(fold.take())
         session.store_history(self.guide.group, fold.definitions)
         refused = rejections_of(delivery.tally.refused, session, fold)
-        patches, emptyings = fold.patches(), fold.emptyings
-        yield receipt_of(delivery.tally, session.nulled(), patches=patches, emptyings=emptyings, rejections=refused).encode()
+        left = {"patches": fold.patches(), "vacated": fold.vacated(), "emptyings": fold.emptyings}
+        yield receipt_of(delivery.tally, session.nulled(), rejections=refused, **left).encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """The same for rows of a snapshot. A table that is copied again fills a generation that nobody reads yet."""
         session = process_session(self.settings)
         delivery = session.delivery()
         filled: set[str] = set()
+        replaced: list[tuple[Table, str]] = []
         held: list[Operation] = []
         size = 0
         for rows in copied:
-            if rows.begins_run:
-                raise no_pipeline("a search worker", "the versions of its documents are those of changes and of one copy")
-            form = session.form_of(rows.table, self.guide, rows.snapshot)
-            filled.add(form.target.removesuffix(WRITE))
+            if rows.begins_run and not rows.mark.version:
+                raise no_pipeline("a search worker", "an earlier version of pgsluice published them, without versions")
+            if rows.mark.ends:
+                replaced.append((rows.table, generation_of(rows)))
+            elif rows.mark.run and not (rows.rows or rows.begins_run):
+                continue  # a range that was ended without rows
+            form = session.form_of(rows.table, self.guide, generation_of(rows), is_whole_later=rows.mark.replaces)
+            if not rows.mark.run:
+                filled.add(form.target.removesuffix(WRITE))
             held += copied_operations(form, rows)
             size += len(rows.data)
             if size > HELD_BYTES:
@@ -85,7 +93,7 @@ class SearchWriter:
                 held, size = [], 0
         delivery.deliver(held)
         refused = rejections_of(delivery.tally.refused, session, None)
-        yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled), rejections=refused).encode()
+        yield receipt_of(delivery.tally, session.nulled(), filled=sorted(filled), replaced=replaced, rejections=refused).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +108,30 @@ class _Forms:
 
 
 def copied_operations(form: DocumentForm, rows: CopiedRows) -> list[Operation]:
-    """They are older than every change of the table: its changes begin at the LSN of the snapshot."""
+    """Of a copy they are older than every change of the table: its changes begin at the LSN of the snapshot."""
     changes = as_changes(rows)
-    version = max(0, snapshot_lsn(rows.snapshot) - 1)
+    version = rows.mark.version or max(0, snapshot_lsn(rows.snapshot) - 1)
     ordinals = [copied_position(rows.sequence, row).ordinal for row in changes.change_indexes]
+    if rows.deletes:
+        gone = zip(form.ids(changes.new), ordinals, strict=True)
+        return [Operation(form.target, row_id, version, ordinal, None) for row_id, ordinal in gone]
     documents = form.documents(changes.new, len(changes))
     if rows.table.key:
         ids = form.ids(changes.new)
         documents = form.keyed(changes.new, ids, documents)
     else:
-        ids = [position_id(0, ordinal) for ordinal in ordinals]
+        ids = [position_id(rows.mark.version, ordinal) for ordinal in ordinals]
     return [
         Operation(form.target, row_id, version, ordinal, document)
         for row_id, ordinal, document in zip(ids, ordinals, documents, strict=True)
     ]
+
+
+def generation_of(rows: CopiedRows) -> str:
+    """What the generation is known by that the rows go to, "" for the one that is read."""
+    if not rows.mark.run:
+        return rows.snapshot
+    return f"{rows.snapshot}-{rows.mark.run}-{rows.mark.version}" if rows.mark.replaces else ""
 
 
 def snapshot_lsn(snapshot: str) -> int:

@@ -8,7 +8,7 @@ from pgsluice.shared.config.declaration import part, settings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.process.start import is_output_closed
-from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
+from pgsluice.worker.sinks.lines.options import LineSettings, foreign_format_problems
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -20,7 +20,7 @@ class StdoutSinkSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        yield from parquet_problems(values)
+        yield from foreign_format_problems(values)
 
 
 def _check_output(settings: StdoutSinkSettings) -> None:

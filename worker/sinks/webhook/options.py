@@ -9,7 +9,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.worker.sinks.lines.options import LineSettings, parquet_problems
+from pgsluice.worker.sinks.lines.options import LineSettings, foreign_format_problems
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 
@@ -109,7 +109,7 @@ class WebhookSinkSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        yield from parquet_problems(values)
+        yield from foreign_format_problems(values)
 
 
 def _check_receiver(settings: WebhookSinkSettings) -> None:

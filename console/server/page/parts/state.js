@@ -8,6 +8,7 @@ const TONES = {
   dead: "bad", replaying: "warn", dropped: "calm", waiting: "warn", "not known": "warn", rejected: "bad", "not processed": "bad",
   failed: "bad", halted: "bad", error: "bad",
   starting: "busy", copying: "busy", init: "busy", data_sync: "busy", finished_copy: "busy", sync_wait: "busy", catchup: "busy",
+  reading: "busy", interrupted: "warn", cancelling: "warn", refused: "bad", requested: "busy", taken: "busy",
   "in the copy": "good", changed: "busy", turned: "busy", info: "calm",
 };
 

@@ -15,6 +15,8 @@ import { Letters } from "./letters.js";
 import { Login } from "./login.js";
 import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
+import { Pipeline } from "./pipeline.js";
+import { Pipelines } from "./pipelines.js";
 import { Trace } from "./trace.js";
 import { Worker } from "./worker.js";
 
@@ -76,6 +78,7 @@ function Head({ server, isStranger, place }) {
       ${isStranger ? null : html`
         <nav aria-label="Main">
           <a href="#/" aria-current=${current("")}>Overview</a>
+          <a href=${href("pipelines")} aria-current=${current("pipelines")}>Pipelines</a>
           <a href=${href("documents")} aria-current=${current("documents")}>Documents</a>
           <a href=${href("audit")} aria-current=${current("audit")}>Audit</a>
         </nav>
@@ -91,6 +94,9 @@ function View({ route, server }) {
   }
   if (place === "documents") {
     return html`<${Documents} server=${server} />`;
+  }
+  if (place === "pipelines") {
+    return group ? html`<${Pipeline} key=${group} name=${group} server=${server} />` : html`<${Pipelines} server=${server} />`;
   }
   const found = GROUP_VIEWS.find((each) => each.name === name);
   if (place !== "groups" || !group || !found) {

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.kafka.kafka_settings import KafkaSettings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
@@ -28,7 +29,7 @@ def kafka_settings(broker: RealKafka, group: str, **changed: Any) -> KafkaSinkSe
 def kafka_settings_of(bootstrap: str, group: str, **changed: Any) -> KafkaSinkSettings:
     settings: dict[str, Any] = {
         "lines": line_settings(),
-        "brokers": (bootstrap,),
+        "format": "json",
         "topic": f"{group}.{{schema}}.{{table}}",
         "key": "{key}",
         "tombstones": False,
@@ -41,6 +42,15 @@ def kafka_settings_of(bootstrap: str, group: str, **changed: Any) -> KafkaSinkSe
         "replication_factor": 1,
         "max_record_bytes": 1_000_000,
         "compression": "lz4",
+    }
+    own = {name: value for name, value in changed.items() if name in settings}
+    cluster = {name: value for name, value in changed.items() if name not in settings}
+    return KafkaSinkSettings(cluster=cluster_settings(bootstrap, **cluster), **settings | own)
+
+
+def cluster_settings(bootstrap: str, **changed: Any) -> KafkaSettings:
+    settings: dict[str, Any] = {
+        "brokers": (bootstrap,),
         "tls": False,
         "ca_file": "",
         "cert_file": "",
@@ -50,7 +60,7 @@ def kafka_settings_of(bootstrap: str, group: str, **changed: Any) -> KafkaSinkSe
         "password": "",
         "allow_hosts": ("127.0.0.1",),
     }
-    return KafkaSinkSettings(**settings | changed)
+    return KafkaSettings(**settings | changed)
 
 
 @dataclass(frozen=True, slots=True)

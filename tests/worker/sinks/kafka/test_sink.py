@@ -112,6 +112,13 @@ def test_what_the_topic_does_not_take_is_told_and_nothing_is_left(real_kafka: Re
     assert apply(sink, batch([2])) == position(2)
     sink.close()
     assert len(destination.reader("events").records()) == 4
+    found = {(sample.metric.name, *sample.labels): sample for sample in sink.collect()}
+    assert found["pgsluice_kafka_transactions_total", "committed"].value == 2
+    assert found["pgsluice_kafka_transactions_total", "given_up"].value == 1
+    assert found["pgsluice_kafka_records_total",].value == 4
+    took = found["pgsluice_kafka_transaction_seconds",].histogram
+    assert took is not None
+    assert (sum(took.counts), took.sum > 0) == (2, True)
 
 
 def test_a_table_that_comes_to_the_topic_of_positions_is_refused(real_kafka: RealKafka, group: str) -> None:
@@ -134,7 +141,7 @@ def test_a_check_tells_of_topics_and_access(real_kafka: RealKafka, group: str) -
     assert "kafka-position-topic" in {each.check for each in find(worker, forgetful, NOTHING_KNOWN)}
     large = replace(settings, max_record_bytes=5_000_000)
     assert "kafka-record-size" in {each.check for each in find(worker, large, incoming)}
-    stranger = replace(settings, allow_hosts=("10.0.0.1",))
+    stranger = replace(settings, cluster=replace(settings.cluster, allow_hosts=("10.0.0.1",)))
     assert "kafka-brokers" in {each.check for each in find(worker, stranger, NOTHING_KNOWN)}
 
 
@@ -156,3 +163,20 @@ def test_copied_rows_have_their_place(real_kafka: RealKafka, group: str) -> None
     found = [record.headers for record in destination.reader("events").records()]
     assert [each["pgsluice-position"] for each in found] == ["copy:1:0:0", "copy:1:0:1", "copy:2:0:0", "copy:2:0:1"]
     assert {(each["pgsluice-operation"], each["pgsluice-snapshot"]) for each in found} == {("read", "first")}
+
+
+@pytest.mark.parametrize(("partitions", "key"), [(3, "{key}"), (1, "{key}"), (3, "{table}")])
+def test_a_truncation_goes_only_where_it_has_a_place(real_kafka: RealKafka, group: str, partitions: int, key: str) -> None:
+    destination = KafkaDestination(real_kafka, group, format="pgsluice", partitions=partitions, key=key)
+    changes = [[message(1, insert(EVENTS, b"1", b""), truncate(EVENTS), insert(EVENTS, b"2", b""))]]
+    sink = destination.new_sink()
+    sink.open()
+    if (partitions, key) == (3, "{key}"):
+        with pytest.raises(TerminalError, match="rows lie in 3 partitions"):
+            apply(sink, changes)
+        assert destination.reader("events").records() == []
+    else:
+        apply(sink, changes)
+        told = [record.headers["pgsluice-operation"] for record in destination.reader("events").records()]
+        assert told == ["insert", "truncate", "insert"]
+    sink.close()

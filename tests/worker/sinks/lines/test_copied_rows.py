@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import orjson
 import pytest
 
-from pgsluice.shared.errors import WireError
+from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.rows.changes import INSERT
+from pgsluice.shared.wire.position import LSN, Anchor, Position
+from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.sinks.lines.json_lines import as_changes
-from tests.changes_builder import copied, table
+from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied
+from pgsluice.worker.sinks.nats.group_writer import GroupWriter
+from pgsluice.worker.sinks.sink import Partition
+from tests.changes_builder import begins_run, copied, ends_run, of_run, table
 
 ORDERS = table("orders", "id bigint", "note text")
 
@@ -35,3 +40,21 @@ def test_a_table_without_columns_has_rows() -> None:
 def test_text_of_another_shape_is_refused() -> None:
     with pytest.raises(WireError):
         as_changes(replace(copied(9, ORDERS), data=memoryview(b"1\n"), rows=1))
+
+
+def test_a_run_that_replaces_all_rows_begins_with_one_line_that_says_so_and_ends_without() -> None:
+    mark = RunMark(2, 20, replaces=True)
+    [line] = encode_copied(begins_run(1, ORDERS, mark))
+    assert orjson.loads(line)["operation"] == "RESTART"
+    [line] = encode_copied(of_run(2, ORDERS, mark, (b"1", b"a")))
+    assert orjson.loads(line)["operation"] == "READ"
+    assert encode_copied(ends_run(3, ORDERS, mark)) == []
+    assert encode_copied(begins_run(4, ORDERS, RunMark(3, 30))) == []
+
+
+def test_a_derived_group_takes_no_rows_of_a_pipeline() -> None:
+    writer = GroupWriter(after=str(Anchor(Position(LSN(1), 1), 1, 1)))
+    for replaces in (False, True):
+        begin = begins_run(1, ORDERS, RunMark(1, 10, replaces=replaces))
+        with pytest.raises(TerminalError, match="a derived group takes no rows of a SQL pipeline"):
+            list(writer.write_copied(Partition(1, 1), iter([begin])))

@@ -17,12 +17,12 @@ from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.nats.unit_cutter import UNIT_MESSAGES
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.nats.target import NatsDestination, nats_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, position
+from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, copied_batch, position
 
 ORDERS = table("shop.order.items", "id bigint", "note text")
 
@@ -119,6 +119,31 @@ def test_a_batch_that_broke_off_goes_on_behind_what_is_published(destination: Na
     stored = destination.reader.messages()
     assert [each.headers["Nats-Msg-Id"] for each in stored] == [f"0/1B58:{n}" for n in range(1, 3 * UNIT_MESSAGES + 1)]
     assert stored[-1].headers["Pgsluice-Part"] == "3/3"
+
+
+def test_what_follows_the_last_part_is_in_no_transaction_of_parts(destination: NatsDestination, sink: NatsSink) -> None:
+    apply(sink, large(1, UNIT_MESSAGES + 10))
+    apply(sink, batch([8]))
+    parts = [each.headers.get("Pgsluice-Part") for each in destination.reader.messages()]
+    assert parts == ["1"] * UNIT_MESSAGES + ["2/2"] * 10 + [None] * 2
+
+
+def test_copied_rows_that_come_between_parts_are_in_none_of_them(destination: NatsDestination, sink: NatsSink) -> None:
+    """As when a worker dies in a large transaction, and a table was added before it is started again."""
+    changes = large(1, 3 * UNIT_MESSAGES)
+    with pytest.raises(TransientError):
+        sink.commit(broken_off([*write(sink, changes), *write(sink, batch([9]))]), STREAM_CREATED)
+    sink.close()
+    with opened(destination) as successor:
+        apply_copied(successor, copied_batch([1]))
+        apply(successor, changes)
+    stored = destination.reader.messages()
+    copied = [each for each in stored if each.headers["Nats-Msg-Id"].startswith("copy:")]
+    assert [each.headers.get("Pgsluice-Part") for each in copied] == [None, None]
+    assert stored[0] not in copied
+    assert stored[-1] not in copied
+    parts = [each.headers["Pgsluice-Part"] for each in stored if each not in copied]
+    assert parts == ["1"] * UNIT_MESSAGES + ["2"] * UNIT_MESSAGES + ["3/3"] * UNIT_MESSAGES
 
 
 def test_a_line_that_is_too_large_is_rejected_and_nothing_of_its_row_goes_before_it(

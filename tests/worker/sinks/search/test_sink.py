@@ -210,6 +210,17 @@ def test_keys_of_a_transaction_may_move_along_a_chain(sink: SearchSink, document
     assert documents() == {"7": (2000, order(7, "2", "large 2")), "2": (2000, order(2, "1", "large 1"))}
 
 
+def test_rows_that_miss_different_values_of_one_document_get_both(sink: SearchSink, documents: Documents) -> None:
+    """One moves away from its key, another one to it."""
+    pairs = table("shop.pairs", "id bigint", "a text", "b text")
+    apply(sink, [[message(1, insert(pairs, b"1", b"a1", b"b1"), insert(pairs, b"2", b"a2", b"b2"))]])
+    away = update(pairs, b"9", UNCHANGED, b"new", old=(b"1", None, None))
+    there = update(pairs, b"1", b"new", UNCHANGED, old=(b"2", None, None))
+    apply(sink, [[message(2, away, there)]])
+    expected = {"9": (2000, {"id": 9, "a": "a1", "b": "new"}), "1": (2000, {"id": 1, "a": "new", "b": "b2"})}
+    assert documents("shop_pairs") == expected
+
+
 def test_a_truncation_takes_what_was_before_it_and_nothing_else(
     open_sink: OpenSink, documents: Documents, fake_opensearch: FakeOpenSearch, group: str
 ) -> None:

@@ -185,15 +185,19 @@ class LoadedPartition:
 
     ``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied again: they are
     to be emptied, and then nothing was loaded with them. ``filled`` are the tables that the messages went into; left out unless
-    sequences are kept ahead of the rows.
+    sequences are kept ahead of the rows. ``begun`` are those of a pipeline's run that begins, ``replacing`` those of them whose
+    rows are to wait until they are whole, ``replaced`` those whose rows are. Then nothing was loaded, either.
     """
 
     sequences: tuple[int, ...]
     restarted: tuple[Table, ...]
     filled: tuple[Table, ...] = ()
+    begun: tuple[Table, ...] = ()
+    replacing: tuple[Table, ...] = ()
+    replaced: tuple[Table, ...] = ()
 
     def encode(self) -> bytes:
-        tables = {"restarted": self.restarted, "filled": self.filled}
+        tables = {name: getattr(self, name) for name in _LOADED_TABLES}
         encoded = {name: [table.encode() for table in of_kind] for name, of_kind in tables.items()}
         return orjson.dumps({"sequences": self.sequences} | encoded)
 
@@ -202,10 +206,13 @@ class LoadedPartition:
         """Raises WireError for bytes that ``encode`` does not make."""
         try:
             found: Any = orjson.loads(body)
-            restarted, filled = (tuple(map(Table.decode, found[name])) for name in ("restarted", "filled"))
-            return cls(tuple(map(int, found["sequences"])), restarted, filled)
+            tables = {name: tuple(map(Table.decode, found[name])) for name in _LOADED_TABLES}
+            return cls(tuple(map(int, found["sequences"])), **tables)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
+
+
+_LOADED_TABLES = ("restarted", "filled", "begun", "replacing", "replaced")
 
 
 def inserts_together(partitions: Sequence[FoldedPartition]) -> Sequence[FoldedPartition]:

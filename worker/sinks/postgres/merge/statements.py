@@ -104,6 +104,40 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
     return sql.SQL("SELECT FROM {} WHERE {} LIMIT 1").format(source, changed)
 
 
+def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key: bool, is_partitioned: bool) -> list[Statement]:
+    """What makes the target hold the rows of ``waiting``, a table with its columns, and no others. ``by_key``: rows that are the
+    same stay as they are; else all go and come. What inherits from the target is left alone."""
+    delete = sql.SQL("DELETE FROM {}").format(sql.SQL("" if is_partitioned else "ONLY ") + target.identifier)
+    names = _COMMA.join(_name(target, i) for i in target.written)
+    insert = sql.SQL("INSERT INTO {table} AS target ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {waiting} AS staged")
+    inserted = insert.format(table=target.identifier, names=names, waiting=waiting)
+    if not by_key:
+        return [delete, inserted]
+    same_key = _AND.join(
+        sql.SQL("staged.{name} {equals} target.{name}").format(name=_name(target, i), equals=_equals(target, i))
+        for i in target.table.key
+    )
+    gone = sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})")
+    differs = sql.SQL(" OR ").join(_differs(target, i) for i in target.written)
+    action = sql.SQL("{} WHERE {}").format(_set_excluded(target), differs) if _set_by_key(target) else _set_excluded(target)
+    key = _COMMA.join(_name(target, i) for i in target.table.key)
+    upsert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(inserted, key, action)
+    return [gone.format(delete, waiting, same_key), upsert]
+
+
+def _differs(target: TargetTable, column: int) -> Statement:
+    """By its text where ``=`` may hold for other text, or does not exist."""
+    form = "target.{name} IS DISTINCT FROM excluded.{name}"
+    if column not in target.exact:
+        form = 'target.{name}::text COLLATE "C" IS DISTINCT FROM excluded.{name}::text COLLATE "C"'
+    return sql.SQL(form).format(name=_name(target, column))
+
+
+def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
+    """Deletes rows with the keys of ``stage``, whose columns are those of new rows."""
+    return _delete(target, stage, _on_key(target, "c"))
+
+
 def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
     tables = _COMMA.join(target.identifier for target in targets)
     return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
@@ -131,16 +165,23 @@ def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def _upsert(target: TargetTable, stage: sql.Composable) -> Statement:
-    # A key that is equal without being the same text is written too.
-    kept = target.fixed.union(target.table.key) if target.has_exact_key else target.fixed
-    changed = [i for i in target.written if i not in kept]
-    action: sql.Composable = sql.SQL("NOTHING")
-    if changed:
-        action = sql.SQL("UPDATE SET ") + _COMMA.join(
-            sql.SQL("{} = excluded.{}").format(_name(target, i), _name(target, i)) for i in changed
-        )
     key = _COMMA.join(_name(target, i) for i in target.table.key)
-    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, action)
+    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, _set_excluded(target))
+
+
+def _set_by_key(target: TargetTable) -> list[int]:
+    """The columns that a row's new version is written to. A key that is equal without being the same text is written too."""
+    kept = target.fixed.union(target.table.key) if target.has_exact_key else target.fixed
+    return [i for i in target.written if i not in kept]
+
+
+def _set_excluded(target: TargetTable) -> sql.Composable:
+    changed = _set_by_key(target)
+    if not changed:
+        return sql.SQL("NOTHING")
+    return sql.SQL("UPDATE SET ") + _COMMA.join(
+        sql.SQL("{} = excluded.{}").format(_name(target, i), _name(target, i)) for i in changed
+    )
 
 
 def _on_key(target: TargetTable, prefix: str) -> Statement:

@@ -1,0 +1,160 @@
+"""One pipeline's executor: has its ticks become requests, and carries requests out, one after the other.
+
+A run is ``pgsluice run`` as a child, which dies with us. What became of it is read from its record, which it writes itself: so an
+executor that comes after one which was killed knows as much. What ended in a way that may pass is taken up after a pause that
+grows; nothing is forgotten, as the request stays taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import assert_never
+
+from pgsluice.console.executor.ticks import advanced
+from pgsluice.console.processes.child_process import ChildProcess, Command
+from pgsluice.console.processes.log_file import last_sentence
+from pgsluice.console.processes.supervised_process import LAST_LINES, PAUSES, describe_exit, may_start_again
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import Bucket
+from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState, load_pipeline
+from pgsluice.shared.pipelines.run_requests import (
+    RequestState,
+    RunRequest,
+    RunRequests,
+    Wish,
+    change_requests,
+    load_requests,
+    note_cancelled,
+)
+from pgsluice.shared.pipelines.run_schedule import RunSchedule
+from pgsluice.shared.process.retrying import Backoff
+
+END_DEADLINE_S = 15.0
+"""For a run to note where it ends, when its executor does."""
+_INTERRUPTED = 130
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended; ``sentence`` is what it said last."""
+
+    request: str
+    exit_code: int
+    sentence: str
+
+
+def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> RunRequest | None:
+    """The request as it is now that nothing more is done for it; None while its run is to be begun, or taken up. ``run`` is the
+    newest for it, ``ended`` is None where nobody saw its process end."""
+    if run is not None and _is_over(run.state):
+        return replace(request, state=RequestState.DONE, run=run.number)
+    is_paused = run is not None and run.state is RunState.PAUSED
+    if ended is None or is_paused or ended.exit_code == _INTERRUPTED or may_start_again(ended.exit_code):
+        return None
+    if run is None:
+        return replace(request, state=RequestState.REFUSED, reason=ended.sentence)
+    return replace(request, state=RequestState.DONE, run=run.number, reason=ended.sentence)
+
+
+def _is_over(state: RunState) -> bool:
+    match state:
+        case RunState.FINISHED | RunState.CANCELLED | RunState.ABANDONED:
+            return True
+        case RunState.READING | RunState.INTERRUPTED | RunState.PAUSED | RunState.FAILED:
+            return False
+        case unreachable:
+            assert_never(unreachable)
+
+
+class RunExecutor:
+    """Of one pipeline. ``command`` is what carries a request out."""
+
+    def __init__(self, pipeline: str, bucket: Bucket, command: Callable[[RunRequest], Command]) -> None:
+        self._pipeline = pipeline
+        self._bucket = bucket
+        self._command = command
+        self._child: ChildProcess | None = None
+        self._waiter: asyncio.Task[None] | None = None
+        self._ended: Ended | None = None
+        self._backoff = Backoff(PAUSES)
+        self._start_at = 0.0
+        """Not before, by the monotonic clock."""
+
+    async def look(self, schedule: RunSchedule | None) -> None:
+        """To be called again and again by whoever has the lease, and nobody else. Raises TransientError when NATS does not
+        answer, OSError when no process can be made."""
+        requests = await self._with_ticks(schedule)
+        if self._child is not None:
+            return
+        record = await load_pipeline(self._bucket)
+        left = None if record is None else record.left
+        if left is not None and requests.wishes(left.number) is Wish.CANCEL:
+            await note_cancelled(self._bucket, left.number)
+            record = await load_pipeline(self._bucket)
+        for request in requests.open:
+            requests = await self._settle(requests, request, record)
+        self._ended = None
+        taken = sorted(requests.open, key=lambda each: each.state is not RequestState.TAKEN)
+        if taken and requests.wish is not Wish.PAUSE and time.monotonic() >= self._start_at:
+            await self._start(taken[0])
+
+    async def _with_ticks(self, schedule: RunSchedule | None) -> RunRequests:
+        known, now = await load_requests(self._bucket), datetime.now(UTC)
+        if advanced(known, schedule, now) is known:
+            return known
+        return await change_requests(self._bucket, lambda newest: advanced(newest, schedule, now))
+
+    async def _settle(self, requests: RunRequests, request: RunRequest, record: PipelineRecord | None) -> RunRequests:
+        """For a request whose process ended, or which an executor before us began."""
+        if request.state is not RequestState.TAKEN:
+            return requests
+        run = None if record is None else record.run_of(request.id)
+        ended = self._ended if self._ended is not None and self._ended.request == request.id else None
+        now_settled = settled(request, run, ended)
+        if now_settled is not None:
+            self._backoff.note_success()
+            log.info("a request is settled", pipeline=self._pipeline, request=request.id, run=now_settled.run)
+            return await change_requests(self._bucket, lambda known: known.with_request(now_settled))
+        if ended is not None and requests.wish is not Wish.PAUSE:
+            pause_s = self._backoff.next_pause_s()
+            self._start_at = time.monotonic() + pause_s
+            log.warning(
+                "a run ended and is taken up again",
+                pipeline=self._pipeline,
+                ended=describe_exit(ended.exit_code),
+                reason=ended.sentence,
+                pause_s=round(pause_s, 1),
+            )
+        return requests
+
+    async def _start(self, request: RunRequest) -> None:
+        taken = replace(request, state=RequestState.TAKEN)
+        await change_requests(self._bucket, lambda known: known.with_request(taken))
+        command = self._command(taken)
+        command.log.rotate()
+        child = await ChildProcess.start(command)
+        self._child = child
+        self._waiter = asyncio.create_task(self._wait(child, taken))
+        log.info("a run was started", pipeline=self._pipeline, request=request.id, by=request.by, pid=child.pid)
+
+    async def _wait(self, child: ChildProcess, request: RunRequest) -> None:
+        exit_code = await child.wait()
+        self._ended = Ended(request.id, exit_code, last_sentence(child.last_lines(LAST_LINES)))
+        self._child = None
+
+    async def leave(self) -> None:
+        """Ends the run in hand, which notes where it is; whoever looks next takes it up."""
+        child, waiter = self._child, self._waiter
+        if child is not None and waiter is not None:
+            child.stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiter), END_DEADLINE_S)
+            child.kill()
+            await waiter

@@ -1,0 +1,193 @@
+"""All pipelines there are, those of the file and those that are documents: one place that says which may run, and with what.
+
+Whoever begins a run asks here right before: a document may have been written by anybody who reaches the broker, so it is held
+against the administrator's places again. Where a pipeline may not run nothing of it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_settings import environment_for
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.console.flags import known_options
+from pgsluice.console.pipelines.pipeline_document import PipelineDocument
+from pgsluice.console.pipelines.pipelines_file import read_pipelines
+from pgsluice.console.pipelines.places import Places, read_places
+from pgsluice.replicator.pipelines.pipeline import Pipeline
+from pgsluice.replicator.pipelines.steps.step import has_python, has_sql
+from pgsluice.shared import config
+from pgsluice.shared.config.connections import NatsSettings
+from pgsluice.shared.config.yaml_nodes import read_text
+from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings, PipelineSettings, ReadingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPipeline:
+    """``pipeline`` is None where its document cannot be read. ``document`` is the document's revision, None for one of the file.
+    ``problem`` is why it may not run, None when it may."""
+
+    name: str
+    pipeline: Pipeline | None
+    document: int | None = None
+    problem: PgsluiceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunnablePipeline:
+    """One that may run, and what its run reads and connects to."""
+
+    pipeline: Pipeline
+    settings: PipelineSettings
+
+
+class PipelineCatalog:
+    """``own`` is what runs of pipelines read that name no source, None where there is none. Files are read whenever they are
+    needed, so they may be changed meanwhile."""
+
+    def __init__(
+        self,
+        settings: CatalogSettings,
+        nats: NatsSettings,
+        own: ReadingSettings | None,
+        control: ControlBucket,
+    ) -> None:
+        self._settings = settings
+        self._nats = nats
+        self._own = own
+        self._documents = DocumentStore(control, PipelineDocument)
+        self._groups = DocumentStore(control, GroupDocument)
+
+    def places(self) -> Places | None:
+        """None where the administrator names none. Raises UsageError for a file that cannot be used."""
+        return read_places(self._settings.places) if self._settings.places else None
+
+    async def all(self) -> list[ListedPipeline]:
+        """Those of the file in its order, then documents by name. Raises UsageError when file or places cannot be used,
+        TransientError."""
+        places = self.places()
+        listed = [self._of_file(pipeline, places) for pipeline in self._file().values()]
+        replicated = await self._replicated()
+        for name in sorted(await self._documents.names()):
+            try:
+                stored = await self._documents.find(name)
+            except TerminalError as problem:
+                listed.append(ListedPipeline(name, None, await self._documents.revision(name), problem))
+                continue
+            if stored is not None:
+                listed.append(self._of_document(stored, places, listed, replicated))
+        return listed
+
+    async def find(self, name: str) -> RunnablePipeline:
+        """Raises UsageError for one that there is not, or that may not run; TransientError."""
+        found = await self.listed(name)
+        if found.problem is not None:
+            raise found.problem
+        assert found.pipeline is not None
+        settings = self._settings_of(found.pipeline, self.places())
+        return RunnablePipeline(replace(found.pipeline, search_path=settings.schema), settings)
+
+    async def listed(self, name: str) -> ListedPipeline:
+        """Raises UsageError for one that there is not; TransientError."""
+        listed = await self.all()
+        found = next((each for each in listed if each.name == name), None)
+        if found is None:
+            there = ", ".join(each.name for each in listed) or "none"
+            raise UsageError(f"there is no pipeline '{name}'{self._where}", f"there are {there}")
+        return found
+
+    async def check_document(self, document: PipelineDocument) -> None:
+        """For whoever is about to store it. Raises UsageError for what it names and may not; TransientError."""
+        others = [each for each in await self.all() if each.document is None or each.name != document.name]
+        replicated, pipeline = await self._replicated(), document.parsed()
+        self._required_places(pipeline.name, self.places()).check(pipeline)
+        _check_alone(pipeline, others, replicated)
+        if has_sql(pipeline.steps):
+            from pgsluice.replicator.pipelines.steps.step_chain import check_statements
+
+            await asyncio.to_thread(check_statements, pipeline.steps)
+
+    @property
+    def _where(self) -> str:
+        return f" in {self._settings.file}, nor a document of that name" if self._settings.file else " among the documents"
+
+    def _file(self) -> dict[str, Pipeline]:
+        return read_pipelines(self._settings.file) if self._settings.file else {}
+
+    async def _replicated(self) -> set[str]:
+        """Groups that have a document of their own."""
+        return {name for name in await self._groups.names() if await self._is_replicated(name)}
+
+    async def _is_replicated(self, group: str) -> bool:
+        """A document that cannot be read is one too."""
+        try:
+            return await self._groups.find(group) is not None
+        except TerminalError:
+            return True
+
+    def _of_file(self, pipeline: Pipeline, places: Places | None) -> ListedPipeline:
+        try:
+            if pipeline.source or pipeline.sink or has_python(pipeline.steps):
+                self._required_places(pipeline.name, places).check(pipeline)
+            if not pipeline.source and self._own is None:
+                raise UsageError(
+                    f"pipeline '{pipeline.name}' names no source, and none is configured", "say 'source: …', or give host"
+                )
+        except UsageError as problem:
+            return ListedPipeline(pipeline.name, pipeline, problem=problem)
+        return ListedPipeline(pipeline.name, pipeline)
+
+    def _of_document(
+        self,
+        stored: StoredDocument[PipelineDocument],
+        places: Places | None,
+        others: Iterable[ListedPipeline],
+        replicated: set[str],
+    ) -> ListedPipeline:
+        name, pipeline = stored.document.name, None
+        try:
+            pipeline = stored.document.parsed()
+            self._required_places(name, places).check(pipeline)
+            _check_alone(pipeline, others, replicated)
+        except UsageError as problem:
+            return ListedPipeline(name, pipeline, stored.revision, problem)
+        return ListedPipeline(name, pipeline, stored.revision)
+
+    def _required_places(self, name: str, places: Places | None) -> Places:
+        if places is None:
+            raise UsageError(
+                f"pipeline '{name}' names places or modules, and the administrator has named none",
+                "set pipelines-places to a file that says which sources, sinks and modules there are",
+            )
+        return places
+
+    def _settings_of(self, pipeline: Pipeline, places: Places | None) -> PipelineSettings:
+        """Raises UsageError for a place whose configuration cannot be used here, as with a variable that is not set."""
+        modules = () if places is None else places.modules
+        if not pipeline.source:
+            assert self._own is not None
+            return PipelineSettings.of(self._nats, self._own, modules)
+        path = self._required_places(pipeline.name, places).sources[pipeline.source]
+        environment = environment_for(read_text(path, "configuration file"))
+        values = config.load({"config": path}, environment, ReadingSettings, known=known_options())
+        return PipelineSettings.of(self._nats, config.make(ReadingSettings, values), modules)
+
+
+def _check_alone(pipeline: Pipeline, others: Iterable[ListedPipeline], replicated: set[str]) -> None:
+    """Raises UsageError where another one has its name or its group."""
+    for other in others:
+        if other.name == pipeline.name:
+            raise UsageError(f"the file has a pipeline '{pipeline.name}' too", "give the document another name")
+        if other.pipeline is not None and other.pipeline.group == pipeline.group:
+            raise UsageError(
+                f"pipeline '{pipeline.name}' has the group of pipeline '{other.name}'", "give each pipeline a group of its own"
+            )
+    if pipeline.group in replicated:
+        raise UsageError(
+            f"group '{pipeline.group}' of pipeline '{pipeline.name}' has a document of its own", "give the pipeline another group"
+        )

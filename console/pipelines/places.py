@@ -1,0 +1,134 @@
+"""The places file: where pipelines may read and write. It is the administrator's; a pipeline only names what is in it.
+
+    sources:
+      shop: {config: shop.yaml}
+    sinks:
+      warehouse: {kind: postgres, config: warehouse.yaml, targets: ["analytics.*"]}
+    modules: ["marts.*"]
+
+Hosts, users and references to passwords are in the configuration files that it names, so no document ever holds one. Whoever
+begins a run holds the pipeline against this file, whatever was checked before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgsluice.replicator.pipelines.pipeline import Pipeline
+from pgsluice.replicator.pipelines.steps.step import check_modules
+from pgsluice.rules.document import YamlMapping, open_document
+from pgsluice.shared.config.yaml_nodes import read_text
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.names import check_worker_name
+from pgsluice.shared.wire.table import TablePattern
+from pgsluice.worker.sinks.sink_registry import SINKS, is_sink_class
+
+_KIND = "sql-pipelines places file"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlace:
+    """``name`` is also that of the worker which fills it; ``config`` is what that worker reads, a path."""
+
+    name: str
+    kind: str
+    config: str
+    targets: tuple[TablePattern, ...]
+
+    def takes(self, schema: str, table: str) -> bool:
+        return any(pattern.matches(schema, table) for pattern in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """``sources`` are configuration files of runs, by name. ``modules`` are patterns of names: ``*`` stands for anything."""
+
+    path: str
+    sources: Mapping[str, str]
+    sinks: Mapping[str, SinkPlace]
+    modules: tuple[str, ...]
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Raises UsageError for the first thing that it names and may not."""
+        if pipeline.source and pipeline.source not in self.sources:
+            raise self._refused(pipeline, f"source '{pipeline.source}'", self.sources)
+        check_modules(pipeline.name, pipeline.steps, self.modules)
+        if not pipeline.sink:
+            return
+        if pipeline.sink not in self.sinks:
+            raise self._refused(pipeline, f"sink '{pipeline.sink}'", self.sinks)
+        sink = self.sinks[pipeline.sink]
+        if not sink.takes(pipeline.schema, pipeline.table):
+            allowed = ", ".join(pattern.text for pattern in sink.targets)
+            raise UsageError(
+                f"pipeline '{pipeline.name}' may not fill {pipeline.schema}.{pipeline.table} in sink '{pipeline.sink}'",
+                f"choose a target that the administrator allows there: {allowed}",
+            )
+
+    def _refused(self, pipeline: Pipeline, what: str, there: Mapping[str, object]) -> UsageError:
+        known = ", ".join(there) or "none"
+        return UsageError(
+            f"pipeline '{pipeline.name}' names {what}, which the administrator's places do not hold", f"there are {known}"
+        )
+
+
+def read_places(path: str) -> Places:
+    """Raises UsageError with all that is wrong with the file."""
+    root, problems = open_document(path, _KIND, read_text(path, "places file"))
+    root.finish(("sources", "sinks", "modules"))
+    folder = Path(path).parent
+    sources = {name: _source(given, folder) for name, given in _named(root, "sources", "source").items()}
+    sinks = {name: _sink(name, given, folder) for name, given in _named(root, "sinks", "sink").items()}
+    modules = tuple(root.texts("modules") or ())
+    problems.check()
+    return Places(path, sources, sinks, modules)
+
+
+def _named(root: YamlMapping, key: str, called: str) -> dict[str, YamlMapping]:
+    listed = root.mapping(key)
+    found: dict[str, YamlMapping] = {}
+    for name in listed.keys() if listed is not None else ():
+        assert listed is not None
+        given = listed.mapping(name)
+        if given is None:
+            listed.problem(f"{called} '{name}' names no configuration file (write '{name}: {{config: {name}.yaml}}')", name)
+            continue
+        given.where = f"{called} '{name}'"
+        found[name] = given
+    return found
+
+
+def _config(given: YamlMapping, folder: Path) -> str:
+    text = given.required_text("config", "shop.yaml") or ""
+    return os.fspath(folder / text)
+
+
+def _source(given: YamlMapping, folder: Path) -> str:
+    given.finish(("config",))
+    return _config(given, folder)
+
+
+def _sink(name: str, given: YamlMapping, folder: Path) -> SinkPlace:
+    given.finish(("kind", "config", "targets"))
+    try:
+        check_worker_name(name)
+    except UsageError as error:
+        given.problem(f"{error.fact}; {error.remedy}")
+    kind = given.required_text("kind", "postgres") or ""
+    if kind and kind not in SINKS and not is_sink_class(kind):
+        given.problem(f"kind '{kind}' is no sink (there are {', '.join(SINKS)}, and module:Class)", "kind")
+    texts = given.texts("targets") or []
+    if not texts:
+        given.problem("targets is missing (say which tables pipelines may fill, like 'targets: [\"analytics.*\"]')", "targets")
+    return SinkPlace(name, kind, _config(given, folder), tuple(filter(None, (_pattern(given, text) for text in texts))))
+
+
+def _pattern(given: YamlMapping, text: str) -> TablePattern | None:
+    try:
+        return TablePattern.parse(text).within("public")
+    except ValueError as error:
+        given.problem(f"target '{text}' {error}", "targets")
+        return None

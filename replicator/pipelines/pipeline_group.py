@@ -1,0 +1,129 @@
+"""The group of a pipeline, which one run at a time publishes into: locked, its streams made, and its workers waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from nats.aio.client import Client
+
+from pgsluice.replicator.pipelines.pipeline import Pipeline
+from pgsluice.replicator.retention import FinishedCopyRetention, copied_by_all
+from pgsluice.replicator.snapshot.preparation import try_lock_group, unlock_group
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
+from pgsluice.shared.pipelines.run_records import load_pipeline
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, format_lsn
+from pgsluice.shared.wire.table import Table
+
+LOOK_INTERVAL_S = 0.2
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """Where a run's rows come from, and as of when."""
+
+    system_id: str
+    database: str
+    lsn: LSN
+
+
+async def lock_run(source: Source, pipeline: Pipeline) -> None:
+    """Raises TransientError while another run of the pipeline reads."""
+    if not await try_lock_group(source, pipeline.group):
+        raise TransientError(
+            f"another run of pipeline '{pipeline.name}' reads",
+            "wait for its end; one that was killed is gone for the source in a moment",
+            Cause.LOCK,
+        )
+
+
+async def unlock_run(source: Source, pipeline: Pipeline) -> None:
+    """If the connection has ended, so has the lock."""
+    with suppress(PgsluiceError):
+        await unlock_group(source, pipeline.group)
+
+
+async def make_streams(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> None:
+    """Raises UsageError when a replicator publishes into the group."""
+    names = GroupNames(pipeline.group)
+    bucket, stream = StateBucket(client, names), SnapshotStream(client, names)
+    is_foreign = (
+        await bucket.exists() and await load_pipeline(bucket) is None and await Ledger(bucket).load_snapshot() is not None
+    )
+    if is_foreign or await ChangeStream(client, names).state() is not None:
+        raise UsageError(
+            f"group {names.group!r} is a replicator's", f"give pipeline '{pipeline.name}' a group of its own ('group: …')"
+        )
+    await stream.ensure(settings.stream)
+    await bucket.ensure(settings.stream)
+    record = await load_pipeline(bucket)
+    if record is not None and record.pipeline != pipeline.name:
+        raise UsageError(
+            f"group {names.group!r} is that of pipeline '{record.pipeline}'", "give each pipeline a group of its own"
+        )
+    if record is None or record.left is None:
+        await FinishedCopyRetention(stream, bucket, settings.stream.retention_s).purge()
+
+
+async def wait_for_workers(client: Client, names: GroupNames, last_sequence: int) -> None:
+    """Returns when every worker of the group has applied that message; waits for the first one, too."""
+    bucket, is_told = StateBucket(client, names), False
+    while await copied_by_all(bucket) < last_sequence:
+        if not is_told:
+            log.info("waiting for the group's workers", group=names.group)
+            is_told = True
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def begin_in_ledger(client: Client, names: GroupNames, origin: RunOrigin, snapshot: str, table: Table) -> int:
+    """What workers look up before they apply rows; the revision of the table's record. Raises TerminalError when the stream is
+    not the one that the pipeline published into."""
+    ledger = Ledger(StateBucket(client, names))
+    state, known = await SnapshotStream(client, names).state(), await ledger.load_snapshot()
+    created = "" if state is None else state.created
+    if known is not None and known.stream_created != created:
+        raise TerminalError(
+            f"stream {names.snapshot_stream} was made anew since the pipeline ran last",
+            f"run 'pgsluice drop --nats-only --group {names.group}', and the pipeline again",
+        )
+    lsn = format_lsn(origin.lsn)
+    await ledger.store_snapshot(
+        SnapshotRecord(
+            id=snapshot,
+            lsn=lsn,
+            state=CopyState.RUNNING,
+            mode=CopyMode.COPY,
+            started_at=now(),
+            finished_at="",
+            last_sequence=0,
+            system_id=origin.system_id,
+            database=origin.database,
+            stream_created=created,
+        )
+    )
+    copied = TableRecord(table.oid, table.schema, table.name, Phase.DATA_SYNC, now(), snapshot, lsn, began_at=now())
+    return await ledger.store_table(copied)
+
+
+async def end_in_ledger(client: Client, names: GroupNames) -> int:
+    """However the run ended: what is published counts. Where the stream ends."""
+    ledger, state = Ledger(StateBucket(client, names)), await SnapshotStream(client, names).state()
+    snapshot, last_sequence = await ledger.load_snapshot(), 0 if state is None else state.last_sequence
+    if snapshot is None or snapshot.state is CopyState.FINISHED:
+        return last_sequence
+    for record in (await ledger.load()).tables.values():
+        if record.phase is Phase.DATA_SYNC:
+            await ledger.store_table(record.enter(Phase.FINISHED_COPY, last_sequence=last_sequence))
+    ended = replace(snapshot, state=CopyState.FINISHED, finished_at=now(), last_sequence=last_sequence)
+    await ledger.store_snapshot(ended)
+    return last_sequence

@@ -1,0 +1,102 @@
+"""What a pipeline says of its steps, and whose code they may call: pure, nothing is imported.
+
+A pipeline names functions, it never holds code. Which modules may be named says the administrator: a pipeline may come from
+anybody who may store documents. It may hold SQL, of which ``sql_rules`` says what it can do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from pgsluice.shared.errors import UsageError
+
+_PLACE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """``function(batch, settings)`` of a module, which gives the batch that goes on."""
+
+    module: str
+    function: str
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}:{self.function}"
+
+    @classmethod
+    def parse(cls, place: str, settings: Mapping[str, object]) -> PythonStep:
+        """Raises ValueError with the end of a sentence that begins with ``place``."""
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            raise ValueError("is not a function (write 'module:function', like 'marts.ratings:clean')")
+        return cls(match[1], match[2], settings)
+
+    @property
+    def said(self) -> list[object]:
+        return [self.name, dict(self.settings)]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return (self.module,)
+
+    @property
+    def statement(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStep:
+    """A statement of Spark SQL over ``rows``."""
+
+    text: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return "sql"
+
+    @property
+    def said(self) -> list[object]:
+        """All that makes it another step."""
+        return [self.name, self.text]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Whose code it calls."""
+        return ()
+
+    @property
+    def statement(self) -> str:
+        """Its SQL, "" for a function."""
+        return self.text
+
+
+Step = PythonStep | SqlStep
+
+
+def has_sql(steps: Sequence[Step]) -> bool:
+    return any(step.statement for step in steps)
+
+
+def has_python(steps: Sequence[Step]) -> bool:
+    return any(step.modules for step in steps)
+
+
+def is_allowed(module: str, patterns: Sequence[str]) -> bool:
+    """``*`` in a pattern stands for any characters: ``marts.*`` are all modules inside ``marts``."""
+    return any(fnmatchcase(module, pattern) for pattern in patterns)
+
+
+def check_modules(pipeline: str, steps: Sequence[Step], patterns: Sequence[str]) -> None:
+    """Raises UsageError when a step names a module that the administrator does not allow."""
+    for number, step in enumerate(steps, 1):
+        refused = [module for module in step.modules if not is_allowed(module, patterns)]
+        if refused:
+            raise UsageError(
+                f"step {number} of pipeline '{pipeline}' names module '{refused[0]}', which is not allowed here",
+                f"the administrator's places file lists modules (now {', '.join(patterns) or 'none'})",
+            )

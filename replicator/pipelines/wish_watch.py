@@ -1,0 +1,47 @@
+"""What people wish of the run in hand, looked at once a second: a run that is to end does so between two messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.pipelines.run_records import RunState
+from pgsluice.shared.pipelines.run_requests import Wish, load_requests
+
+LOOK_INTERVAL_S = 1.0
+
+log = telemetry.logger(__name__)
+
+
+class WishWatch:
+    """``ends_as`` is None as long as the run may go on."""
+
+    def __init__(self, bucket: StateBucket, run: int) -> None:
+        self._bucket = bucket
+        self._run = run
+        self.ends_as: RunState | None = None
+
+    async def run(self) -> None:
+        """Returns when the run is to end; looks at once."""
+        while self.ends_as is None:
+            try:
+                self.ends_as = _end_of((await load_requests(self._bucket)).wishes(self._run))
+            except TransientError as error:
+                log.debug("what is wished of the run is not known now", reason=str(error))
+            if self.ends_as is None:
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def _end_of(wish: Wish) -> RunState | None:
+    match wish:
+        case Wish.RUN:
+            return None
+        case Wish.PAUSE:
+            return RunState.PAUSED
+        case Wish.CANCEL:
+            return RunState.CANCELLED
+        case unreachable:
+            assert_never(unreachable)

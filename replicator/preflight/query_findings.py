@@ -1,0 +1,97 @@
+"""Findings about a SQL pipeline and its source: what its run would refuse, and what has runs read more than they need.
+
+No row of the query is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import LiteralString
+
+from nats.aio.client import Client
+
+from pgsluice.replicator.pipelines.pipeline import Pipeline
+from pgsluice.replicator.pipelines.pipeline_run import examine
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
+from pgsluice.shared.preflight.finding import Finding, Severity, Subject
+
+LONG_S = 60.0
+
+_ROLE: LiteralString = """
+    SELECT current_user::text AS role, rolsuper AS is_superuser,
+           EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                    WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^(pg_|information_schema$)'
+                      AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) AS may_write
+      FROM pg_roles WHERE rolname = current_user
+"""
+
+_OLDEST: LiteralString = """
+    SELECT 'the transaction of pid ' || pid AS what, xact_start::text AS since,
+           extract(epoch FROM statement_timestamp() - xact_start)::float8 AS age_s
+      FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+       AND xact_start IS NOT NULL
+     UNION ALL
+    SELECT 'the prepared transaction ' || quote_literal(gid), prepared::text,
+           extract(epoch FROM statement_timestamp() - prepared)::float8
+      FROM pg_prepared_xacts WHERE database = current_database()
+     ORDER BY age_s DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    role: str
+    is_superuser: bool
+    may_write: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    what: str
+    since: str
+    age_s: float
+
+
+async def query_findings(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> list[Finding]:
+    """What a run of it would refuse now. ``client`` is only what a run has besides: nothing is written."""
+    try:
+        await examine(settings, pipeline, client)
+    except PgsluiceError as error:
+        return [Finding.of(error, "pipeline-query", Subject.PIPELINES)]
+    return []
+
+
+async def role_findings(settings: PostgresSettings, named: str) -> list[Finding]:
+    """Of a source that pipelines read; ``named`` begins sentences about it."""
+    try:
+        source = await Source.connect(settings)
+    except PgsluiceError as error:
+        return [Finding.of(error, "pipeline-source", Subject.PIPELINES)]
+    try:
+        [role] = await source.rows_of(_Role, "looking at the role", _ROLE)
+        holders = await source.rows_of(_Holder, "looking for open transactions", _OLDEST)
+    except PgsluiceError as error:
+        return [Finding.of(error, "pipeline-source", Subject.PIPELINES)]
+    finally:
+        await source.close()
+    return [*_writing(role, named), *(_open(each, named) for each in holders if each.age_s >= LONG_S)]
+
+
+def _writing(role: _Role, named: str) -> list[Finding]:
+    if not role.may_write and not role.is_superuser:
+        return []
+    what = "is a superuser" if role.is_superuser else "may write"
+    fact = f"{named}: role {role.role!r} {what}, and whoever writes pipelines chooses what it runs"
+    remedy = "take a role of its own that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
+    return [Finding("pipeline-role", Severity.WARNING, Subject.PIPELINES, fact, remedy)]
+
+
+def _open(holder: _Holder, named: str) -> Finding:
+    fact = (
+        f"{named}: {holder.what} is open since {holder.since}, so incremental runs read again from there, and append stops there"
+    )
+    return Finding("pipeline-window", Severity.WARNING, Subject.PIPELINES, fact, "let it end, or end it")

@@ -1,0 +1,1 @@
+"""How Kafka is reached, as a destination and as a source."""

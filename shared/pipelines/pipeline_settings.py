@@ -1,0 +1,132 @@
+"""What the commands about SQL pipelines read, and what one run needs beside its pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pgsluice.shared.config.cluster_problems import cluster_problems
+from pgsluice.shared.config.connections import CONNECT_TIMEOUT, SCHEMA, SPARK, LogSettings, NatsSettings, PostgresSettings
+from pgsluice.shared.config.declaration import part, read, settings
+from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.retry_settings import RETRY, retry_policy
+from pgsluice.shared.config.stream_settings import REPLICAS, StreamSettings
+from pgsluice.shared.config.values import Values
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.process.retrying import RetryPolicy
+
+PIPELINES_FILE = Option(
+    "pipelines-config",
+    Kind.FILE,
+    "Pipelines file: which queries are read, and into which tables",
+    "pipelines.yaml",
+)
+PIPELINES_PLACES = Option(
+    "pipelines-places",
+    Kind.FILE,
+    "Places file: the sources and sinks that pipelines may name, and the tables they may fill",
+    "places.yaml",
+)
+
+
+@settings
+class ReadingSettings:
+    """What is read of a source, and how; the pipeline says the rest. ``schema`` is where names of the query without one are
+    looked up. ``spark`` is for reading, like that of WorkerSettings."""
+
+    source: PostgresSettings = part(PostgresSettings, database="source")
+    schema: str = read(SCHEMA)
+    stream: StreamSettings = part(StreamSettings)
+    spark: dict[str, str] = read(SPARK)
+    retry: RetryPolicy = read(RETRY, then=retry_policy)
+
+    @staticmethod
+    def problems(values: Values) -> Iterator[UsageError]:
+        return cluster_problems(values, "nats-url", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """What a run of a pipeline needs beside the pipeline: ReadingSettings, NATS, and patterns of the modules that steps may
+    name."""
+
+    nats: NatsSettings
+    source: PostgresSettings
+    schema: str
+    stream: StreamSettings
+    spark: dict[str, str] = field(repr=False)
+    retry: RetryPolicy
+    steps_modules: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, nats: NatsSettings, reading: ReadingSettings, modules: tuple[str, ...] = ()) -> PipelineSettings:
+        return cls(nats, reading.source, reading.schema, reading.stream, reading.spark, reading.retry, modules)
+
+
+@settings
+class CatalogSettings:
+    """Which pipelines there are, beside those that are documents, and where they may read and write: paths, "" without."""
+
+    file: str = read(PIPELINES_FILE)
+    places: str = read(PIPELINES_PLACES)
+
+
+def _has_host(values: Values) -> bool:
+    return values.given("host")
+
+
+@settings
+class RunPipelineSettings:
+    """What ``pgsluice run`` reads. ``own`` is for pipelines that name no source: None where no source is given.
+    ``target`` is where rows are compared with the query, for those that name no sink."""
+
+    catalog: CatalogSettings = part(CatalogSettings)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    own: ReadingSettings | None = part(ReadingSettings, when=_has_host)
+    target: PostgresSettings | None = part(PostgresSettings, prefix="target-", database="target", when=_has_host)
+
+
+@settings
+class TargetSettings:
+    """What a Postgres worker writes to."""
+
+    target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
+
+
+@settings
+class RunsSettings:
+    """Where ``pgsluice runs`` finds the runs of pipelines."""
+
+    catalog: CatalogSettings = part(CatalogSettings)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+
+
+@settings
+class ScheduleSettings:
+    """What ``pgsluice schedule`` reads; its runs read the same places. ``folder`` is "" for the default."""
+
+    catalog: CatalogSettings = part(CatalogSettings)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    own: ReadingSettings | None = part(ReadingSettings, when=_has_host)
+    connect_timeout_s: float = read(CONNECT_TIMEOUT)
+    replicas: int = read(REPLICAS)
+    folder: str = read(
+        Option(
+            "schedule-log-dir",
+            Kind.TEXT,
+            "Where the logs of scheduled runs go, for this user alone (default: pgsluice/schedule in the XDG state directory)",
+            "/var/log/pgsluice",
+        )
+    )
+
+
+@settings
+class StepsSettings:
+    """What ``pgsluice steps`` reads: the pipelines file."""
+
+    catalog: CatalogSettings = part(CatalogSettings)
+    log: LogSettings = part(LogSettings)

@@ -1,0 +1,47 @@
+"""How a pipeline's runs fare: what alerts and metrics are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.pipelines.run_records import PipelineRecord, load_pipeline
+from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequests, Wish, load_requests
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Of a SQL pipeline. ``tick_age_s`` is for how long its next tick is over, below 0 for one that comes, None without a
+    schedule."""
+
+    record: PipelineRecord | None
+    requests: RunRequests
+    tick_age_s: float | None
+
+    @property
+    def pipeline(self) -> str:
+        """Its name, known from its first run on."""
+        return "pipeline" if self.record is None else self.record.pipeline
+
+    @property
+    def has_ticks(self) -> bool:
+        """Whether it is to run by its schedule now."""
+        return self.requests.wish is not Wish.PAUSE and self.tick_age_s is not None
+
+    @property
+    def overtaken(self) -> tuple[str, ...]:
+        """Ticks whose runs were not done when another one came, the oldest first."""
+        open_ticks = (each.id for each in self.requests.open if each.by is AskedBy.SCHEDULE)
+        return tuple(sorted(tick for tick in open_ticks if tick < self.requests.ticks.last))
+
+
+async def read_run_facts(bucket: StateBucket) -> RunFacts | None:
+    """None in a group that is no SQL pipeline's. Raises TransientError when NATS does not answer, TerminalError when a record is
+    none."""
+    record, requests = await load_pipeline(bucket), await load_requests(bucket)
+    if record is None and not requests.ticks.schedule:
+        return None
+    following = requests.ticks.next
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(following)).total_seconds() if following else None
+    return RunFacts(record, requests, age_s)

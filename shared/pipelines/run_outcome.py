@@ -1,0 +1,51 @@
+"""What became of a finished run's rows at the targets of the group's workers, as far as the workers' reports tell.
+
+A worker tells when it applied the last message that it has applied, and forgets it with the next one. So what became of a run is
+known as long as no later one has published anything: whoever lists runs looks it up, and the next run notes it before it begins.
+Of a run that was not applied by then, and of one whose worker died before its report, it stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
+from pgsluice.shared.pipelines.run_records import PIPELINE_KEY, PipelineRecord, RunRecord, RunState, load_pipeline
+
+
+def with_outcome(run: RunRecord, reports: Collection[WorkerReport]) -> RunRecord:
+    """The pipeline's newest run; the same object where nothing more is known of it. Times are those of the workers' clocks."""
+    if run.state is not RunState.FINISHED or run.applied_at or not reports:
+        return run
+    if any(report.snapshot_sequence != run.last_sequence or not report.copied_at for report in reports):
+        return run
+    exchanged = [report.exchanged for report in reports]
+    unchanged = [each.unchanged for each in exchanged if each is not None and each.sequence == run.last_sequence]
+    # A run without rows published nothing, so its last message is that of an earlier one.
+    applied_at = max([run.finished_at, *(report.copied_at for report in reports)], key=datetime.fromisoformat)
+    return replace(run, applied_at=applied_at, unchanged=min(unchanged) if len(unchanged) == len(exchanged) else None)
+
+
+def apply_s(run: RunRecord) -> float | None:
+    """From the end of its reading until it was applied; None where that is not known."""
+    if not run.applied_at:
+        return None
+    return (datetime.fromisoformat(run.applied_at) - datetime.fromisoformat(run.finished_at)).total_seconds()
+
+
+async def note_outcome(bucket: StateBucket) -> None:
+    """To be called before a run publishes anything, by whoever may write the record."""
+    record, reports = await load_pipeline(bucket), (await read_reports(bucket)).values()
+    newest = None if record is None else record.newest
+    if newest is None or with_outcome(newest, reports) is newest:
+        return
+
+    def changed(known: PipelineRecord | None) -> PipelineRecord:
+        assert known is not None
+        assert known.newest is not None
+        return known.with_run(with_outcome(known.newest, reports))
+
+    await bucket.change(PIPELINE_KEY, PipelineRecord, changed)

@@ -1,0 +1,101 @@
+"""What may run is decided right before it runs: by the administrator's places, whoever wrote the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pgsluice.shared.errors import UsageError
+from tests.console.pipelines.administrator import GOOD, Administrator
+from tests.servers import Database, NatsServer
+
+HOSTILE: Mapping[str, tuple[Mapping[str, object], str]] = {
+    "another source": ({"source": "payroll"}, "names source 'payroll'"),
+    "a source's file": ({"source": "../secret.yaml"}, r"names source '\.\./secret\.yaml'"),
+    "another sink": ({"sink": "lake"}, "names sink 'lake'"),
+    "another target": ({"target": "public.users"}, "may not fill public.users"),
+    "another module": ({"steps": [{"python": "antigravity:fly"}]}, "names module 'antigravity', which is not allowed"),
+    "code": ({"steps": [{"python": "print(1)"}]}, "is not a function"),
+    "a host": ({"host": "db.evil.example"}, "unknown key 'host'"),
+    "a configuration": ({"config": "/tmp/mine.yaml"}, "unknown key 'config'"),
+    "no source": ({"source": None}, "names no source"),
+    "no sink": ({"sink": None}, "names no sink"),
+    "a nested source": ({"source": {"host": "db.evil.example"}}, "source is not a single value"),
+    "a key of two lines": ({"sink: lake\nhost": "x"}, "unknown key"),
+    "a query of several": ({"query": ["SELECT 1", "SELECT 2"]}, "query is not a single value"),
+}
+
+
+@pytest.fixture
+def administrator(nats_server: NatsServer, source_database: Database, tmp_path: Path) -> Administrator:
+    return Administrator(nats_server, source_database, tmp_path)
+
+
+def test_a_document_runs_with_what_its_places_say(administrator: Administrator, source_database: Database, group: str) -> None:
+    administrator.put(group, GOOD)
+    found = administrator.catalog(lambda catalog: catalog.find(group))
+    assert found.settings.source.dbname == source_database.settings.dbname
+    assert found.settings.nats == administrator.nats.settings()
+    assert (found.pipeline.name, found.pipeline.group, found.pipeline.search_path) == (group, group, "shop")
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_a_hostile_document_is_not_run(administrator: Administrator, group: str, fault: str) -> None:
+    change, said = HOSTILE[fault]
+    administrator.put(group, {**GOOD, **change})
+    with pytest.raises(UsageError, match=said):
+        administrator.catalog(lambda catalog: catalog.find(group))
+
+
+def test_what_is_wrong_with_one_document_hinders_no_other(administrator: Administrator, group: str) -> None:
+    administrator.put(f"{group}-bad", {"host": "db.evil.example"})
+    administrator.put(f"{group}-good", GOOD)
+    listed = {each.name: each for each in administrator.catalog(lambda catalog: catalog.all())}
+    assert listed[f"{group}-bad"].problem is not None
+    assert listed[f"{group}-good"].problem is None
+
+
+def test_a_document_takes_neither_name_nor_group_of_another_pipeline(administrator: Administrator, group: str) -> None:
+    mine = {key: value for key, value in GOOD.items() if key != "sink"}
+    file = administrator.write("pipelines.yaml", {"pipelines": {f"{group}-a": {**mine, "group": f"{group}-g"}}})
+    administrator.put(f"{group}-a", {**GOOD, "query": "SELECT secret AS id FROM t"})
+    administrator.put(f"{group}-b", {**GOOD, "group": f"{group}-g"})
+    listed = [each for each in administrator.catalog(lambda catalog: catalog.all(), file) if each.name.startswith(group)]
+    assert [(each.name, each.document is None, str(each.problem or "")[:40]) for each in listed] == [
+        (f"{group}-a", True, ""),
+        (f"{group}-a", False, f"the file has a pipeline '{group}-a' too"[:40]),
+        (f"{group}-b", False, f"pipeline '{group}-b' has the group of pipeline"[:40]),
+    ]
+    found = administrator.catalog(lambda catalog: catalog.find(f"{group}-a"), file)
+    assert "secret" not in found.pipeline.query
+
+
+def test_a_variable_of_the_servers_does_not_redirect_a_place(
+    administrator: Administrator, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSLUICE_HOST", "elsewhere.example")
+    administrator.put(group, GOOD)
+    assert administrator.catalog(lambda catalog: catalog.find(group)).settings.source.host != "elsewhere.example"
+
+
+def test_a_document_runs_as_a_command(administrator: Administrator, source_database: Database, group: str) -> None:
+    source_database.execute(
+        "CREATE SCHEMA shop; CREATE TABLE shop.t AS SELECT n AS id, 'v' || n AS v FROM generate_series(1, 9) n"
+    )
+    administrator.put(group, GOOD)
+    code, said = administrator.run(group)
+    assert (code, f"run 1 of {group}: 9 rows are in the stream of group {group}" in said) == (0, True), said
+    assert administrator.has_stream(group)
+
+
+def test_the_runner_refuses_a_hostile_document_and_reads_nothing(administrator: Administrator, group: str) -> None:
+    for change, said in ({"target": "public.users"}, "may not fill"), ({"source": "payroll"}, "names source"):
+        administrator.put(group, {**GOOD, **change})
+        code, told = administrator.run(group)
+        assert (code, said in told) == (2, True), told
+    administrator.put(group, GOOD)
+    code, told = administrator.run(group, **{"pipelines-places": ""})
+    assert (code, "the administrator has named none" in told) == (2, True), told
+    assert not administrator.has_stream(group)

@@ -1,0 +1,1 @@
+"""Tests of worker/kafka_source."""

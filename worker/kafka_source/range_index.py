@@ -1,0 +1,240 @@
+"""The index of records in Kafka: the change stream of a group without a replicator (``shared.wire.kafka_range``).
+
+Who adds a range takes the newest message of the stream, whose ``ends`` say what is indexed, and names it as the one that must
+come before. So the stream is one chain whoever adds to it, and needs no owner. The ids of its messages are never used again. What
+every worker has applied is removed as from any change stream (``shared.broker.change_retention``), but never the newest message.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from nats.aio.client import Client
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.change_retention import INTERVAL_S, ChangeRetention
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord, publication_of_worker
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
+from pgsluice.shared.config.stream_settings import StreamSettings
+from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
+from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
+from pgsluice.shared.process.retrying import RetryNews
+from pgsluice.shared.wire.kafka_range import IndexEntry, KafkaRange, TopicEnds
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic
+from pgsluice.worker.sinks.kafka.broker_access import check_cluster
+
+RANGE_RECORDS = 1000
+RECORD_BYTES = 1024
+"""What a record is taken to hold, for the size of batches: Kafka does not tell it."""
+LOOK_INTERVAL_S = 0.2
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEnd:
+    """The newest message: what the next one goes on from."""
+
+    sequence: int = 0
+    total_bytes: int = 0
+    anchor: Anchor = NO_ANCHOR
+    cluster: str = ""
+    ends: Mapping[str, TopicEnds] | None = None
+
+    @classmethod
+    def of(cls, last: StoredMessage | None) -> IndexEnd:
+        """Raises WireError when the message is none of an index."""
+        if last is None:
+            return cls()
+        headers, entry = MessageHeaders.decode(last.headers), IndexEntry.decode(last.data)
+        return cls(last.sequence, headers.total_bytes, headers.anchor or NO_ANCHOR, entry.range.cluster, entry.ends)
+
+    def followed_by(self, at: KafkaRange, ends: Mapping[str, TopicEnds]) -> tuple[MessageHeaders, IndexEnd]:
+        """The headers of the message that names ``at``, and the end behind it."""
+        lsn = self.anchor.position.commit_lsn
+        now = (datetime.now(UTC) - POSTGRES_EPOCH).total_seconds()
+        anchor = Anchor(Position(LSN(lsn + at.records + 1), 1), 0, max(int(now * 1e6), self.anchor.committed_at + 1))
+        size = at.records * RECORD_BYTES
+        headers = MessageHeaders(
+            first=Position(LSN(lsn + 1), 1),
+            last=anchor.position,
+            flushed=anchor.position.commit_lsn,
+            settled=self.sequence + 1,
+            total_bytes=self.total_bytes + size,
+            anchor=anchor,
+            after=self.anchor,
+            size=size,
+            in_kafka=True,
+        )
+        return headers, IndexEnd(self.sequence + 1, headers.total_bytes, anchor, at.cluster, ends)
+
+
+class RangeIndex:
+    """Blocking calls over the driver's connection to NATS, of one thread at a time. They raise TransientError when NATS or Kafka
+    does not answer."""
+
+    def __init__(self, loop: EventLoopThread, client: Client, names: GroupNames, kafka: KafkaSourceSettings) -> None:
+        self._loop = loop
+        self._names = names
+        self._kafka = kafka
+        self._stream = ChangeStream(client, names)
+        self._bucket = StateBucket(client, names)
+        self._retention = ChangeRetention(self._stream, self._bucket, kafka.stream.retention_s)
+        self._topics: SourceTopics | None = None
+        self._cluster = ""
+        self._end: IndexEnd | None = None
+        self._begun: dict[tuple[str, int], tuple[int, ...]] = {}
+
+    def begin(self, worker: str, settings: StreamSettings) -> bool:
+        """Makes the group's stream and its bucket, and adds what Kafka holds now. Raises TerminalError when the group is somebody
+        else's, or the topics are not what was read before."""
+        check_cluster(self._kafka.cluster)
+        self._topics = SourceTopics(self._kafka.cluster)
+        self._cluster = self._topics.cluster_id()
+        for topic in self._kafka.topics:
+            self._topics.check_keeps_all(topic)
+        self._loop.run(self._make(worker, settings))
+        self.advance()
+        return True
+
+    async def _make(self, worker: str, settings: StreamSettings) -> None:
+        if await self._bucket.exists():
+            await self._check_group()
+        await self._stream.ensure(settings)
+        await self._bucket.ensure(settings)
+        record = GroupRecord(
+            group=self._names.group,
+            system_id=self._cluster,
+            timeline=0,
+            database="kafka",
+            publication=publication_of_worker(f"{self._names.group}/{worker}"),
+            publication_oid=0,
+            slot=self._names.slot,
+            slot_lsn="",
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        await self._bucket.create(GROUP_KEY, record)  # unless it is there
+        await self._check_group()
+
+    async def _check_group(self) -> None:
+        found = await self._bucket.read(GROUP_KEY, GroupRecord)
+        if found is not None and found.value.system_id != self._cluster:
+            raise TerminalError(
+                f"group '{self._names.group}' does not come from these topics of Kafka",
+                "give a group of its own to what is read from Kafka; a cluster that was set up anew takes a new group, too",
+            )
+
+    def advance(self) -> int:
+        """Adds what Kafka holds and the index does not; returns how many messages."""
+        if self._end is None:
+            self._end = self._loop.run(self._newest())
+        added = 0
+        for at, ends in self._new_ranges(self._end.ends or {}):
+            headers, behind = self._end.followed_by(at, ends)
+            if not self._loop.run(self._publish(headers, IndexEntry(at, ends), self._end.sequence)):
+                self._end = None  # another process was faster, or it is not known: what is there is looked up
+                return added
+            self._end = behind
+            added += 1
+        return added
+
+    def trim(self) -> None:
+        """Removes what all workers have applied, once it is old enough."""
+        self._loop.run(self._retention.purge_and_warn())
+
+    async def _newest(self) -> IndexEnd:
+        last = await self._stream.last_message()
+        if last is None and (state := await self._stream.state()) is not None and state.last_sequence:
+            raise HistoryError(
+                f"stream {self._stream.name} is empty, and said before what was read of Kafka",
+                "restore it, or drop the group and begin anew with an empty target",
+            )
+        return IndexEnd.of(last)
+
+    def _new_ranges(self, known: Mapping[str, TopicEnds]) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds]]]:
+        """In order, each with what is indexed when it is, too."""
+        assert self._topics is not None
+        ends = dict(known)
+        for topic, found in self._topics.described(self._kafka.topics).items():
+            topic_id, partitions = found
+            if topic not in ends:
+                ends[topic] = TopicEnds(topic_id, self._first_offsets(topic, topic_id, partitions))
+            check_same_topic(topic, ends[topic], found)
+            stable = self._topics.stable_offsets(topic, partitions)
+            check_goes_on(topic, ends[topic], stable)
+            for partition, end in enumerate(stable):
+                while (first := ends[topic].offsets[partition]) < end:
+                    until = min(end, first + RANGE_RECORDS)
+                    offsets = ends[topic].offsets
+                    ends[topic] = replace(ends[topic], offsets=(*offsets[:partition], until, *offsets[partition + 1 :]))
+                    yield KafkaRange(self._cluster, topic, topic_id, partition, first, until), dict(ends)
+
+    def _first_offsets(self, topic: str, topic_id: str, partitions: int) -> tuple[int, ...]:
+        """Those at the first look at a topic of which nothing is indexed: what it loses from then on is missed."""
+        assert self._topics is not None
+        offsets = self._begun.get((topic_id, partitions))
+        if offsets is None:
+            offsets = self._begun[topic_id, partitions] = self._topics.first_offsets(topic, partitions)
+            if any(offsets):
+                log.warning("a topic has lost its oldest records: what they told is missing at the sink", topic=topic)
+        return offsets
+
+    async def _publish(self, headers: MessageHeaders, entry: IndexEntry, after: int) -> bool:
+        """False when another message is in its place. Raises TransientError when it is not known whether it was stored: the next
+        look tells."""
+        message_id = f"{self._cluster}/{self._names.slot}/{entry.range}#{uuid.uuid4().hex[:12]}"
+        try:
+            return await self._stream.append(entry.encode(), headers.encode(), message_id, after)
+        except TransientError:
+            self._end = None
+            raise
+
+
+class IndexThread:
+    """Adds to the index and trims it until it is stopped. ``ring`` is called when something was added, ``end_with`` with what
+    ends it."""
+
+    def __init__(
+        self,
+        index: RangeIndex,
+        ring: Callable[[], None],
+        end_with: Callable[[BaseException], None],
+        trim_interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._index = index
+        self._ring = ring
+        self._end_with = end_with
+        self._trim_interval_s = trim_interval_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-index", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        news, trimmed_at = RetryNews(), time.monotonic()
+        while not self._stopped.wait(LOOK_INTERVAL_S):
+            try:
+                if self._index.advance():
+                    self._ring()
+                if time.monotonic() - trimmed_at >= self._trim_interval_s:
+                    trimmed_at = time.monotonic()
+                    self._index.trim()
+            except TransientError as error:
+                if news.is_due(error):
+                    log.warning("the index of what Kafka holds does not go on, trying again", reason=str(error))
+            except BaseException as error:  # noqa: BLE001  the worker ends with it
+                self._end_with(error)
+                return

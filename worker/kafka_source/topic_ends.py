@@ -1,0 +1,107 @@
+"""How far the topics go that a worker reads, and whether they still are the topics that it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
+from pgsluice.shared.kafka.kafka_settings import KafkaSettings
+from pgsluice.shared.wire.kafka_range import TopicEnds
+from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, UNKNOWN_TOPIC, Complaints, client_settings
+
+_BEGIN_ANEW = "begin a new group, with an empty target"
+
+
+class SourceTopics:
+    """Blocking calls. Raises TransientError when the brokers do not answer."""
+
+    def __init__(self, cluster: KafkaSettings) -> None:
+        self._complaints = Complaints()
+        with self._complaints.translated():
+            self._client = AdminClient(client_settings(cluster, self._complaints))
+
+    def cluster_id(self) -> str:
+        with self._complaints.translated():
+            return str(self._client.list_topics(timeout=ANSWER_DEADLINE_S).cluster_id)
+
+    def described(self, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Their ids and numbers of partitions. Raises TerminalError when one is not there."""
+        found: dict[str, tuple[str, int]] = {}
+        for topic, future in self._client.describe_topics(TopicCollection(list(topics))).items():
+            with _named(self._complaints, topic):
+                about = future.result(ANSWER_DEADLINE_S)
+            found[topic] = str(about.topic_id), len(about.partitions)
+        return found
+
+    def first_offsets(self, topic: str, partitions: int) -> tuple[int, ...]:
+        return self._offsets(topic, partitions, OffsetSpec.earliest())
+
+    def stable_offsets(self, topic: str, partitions: int) -> tuple[int, ...]:
+        """Behind the last record of each partition that no open transaction may still take back."""
+        return self._offsets(topic, partitions, OffsetSpec.latest())
+
+    def check_keeps_all(self, topic: str) -> None:
+        """Raises TerminalError for a topic that is compacted. One whose settings this user may not see is not judged."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            found: Mapping[str, Any] = self._client.describe_configs([resource])[resource].result(ANSWER_DEADLINE_S)
+        except KafkaException:
+            return
+        if "compact" in str(found["cleanup.policy"].value):
+            raise TerminalError(
+                f"topic {topic} is compacted: it forgets changes that rows were made of",
+                "set its cleanup.policy to delete before anything is written to it",
+            )
+
+    def _offsets(self, topic: str, partitions: int, which: OffsetSpec) -> tuple[int, ...]:
+        wanted = {TopicPartition(topic, partition): which for partition in range(partitions)}
+        asked = self._client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        with _named(self._complaints, topic):
+            return tuple(asked[place].result(ANSWER_DEADLINE_S).offset for place in wanted)
+
+
+@contextmanager
+def _named(complaints: Complaints, topic: str) -> Iterator[None]:
+    """Errors of the client about a topic that is read, as our own."""
+    try:
+        yield
+    except KafkaException as failure:
+        raise error_of(complaints, failure.args[0], topic) from None
+
+
+def error_of(complaints: Complaints, error: KafkaError, topic: str) -> PgsluiceError:
+    if error.code() in UNKNOWN_TOPIC:
+        return TerminalError(
+            f"there is no topic {topic} in Kafka",
+            f"check source-topics; if it was removed, what was not applied is lost: {_BEGIN_ANEW}",
+        )
+    return complaints.of(error, topic)
+
+
+def check_same_topic(topic: str, known: TopicEnds, found: tuple[str, int]) -> None:
+    """Raises HistoryError when the topic is not the one that was read before, or its keys lie elsewhere now."""
+    topic_id, partitions = found
+    if topic_id != known.topic_id:
+        raise HistoryError(f"topic {topic} was removed and made anew: its offsets mean other records now", _BEGIN_ANEW)
+    if partitions != len(known.offsets):
+        raise HistoryError(
+            f"topic {topic} has {partitions} partitions now and had {len(known.offsets)}: changes of one key may lie in two of "
+            "them, in no order",
+            _BEGIN_ANEW + " and a topic whose changes were all written with that number",
+        )
+
+
+def check_goes_on(topic: str, known: TopicEnds, offsets: tuple[int, ...]) -> None:
+    """Raises HistoryError when a partition ends before what was indexed: it lost records."""
+    for partition, (before, now) in enumerate(zip(known.offsets, offsets, strict=True)):
+        if now < before:
+            raise HistoryError(
+                f"partition {partition} of topic {topic} ends at offset {now}, and records up to {before} are known: Kafka lost "
+                "some",
+                _BEGIN_ANEW,
+            )

@@ -1,0 +1,84 @@
+"""Rows that are to take the place of all that a table holds: they wait in a table of their own until they are whole.
+
+That table, in schema ``pgsluice``, is like the target's: it has its columns, constraints and indexes, so what the target would
+refuse is refused when it is loaded. It is logged, because it outlives the batch that fills it.
+
+When the run is whole one transaction, the one that moves the position, makes the target's table hold these rows and no others:
+rows whose key is gone are deleted, new ones inserted, others updated where they differ. So the table stays what it is, with its
+grants, views, foreign keys and triggers; readers wait for nobody, and find the old rows or the new ones; and what did not change
+is not written. Others that write to the table wait meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from pgsluice.shared.wire.names import TARGET_SCHEMA
+from pgsluice.worker.sinks.postgres.merge.statements import exchange_statements
+from pgsluice.worker.sinks.postgres.own.own_tables import own_table
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.table import TargetTable
+
+_CREATE = (
+    "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING IDENTITY INCLUDING INDEXES"
+    " INCLUDING STORAGE)"
+)
+_IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::oid"
+_LOCK = "LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """Those of one worker of one group. Each method but ``waiting`` belongs into the transaction that moves the position."""
+
+    group: str
+    worker: str
+
+    def waiting(self, target: TargetTable) -> TargetTable:
+        """Where rows wait that are to replace those of ``target``."""
+        return replace(target, place=(TARGET_SCHEMA, self._name(target)))
+
+    def forget(self, connection: Connection, target: TargetTable) -> None:
+        """Rows of a run that will never be whole."""
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(own_table(self._name(target))))
+
+    def begin(self, connection: Connection, target: TargetTable) -> None:
+        self.forget(connection, target)
+        connection.execute(sql.SQL(_CREATE).format(own_table(self._name(target)), target.identifier))
+
+    def finish(self, connection: Connection, target: TargetTable) -> tuple[int, int]:
+        """From the commit on the target's table holds the rows that waited, and no others: how many of them are written, and how
+        many it held already."""
+        waiting = own_table(self._name(target))
+        connection.execute(sql.SQL(_LOCK).format(target.identifier))
+        connection.execute(sql.SQL("ANALYZE {}").format(waiting))
+        may_update = bool(target.table.key) and target.fixed.issubset(target.table.key)
+        is_partitioned = connection.execute(_IS_PARTITIONED, [target.oid]).fetchone() == (True,)
+        exchange = partial(exchange_statements, target, waiting, is_partitioned=is_partitioned)
+        try:
+            written = _execute(connection, exchange(by_key=may_update))
+        except psycopg.errors.UniqueViolation:  # rows that exchange a unique value cannot be updated one after the other
+            written = _execute(connection, exchange(by_key=False))
+        [(waited,)] = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(waiting)).fetchall()
+        self.forget(connection, target)
+        return written, waited - written
+
+    def _name(self, target: TargetTable) -> str:
+        """Not that of the table: an identifier has 63 bytes."""
+        owner = hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
+        return f"waiting_{owner}_{target.oid}"
+
+
+def _execute(connection: Connection, statements: Sequence[sql.Composed]) -> int:
+    """How many rows the last one touched."""
+    touched = 0
+    with connection.transaction():
+        for statement in statements:
+            touched = connection.execute(statement).rowcount
+    return touched
