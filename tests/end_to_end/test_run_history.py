@@ -16,7 +16,7 @@ from tests.servers import Database, NatsServer, PgsluiceProcess
 
 
 def history(keys: dict[str, Any]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(keys, "runs", "list", "--json").splitlines()]
+    return [json.loads(line) for line in run(keys, "runs", "list", "numbers", "--json").splitlines()]
 
 
 def of_runs(scrape: Scrape) -> set[str]:
@@ -47,7 +47,7 @@ def test_rows_that_were_the_same_and_seconds_of_each_stage_are_told(
         assert each["state"] == "applied"
         assert min(each["plan_s"], each["read_s"]) > 0.0
         assert 0.0 <= each["apply_s"] < 60.0
-    assert "UNCHANGED" in run(keys, "runs", "list")
+    assert "UNCHANGED" in run(keys, "runs", "list", "numbers")
     assert shown["pgsluice_run_rows_total"] == {("read", "numbers"): 20, ("dead", "numbers"): 0, ("deleted", "numbers"): 0}
     assert shown["pgsluice_run_seconds"] == {
         ("numbers", stage): pytest.approx(newest[f"{stage}_s"], abs=0.001) for stage in ("plan", "read", "apply")

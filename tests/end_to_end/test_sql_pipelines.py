@@ -74,7 +74,7 @@ def test_runs_fill_a_table_with_a_key_and_keep_it_as_the_query_is(
             assert_same(source_database, target_database)
         finally:
             print(worker.log()[-4000:])
-    listed = [json.loads(line) for line in run(keys, "runs", "list", "--json").splitlines()]
+    listed = [json.loads(line) for line in run(keys, "runs", "list", "film_ratings", "--json").splitlines()]
     assert [(each["run"], each["state"], each["kind"]) for each in listed] == [
         (4, "applied", "incremental"),
         (3, "applied", "incremental"),
