@@ -5,7 +5,6 @@ It runs from Kafka's own jars (``maven``), and writes no log: they bring nothing
 
 from __future__ import annotations
 
-import signal
 import socket
 import struct
 import subprocess
@@ -13,25 +12,26 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, pause
+from tests.servers.child import HOST, ChildProcess, PrivateDirectory, free_port
 from tests.servers.maven import java, server_jars
-from tests.waiting import wait_until
+from tests.servers.server_process import ServerProcess
 
-START_DEADLINE_S = 240.0
 HEAP = "384m"
 
 _API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 """The request that a broker answers first of all, of no client."""
 
 
-class RealKafka:
-    """``settings`` go into server.properties; ``start`` after ``stop`` or ``kill`` continues on the same log and port.
+class RealKafka(ServerProcess):
+    """``settings`` go into server.properties.
 
     ``listeners`` are others beside the plain one, each with its security protocol, as ``SASL_SSL``; ``users`` are those of SCRAM
     with their passwords."""
+
+    title = "Kafka"
+    purpose = "kafka"
+    start_deadline_s = 240.0
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RealKafka:
         listeners: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
     ) -> None:
-        self.port = free_port()
+        super().__init__(free_port())
         self._controller_port = free_port()
         self._settings = dict(settings or {})
         self._protocols = {"PLAINTEXT": "PLAINTEXT"} | dict(listeners or {})
@@ -48,15 +48,6 @@ class RealKafka:
         self._users = dict(users or {})
         self.advertised_host = HOST
         """What the broker tells clients to connect to, from its next start on."""
-        self._directory: PrivateDirectory | None = None
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
 
     @property
     def bootstrap(self) -> str:
@@ -66,24 +57,10 @@ class RealKafka:
     def bootstrap_of(self, listener: str) -> str:
         return f"{HOST}:{self._ports[listener]}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        """What the JVM itself said."""
-        return (self._private() / "log").read_text(errors="replace")
-
-    def _private(self) -> Path:
-        if self._directory is None:
-            self._directory = PrivateDirectory("kafka")
-            self._format(self._directory.path)
-        return self._directory.path
+    def _new_directory(self) -> PrivateDirectory:
+        directory = super()._new_directory()
+        self._format(directory.path)
+        return directory
 
     def _format(self, directory: Path) -> None:
         """A new, empty log."""
@@ -127,52 +104,11 @@ class RealKafka:
     def _java(self, *arguments: str) -> list[str]:
         return [java(), f"-Xmx{HEAP}", "-cp", f"{server_jars('kafka')}/*", *arguments]
 
-    def start(self) -> None:
-        """Returns when clients are served."""
-        assert not self.is_running, "the broker is running already"
-        directory = self._private()
+    def _spawn(self, directory: Path, log: Path) -> ChildProcess:
         self._write_properties(directory)
-        self._process = ChildProcess(
-            self._java("kafka.Kafka", str(directory / "server.properties")), log_path=directory / "log", cwd=directory
-        )
-        if wait_until(self._started, deadline_s=START_DEADLINE_S, what="start of Kafka") is not True:
-            raise RuntimeError(f"Kafka did not start: {self.log()}")
+        return ChildProcess(self._java("kafka.Kafka", str(directory / "server.properties")), log_path=log, cwd=directory)
 
-    def _started(self) -> bool | str:
-        """True, False ("not yet") or "ended"."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return "ended"
-        try:
-            with socket.create_connection((HOST, self.port), timeout=5) as connection:
-                connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
-                return len(connection.recv(4)) == 4
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        """A clean stop. Nothing happens when it does not run."""
-        if self._process is not None:
-            self._process.send(signal.SIGTERM)
-            self._process.wait(STOP_DEADLINE_S)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def pause(self) -> None:
-        """It stops in its tracks, with all its connections open."""
-        pause(self.pid)
-
-    def resume(self) -> None:
-        """Nothing happens when it does not run."""
-        if self._process is not None:
-            self._process.send(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kills the broker and removes its log."""
-        if self._directory is None:
-            return
-        self.kill()
-        self._directory.remove()
-        self._directory = self._process = None
+    def _answers(self) -> bool:
+        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+            connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
+            return len(connection.recv(4)) == 4

@@ -7,22 +7,18 @@ Their answers to what the search sink asks are the same (``tests/test_search_ser
 from __future__ import annotations
 
 import http.client
-import signal
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
 from osmem_server import resolve_binary
 
-from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, pause
+from tests.servers.child import HOST, ChildProcess, free_port
 from tests.servers.maven import java, server_jars
-from tests.waiting import wait_until
+from tests.servers.server_process import ServerProcess
 
-START_DEADLINE_S = 240.0
 REQUEST_DEADLINE_S = 60.0
 
 NODE_CLASS = Path(__file__).with_name("RealOpenSearch.java")
@@ -37,66 +33,34 @@ SETTINGS = {
 }
 
 
-class SearchServer(ABC):
-    """A server that answers as OpenSearch does; ``start`` after ``kill`` continues on the same port."""
+class SearchServer(ServerProcess):
+    """A server that answers as OpenSearch does."""
 
     kind: str
     keeps_data: bool
     """Over its end."""
+    title = "OpenSearch"
+    purpose = "opensearch"
+    start_deadline_s = 240.0
 
     def __init__(self, port: int = 0) -> None:
         """On any free port, unless one is given."""
-        self.port = port or free_port()
-        self._directory: PrivateDirectory | None = None
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
+        super().__init__(port or free_port())
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is not running"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return (self._private() / "log").read_text(errors="replace")
-
-    def _private(self) -> Path:
-        if self._directory is None:
-            self._directory = PrivateDirectory("opensearch")
-        return self._directory.path
-
     @abstractmethod
     def _command(self, directory: Path) -> list[str]: ...
 
-    def start(self) -> None:
-        """Returns when the server answers."""
-        assert not self.is_running, "the server is running already"
-        directory = self._private()
-        self._process = ChildProcess(self._command(directory), log_path=directory / "log", cwd=directory)
-        if wait_until(self._started, deadline_s=START_DEADLINE_S, what=f"start of the {self.kind} OpenSearch") is not True:
-            raise RuntimeError(f"the {self.kind} OpenSearch did not start: {self.log()}")
+    def _spawn(self, directory: Path, log: Path) -> ChildProcess:
+        return ChildProcess(self._command(directory), log_path=log, cwd=directory)
 
-    def _started(self) -> bool | str:
-        """True, False ("not yet") or "ended"."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return "ended"
+    def _answers(self) -> bool:
         try:
             return self.ask("GET", "/_cluster/health")["status"] in ("green", "yellow")
-        except (OSError, http.client.HTTPException, SearchServerError):
+        except (http.client.HTTPException, SearchServerError):
             return False
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
@@ -134,34 +98,6 @@ class SearchServer(ABC):
         """Removes all indices, templates excepted."""
         for index in self.indices():
             self.ask("DELETE", f"/{index}")
-
-    def stop(self) -> None:
-        """A clean stop. Nothing happens when it does not run."""
-        if self._process is not None:
-            self._process.send(signal.SIGTERM)
-            self._process.wait(STOP_DEADLINE_S)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """It stands still, with all its connections open."""
-        pause(self.pid)
-        try:
-            yield
-        finally:
-            assert self._process is not None
-            self._process.send(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kills the server and removes what it holds."""
-        if self._directory is None:
-            return
-        self.kill()
-        self._directory.remove()
-        self._directory = self._process = None
 
 
 class SearchServerError(Exception):

@@ -12,20 +12,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pgsluice.shared.config.settings import PostgresSettings
-from tests.servers.child import HOST, STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port, unprivileged_user
+from tests.servers.child import HOST, ChildProcess, PrivateDirectory, unprivileged_user
 from tests.servers.postgres_binaries import NEWEST, binaries
-from tests.waiting import wait_until
+from tests.servers.server_process import ServerProcess
 
-START_DEADLINE_S = 60.0
-START_ATTEMPTS = 5
 SUPERUSER = "postgres"
 
 DEFAULT_SETTINGS = {
@@ -40,7 +37,6 @@ DEFAULT_SETTINGS = {
 FAST_SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 """Safe against SIGKILL of the server, which loses nothing that was written to the kernel; not against a power cut."""
 
-_STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _IPC_RMID = 0
 
 
@@ -88,14 +84,17 @@ def _copy_tree(source: Path, destination: Path, owner: pwd.struct_passwd | None)
                 os.chown(path, owner.pw_uid, owner.pw_gid)
 
 
-class PostgresServer:
-    """One server with its own data directory; ``start`` after ``stop`` or ``kill`` continues on the same data and port.
+class PostgresServer(ServerProcess):
+    """One server with its own data directory.
 
     Connections come over TCP as superuser ``postgres``; without ``password`` everybody is trusted who reaches ``host``, an
     address of this machine. ``settings`` are server parameters, over the defaults above. ``durable`` keeps fsync on; ``version``
-    is the major one. Leaving the context stops the server and removes its data.
+    is the major one. After ``kill`` the next start is a crash recovery.
     """
 
+    title = "PostgreSQL"
+    purpose = "postgres"
+    start_deadline_s = 60.0
     user = SUPERUSER
 
     def __init__(
@@ -108,101 +107,45 @@ class PostgresServer:
         port: int = 0,
         host: str = HOST,
     ) -> None:
+        super().__init__(port, host)
         self.version = version
-        self.host = host
         self.settings = DEFAULT_SETTINGS | {"listen_addresses": host} | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
-        self.port = port or free_port()
-        self._may_move = port == 0
-        self._directory: PrivateDirectory | None = None
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
 
     @property
     def data_directory(self) -> Path:
-        return self._private().path / "data"
+        return self.directory / "data"
 
-    @property
-    def pid(self) -> int:
-        """Of the postmaster."""
-        assert self._process is not None, "the server is not running"
-        return self._process.pid
+    def _new_directory(self) -> PrivateDirectory:
+        user = unprivileged_user()
+        private = PrivateDirectory(self.purpose, user)
+        data = private.path / "data"
+        _copy_tree(_template(self.version, self.password or None), data, user)
+        if self.host != HOST and not self.password:
+            with (data / "pg_hba.conf").open("a") as rules:  # initdb's are for loopback addresses only
+                rules.write("host all,replication all all trust\n")
+        return private
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return (self._private().path / "log").read_text(errors="replace")
-
-    def _private(self) -> PrivateDirectory:
-        if self._directory is None:
-            user = unprivileged_user()
-            self._directory = PrivateDirectory("postgres", user)
-            data = self._directory.path / "data"
-            _copy_tree(_template(self.version, self.password or None), data, user)
-            if self.host != HOST and not self.password:
-                with (data / "pg_hba.conf").open("a") as rules:  # initdb's are for loopback addresses only
-                    rules.write("host all,replication all all trust\n")
-        return self._directory
-
-    def start(self) -> None:
-        """Returns when the server accepts connections. A port that somebody else took is exchanged, but only before the
-        first successful start: later the port is part of what clients know."""
-        assert not self.is_running, "the server is running already"
-        may_move = self._may_move and self._process is None
-        for _ in range(START_ATTEMPTS):
-            log_start = self._spawn()
-            if wait_until(self._started, deadline_s=START_DEADLINE_S, what="start of PostgreSQL") is True:
-                return
-            said = self.log()[log_start:]
-            if not (may_move and "Address already in use" in said):
-                break
-            self.port = free_port()
-        raise RuntimeError(f"PostgreSQL did not start: {said}")
-
-    def _spawn(self) -> int:
-        """Starts the process; returns the length of the log before."""
-        directory = self._private().path
-        log_path = directory / "log"
-        log_length = len(self.log()) if log_path.exists() else 0
+    def _spawn(self, directory: Path, log: Path) -> ChildProcess:
         options = [f"--{name}={value}" for name, value in (self.settings | {"port": str(self.port)}).items()]
-        self._process = ChildProcess(
-            [str(binaries(self.version) / "postgres"), "-D", str(directory / "data"), *options],
-            log_path=log_path,
+        return ChildProcess(
+            [str(binaries(self.version) / "postgres"), "-D", str(self.data_directory), *options],
+            log_path=log,
             cwd=directory,
             user=unprivileged_user(),
             orphan_signal=signal.SIGQUIT,
         )
-        return log_length
 
-    def _started(self) -> bool | str:
-        """True, False ("not yet") or "ended"."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return "ended"
+    def _answers(self) -> bool:
         try:
             self.connect().close()
         except psycopg.OperationalError:
             return False
         return True
 
-    def stop(self, mode: str = "fast") -> None:
-        """A clean stop: ``mode`` is smart, fast or immediate, as pg_ctl has them. Nothing happens when it does not run."""
-        if self._process is not None:
-            self._process.send(_STOP_SIGNALS[mode])
-            self._process.wait(STOP_DEADLINE_S)
-
-    def kill(self) -> None:
-        """SIGKILL to the postmaster and all backends: the next start is a crash recovery."""
-        if self._process is not None:
-            self._process.kill()
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """By the signals of pg_ctl's modes: SIGTERM smart, SIGINT fast, SIGQUIT immediate."""
+        super().stop(number)
 
     def copy(self, host: str) -> PostgresServer:
         """Another server, not started, with the data of this one, which must be stopped; at the same port of another address of
@@ -213,19 +156,11 @@ class PostgresServer:
         _copy_tree(self.data_directory, other.data_directory, unprivileged_user())
         return other
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
     def close(self) -> None:
-        """Stops the server and removes its directory."""
-        if self._directory is None:
-            return
-        if self.is_running:
-            self.stop("immediate")
-        _free_shared_memory(self._directory.path / "data" / "postmaster.pid")
-        self._directory.remove()
-        self._directory = self._process = None
+        if self._private is not None:
+            self.stop(signal.SIGQUIT)
+            _free_shared_memory(self.data_directory / "postmaster.pid")
+        super().close()
 
     def dsn(self, dbname: str = "postgres") -> str:
         parameters = {"host": self.host, "port": str(self.port), "user": self.user, "dbname": dbname}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -190,18 +191,18 @@ def test_a_walsender_that_is_terminated_says_so(changes: Database, way: str) -> 
 
 @WAYS
 @pytest.mark.parametrize(
-    ("mode", "sentence"),
+    ("number", "sentence"),
     [
-        ("fast", "the server ended the replication stream"),
-        ("immediate", "replication"),
-        ("kill", "the replication connection broke"),
+        (signal.SIGINT, "the server ended the replication stream"),
+        (signal.SIGQUIT, "replication"),
+        (signal.SIGKILL, "the replication connection broke"),
     ],
 )
-def test_a_server_that_stops_is_a_reason_to_try_again(way: str, mode: str, sentence: str) -> None:
+def test_a_server_that_stops_is_a_reason_to_try_again(way: str, number: int, sentence: str) -> None:
     with PostgresServer() as server:
         source = prepared(server.create_database("source"))
         source.execute("INSERT INTO t VALUES (1, 'v')")
-        stop = server.kill if mode == "kill" else lambda: server.stop(mode)
+        stop = server.kill if number == signal.SIGKILL else lambda: server.stop(number)
         error = asyncio.run(end_of(source.settings, slot_of(way, source), way, stop))
         assert type(error) is TransientError
         assert sentence in str(error)
