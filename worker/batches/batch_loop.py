@@ -31,7 +31,7 @@ from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.metrics.batch_figures import BatchFigures, BatchWaits, timed
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.abilities import PatientSink
+from pgsluice.worker.sinks.abilities import BlamingSink, PatientSink
 from pgsluice.worker.sinks.sink import Delivery, Lane, PartitionWriter, Receipt
 
 SPARK_FAILURES_BEFORE_GIVING_UP = 3  # of one batch; a job that fails for Spark's own reasons rarely succeeds later
@@ -217,6 +217,8 @@ class BatchLoop:
             except RejectedChanges as rejected:
                 rejections = rejected.rejections
                 pause_s = 0.0
+                if isinstance(self._sink, BlamingSink):
+                    self._sink.rejected()
             except WriteAgain:
                 pause_s = 0.0
             except TransientError as error:

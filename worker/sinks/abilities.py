@@ -2,7 +2,8 @@
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``exchanged`` (``ExchangingSink``), ``break_off`` (``PatientSink``),
-``report_to`` (``ReportingSink``), ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``); or the attribute:
+``report_to`` (``ReportingSink``), ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``), ``rejected``
+(``BlamingSink``); or the attribute:
 ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
 and ``EventSink``.
 """
@@ -93,6 +94,16 @@ class MeasuredSink(Sink, Protocol):
 
     def collect(self) -> Sequence[Sample]:
         """Called from any thread."""
+        ...
+
+
+@runtime_checkable
+class BlamingSink(Sink, Protocol):
+    """A sink that can only guess which of a row's changes is refused, and guesses otherwise after some passes."""
+
+    def rejected(self) -> None:
+        """Called when changes of the batch in hand were rejected, by its tasks or by ``commit``, before it is written again. A
+        pass that failed for a passing cause is none of these."""
         ...
 
 

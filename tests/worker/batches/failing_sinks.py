@@ -74,6 +74,10 @@ class FailingSink(SqliteSink):
         self.failures = list(failures)
         self.task = task or LineWriter()
         self.commits = 0
+        self.rejecting_passes = 0
+
+    def rejected(self) -> None:
+        self.rejecting_passes += 1
 
     def writer(self) -> LineWriter:
         return self.task

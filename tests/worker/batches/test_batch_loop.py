@@ -190,6 +190,13 @@ def test_a_change_that_the_sink_refuses_becomes_a_dead_letter_and_the_rest_is_ap
     assert (letter.position, letter.reason, letter.sequence) == (position_of(2), "too long", 2)
 
 
+def test_a_sink_is_told_of_passes_that_rejected_changes_and_of_no_others(harness: Harness) -> None:
+    away = TransientError("the target is away", "wait")
+    sink = harness.sink(away, WriteAgain(), RejectedChanges([Rejection(position_of(2), "too long")]), away)
+    assert harness.apply(sink).sequence == 3
+    assert (sink.commits, sink.rejecting_passes) == (5, 1)
+
+
 def test_a_rejection_of_a_change_that_is_not_in_the_batch_is_a_defect_of_the_sink(harness: Harness) -> None:
     sink = harness.sink(RejectedChanges([Rejection(position_of(77), "too long")]))
     with pytest.raises(TerminalError, match="a defect of the sink"):

@@ -3,7 +3,7 @@
 a constraint refuses the folded outcome    each change by itself, in this batch
 the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
 the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
-LAST_CHANGE_ATTEMPTS are over              the first change of a refused row is taken out instead of the last one
+LAST_CHANGE_PASSES rejected changes        the first change of a refused row is taken out instead of the last one
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.postgres.writer import PostgresWriter
 LABELLED_BATCHES = 10
 STAGELESS_BATCHES = 10
 
-LAST_CHANGE_ATTEMPTS = 5
+LAST_CHANGE_PASSES = 5
 """So often the last change of a refused row is taken out; a row with many changes in a batch must not make as many passes."""
 
 LOCK_TABLE_ATTEMPTS = 6
@@ -38,6 +38,8 @@ class Attempts:
         self._most_stages = most_stages
         self._written = 0
         """How often the batch in hand was written."""
+        self._rejecting_passes = 0
+        """In how many of these changes were rejected."""
         self._commits = 0
         self._lock_failures = 0
         """How often it failed because the target's table of locks was full."""
@@ -66,10 +68,13 @@ class Attempts:
             writer,
             one_by_one=self._one_by_one,
             labelled=self.labels_rows,
-            blame_first=self._written > LAST_CHANGE_ATTEMPTS,
+            blame_first=self._rejecting_passes >= LAST_CHANGE_PASSES,
             stages=0 if self._stageless_batches else self._most_stages,
             is_last=self._written >= TASK_LOCK_ATTEMPTS,
         )
+
+    def rejected(self) -> None:
+        self._rejecting_passes += 1
 
     def label_rows(self) -> None:
         """The target refuses rows, and which ones is to be known."""
@@ -111,5 +116,5 @@ class Attempts:
         """The next batch, of changes or of copied rows, has no attempts yet. Whether one at this batch failed, and may have left
         something."""
         failed_before = self._commits > 1
-        self._written = self._commits = self._lock_failures = 0
+        self._written = self._rejecting_passes = self._commits = self._lock_failures = 0
         return failed_before

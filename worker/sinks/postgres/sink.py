@@ -208,6 +208,9 @@ class PostgresSink:
         handover = "" if self._handover is None else self._handover.path
         return replace(self._attempts.writer(self._writer), handover=handover)
 
+    def rejected(self) -> None:
+        self._attempts.rejected()
+
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
         WriteAgain the partitions have to be written again: what was staged may be gone, or looked at in another way."""

@@ -7,7 +7,7 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.dead_letters.rejection import WriteAgain
-from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_ATTEMPTS, TASK_LOCK_ATTEMPTS, Attempts
+from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_PASSES, TASK_LOCK_ATTEMPTS, Attempts
 from pgsluice.worker.sinks.postgres.merge.staging import StageNames
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.writer import PostgresWriter
@@ -45,11 +45,20 @@ def test_rows_stay_labelled_for_some_batches_after_one_was_refused(writer: Postg
     assert not attempts.writer(writer).labelled
 
 
-def test_many_attempts_at_a_batch_blame_first_changes_and_are_the_last_ones_in_the_end(writer: PostgresWriter) -> None:
+def test_many_attempts_at_a_batch_are_the_last_ones_in_the_end_and_blame_no_first_change(writer: PostgresWriter) -> None:
     attempts = Attempts(most_stages=8)
     written = [attempts.writer(writer) for _ in range(TASK_LOCK_ATTEMPTS)]
-    assert [each.blame_first for each in written].index(True) == LAST_CHANGE_ATTEMPTS
     assert [each.is_last for each in written].index(True) == TASK_LOCK_ATTEMPTS - 1
+    assert not any(each.blame_first for each in written)
+
+
+def test_first_changes_are_blamed_after_some_passes_that_rejected_others_of_the_batch(writer: PostgresWriter) -> None:
+    attempts = Attempts(most_stages=8)
+    written = []
+    for _ in range(LAST_CHANGE_PASSES + 1):
+        written.append(attempts.writer(writer))
+        attempts.rejected()
+    assert [each.blame_first for each in written].index(True) == LAST_CHANGE_PASSES
     attempts.committed()
     assert not attempts.writer(writer).blame_first
 
