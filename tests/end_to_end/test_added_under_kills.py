@@ -156,6 +156,7 @@ def add_and_kill(source: Database, target: Database, nats: NatsServer, group: st
             wait_until(partial(are_equal, source, target, table), deadline_s=DEADLINE_S, what=f"{table} is equal")
 
 
+@pytest.mark.long
 def test_a_table_joins_whoever_is_killed_meanwhile(
     source_database: Database, target: Database, nats: NatsServer, group: str
 ) -> None:

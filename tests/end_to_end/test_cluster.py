@@ -146,6 +146,7 @@ def run_under_fire(
     return functools.partial(run_cluster, nats_cluster, source_database, target_database, group)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_group_outlives_a_leader_a_follower_that_stands_still_and_a_lost_quorum(
     run_under_fire: Callable[[ChooseBlows], None],

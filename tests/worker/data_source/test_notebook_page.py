@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.worker.data_source.conftest import Feed
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "notebook.md").read_text()
@@ -20,6 +22,7 @@ ORDERS = (
 )
 
 
+@pytest.mark.long
 def test_the_example_shows_what_stands_below_it(feed: Feed, tmp_path: Path) -> None:
     feed.publish("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, total numeric(10, 2))")
     feed.publish(*ORDERS)
