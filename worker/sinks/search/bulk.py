@@ -28,7 +28,9 @@ from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.worker.sinks.search.server_connection import BLOCK, NDJSON, ServerConnection, error_type, raise_refused
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
-
+WAITING_SHARE = 1 / 2
+"""Of the time that a request has: so long the server may wait for a shard that is nowhere. Then it says so of each document, and
+does not write it after the request was given up."""
 
 MOST_OPERATIONS = 5000
 """In one request: more do not make it faster, but the answer later."""
@@ -105,7 +107,8 @@ class SendHalves(Exception):  # noqa: N818  nothing failed for good
 def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, wait_visible: bool = False) -> list[ItemAnswer]:
     """What became of each. Raises SendHalves, of one operation never; TransientError when the server cannot take it now,
     OverloadError among them when there may be too much in it; TerminalError when something is wrong with all of it."""
-    path = PATH + ("&refresh=wait_for" if wait_visible else "")
+    waiting_ms = round(connection.timeout_s * 1000 * WAITING_SHARE)
+    path = f"{PATH}&timeout={waiting_ms}ms" + ("&refresh=wait_for" if wait_visible else "")
     status, answer = connection.send("POST", path, encode_bulk(operations), NDJSON, is_bulky=True)
     if 200 <= status < 300:
         return read_answers(answer, operations)

@@ -237,7 +237,7 @@ class Attempt:
             self._judge_items(request, answers, took_s)
 
     def _judge_items(self, request: Request, answers: Sequence[ItemAnswer], took_s: float) -> None:
-        is_too_much = False
+        is_too_much, again_before = False, len(self._again)
         for operation, answer in zip(request.operations, answers, strict=True):
             match answer.outcome:
                 case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
@@ -258,7 +258,7 @@ class Attempt:
                     assert_never(unreachable)
         if is_too_much:
             self._size.note_refusal(len(request.operations), request.bytes)
-        else:
+        elif len(self._again) == again_before:  # else it may have waited for a shard, whatever its size
             self._size.note_answer(took_s, len(request.operations), request.bytes)
 
     def _fail(self, error: TerminalError) -> None:
@@ -274,11 +274,10 @@ def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:
     index = operation.target.removesuffix("-write")
     if answer.outcome is Outcome.BLOCKED:
         return TransientError(f"index '{index}' may not be written now ({answer.error})", BLOCK_REMEDY, Cause.DISK_FULL)
-    return TransientError(
-        f"the search server does not take documents of index '{index}' now ({answer.error or answer.status})",
-        "it has too much to do: they are sent again",
-        Cause.THROTTLED,
-    )
+    fact = f"the search server does not take documents of index '{index}' now ({answer.error or answer.status})"
+    if answer.is_overload:
+        return TransientError(fact, "it has too much to do: they are sent again", Cause.THROTTLED)
+    return TransientError(fact, "they are sent again", Cause.TARGET)
 
 
 def _wrong(operation: Operation, answer: ItemAnswer) -> TerminalError:

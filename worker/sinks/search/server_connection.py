@@ -47,6 +47,7 @@ class ServerConnection:
         self._nodes = [ReceiverConnection(receiver, allowed, certificates, settings.timeout_s) for receiver in receivers]
         self._paths = [receiver.target.partition("?")[0].rstrip("/") for receiver in receivers]
         self._node = first % len(self._nodes)
+        self.timeout_s = settings.timeout_s
         self._authorization = _authorization(settings)
 
     def ask(self, method: str, path: str, content: Any = None, *, accepted: Iterable[int] = ()) -> tuple[int, Any]:

@@ -1,4 +1,4 @@
-"""A sink on the fake search server, with indexes of its own."""
+"""A sink on a search server, with indexes of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pgsluice.worker.sinks.search.sink import SearchSink
 from tests.servers import NatsServer
-from tests.servers.opensearch import FakeOpenSearch
+from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
 from tests.worker.sinks.search.sinks import new_sink
 
@@ -17,13 +17,13 @@ OpenSink = Callable[..., SearchSink]
 
 
 @pytest.fixture
-def open_sink(fake_opensearch: FakeOpenSearch, nats_server: NatsServer, group: str) -> Iterator[OpenSink]:
+def open_sink(search_server: SearchServer, nats_server: NatsServer, group: str) -> Iterator[OpenSink]:
     """Opens sinks with what a test changes in their settings; ``url`` too."""
     ensure_bucket(nats_server.settings(), group)
     opened: list[SearchSink] = []
 
     def open_one(url: str = "", **changed: Any) -> SearchSink:
-        sink = new_sink(nats_server.settings(), group, url or fake_opensearch.url, **changed)
+        sink = new_sink(nats_server.settings(), group, url or search_server.url, **changed)
         sink.open()
         opened.append(sink)
         return sink

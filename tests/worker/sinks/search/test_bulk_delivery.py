@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
@@ -20,7 +21,7 @@ from pgsluice.worker.sinks.search.index import Generation, IndexCatalog
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 from tests.changes_builder import table
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy, Refusal
-from tests.servers.opensearch import FakeOpenSearch
+from tests.servers.opensearch import RealOpenSearch, SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 
 ORDERS = table("shop.orders", "id bigint", "note text")
@@ -29,7 +30,7 @@ ORDERS = table("shop.orders", "id bigint", "note text")
 class Trial:
     """A generation on the server, and a delivery to it through a proxy."""
 
-    def __init__(self, server: FakeOpenSearch, proxy: HttpProxy, group: str) -> None:
+    def __init__(self, server: SearchServer, proxy: HttpProxy, group: str) -> None:
         self.server, self.proxy = server, proxy
         self.settings = search_settings(proxy.url, group)
         self.pool = ConnectionPool(self.settings)
@@ -64,9 +65,9 @@ class Trial:
 
 
 @pytest.fixture
-def trial(fake_opensearch: FakeOpenSearch, group: str) -> Iterator[Trial]:
-    with HttpProxy(fake_opensearch.port) as proxy:
-        trial = Trial(fake_opensearch, proxy, group)
+def trial(search_server: SearchServer, group: str) -> Iterator[Trial]:
+    with HttpProxy(search_server.port) as proxy:
+        trial = Trial(search_server, proxy, group)
         yield trial
         trial.close()
 
@@ -121,6 +122,72 @@ def test_only_what_was_not_taken_is_sent_again(trial: Trial) -> None:
     trial.block(False)
     assert delivery.tally.outcomes["indexed"] == 4
     assert delivery.tally.outcomes["retried"] % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (429, "es_rejected_execution_exception"),
+        (429, "circuit_breaking_exception"),
+        (400, "rejected_execution_exception"),
+        (500, "some_exception"),
+        (503, "unavailable_shards_exception"),
+    ],
+)
+def test_of_a_request_only_documents_that_cannot_be_taken_now_are_sent_again(trial: Trial, status: int, kind: str) -> None:
+    """The proxy says of the others that they are stored, so the server never hears of them."""
+    answer_once(trial, [(status, kind) if n % 5 == 2 else (201, "") for n in range(20)])
+    delivery = trial.delivery()
+    delivery.deliver(trial.operations(20))
+    assert sorted(trial.server.documents(trial.generation.alias), key=int) == ["2", "7", "12", "17"]
+    assert delivery.tally.outcomes == {"indexed": 20, "retried": 4}
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "security_exception"), (403, "security_exception"), (404, "missing")])
+def test_what_is_wrong_with_one_document_and_no_fault_of_it_stops_the_worker(trial: Trial, status: int, kind: str) -> None:
+    answer_once(trial, [(201, ""), (status, kind)])
+    with pytest.raises(TerminalError, match=f"status {status} .{kind}"):
+        trial.delivery().deliver(trial.operations(2))
+
+
+def test_a_conflict_is_done_and_a_delete_of_nothing_too(trial: Trial) -> None:
+    trial.delivery().deliver([each._replace(version=5000) for each in trial.operations(2)])
+    older, missing = trial.operations(1)[0], trial.operations(9)[8]._replace(document=None)
+    delivery = trial.delivery()
+    delivery.deliver([older, missing])
+    assert +delivery.tally.outcomes == {"stale": 1, "deleted": 1}
+    assert {version for version, _ in trial.server.documents(trial.generation.alias).values()} == {5000}
+
+
+def answer_once(trial: Trial, items: list[tuple[int, str]]) -> None:
+    """In the server's place, to the next request."""
+    number = trial.proxy.arrived + 1
+    said = [{"index": {"status": status} | ({"error": {"type": kind}} if kind else {})} for status, kind in items]
+    answer = Refusal(200, body=orjson.dumps({"errors": True, "items": said}))
+    trial.proxy.before = lambda exchange: answer if exchange.number == number else None
+
+
+@pytest.mark.search_real
+def test_a_shard_that_is_nowhere_is_waited_for_and_the_next_requests_are_as_large(
+    real_opensearch: RealOpenSearch, group: str
+) -> None:
+    """The server says so in time. By itself it would wait for a minute, longer than the request."""
+    nowhere = {"index.routing.allocation.require._name": "nowhere"}
+    index = {"settings": nowhere, "aliases": {group: {}}}
+    real_opensearch.ask("PUT", f"/{group}-1?wait_for_active_shards=0", index)
+    with HttpProxy(real_opensearch.port) as proxy:
+        trial = Trial(real_opensearch, proxy, f"{group}-other")
+        trial.limit(timeout_s=4.0)
+        operations = [each._replace(target=group) for each in trial.operations(50)]
+        with pytest.raises(TransientError, match="unavailable_shards_exception") as raised:
+            trial.delivery(patience_s=0.05).deliver(operations)
+        assert raised.value.cause is Cause.TARGET
+        real_opensearch.ask("PUT", f"/{group}-1/_settings", dict.fromkeys(nowhere))
+        arrived = proxy.arrived
+        trial.delivery().deliver(operations)
+        assert proxy.arrived == arrived + 1
+        assert len(real_opensearch.documents(group)) == 50
+        trial.close()
 
 
 def test_a_request_that_is_too_large_goes_in_halves_and_the_next_ones_are_no_larger(trial: Trial) -> None:

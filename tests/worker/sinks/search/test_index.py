@@ -14,7 +14,7 @@ from pgsluice.worker.sinks.search.index import WRITE, Generation, IndexCatalog
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
 from tests.changes_builder import table
-from tests.servers.opensearch import FakeOpenSearch
+from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 
 TASKS = 4
@@ -26,8 +26,8 @@ Ask = Callable[[IndexCatalog, Table, int], Generation]
 
 
 @pytest.fixture
-def settings(fake_opensearch: FakeOpenSearch, group: str) -> SearchSinkSettings:
-    return search_settings(fake_opensearch.url, group)
+def settings(search_server: SearchServer, group: str) -> SearchSinkSettings:
+    return search_settings(search_server.url, group)
 
 
 def asked_together(settings: SearchSinkSettings, ask: Ask) -> list[list[Generation]]:
@@ -55,11 +55,11 @@ def generations(group: str, number: int) -> list[Generation]:
     return [Generation(f"{group}_public_{each.name}", number) for each in TABLES]
 
 
-def indexes_of(server: FakeOpenSearch, group: str) -> list[str]:
+def indexes_of(server: SearchServer, group: str) -> list[str]:
     return [name for name in server.indices() if name.startswith(f"{group}_")]
 
 
-def searched(server: FakeOpenSearch, group: str) -> list[str]:
+def searched(server: SearchServer, group: str) -> list[str]:
     """The indexes that have a table's alias."""
     found = server.ask("GET", "/_cat/aliases?format=json")
     return sorted(each["index"] for each in found if each["alias"].startswith(f"{group}_") and not each["alias"].endswith(WRITE))
@@ -71,16 +71,16 @@ def names(found: list[Generation]) -> list[str]:
 
 @pytest.mark.parametrize("snapshot", ["", FIRST])
 def test_tasks_that_begin_together_make_one_index(
-    settings: SearchSinkSettings, fake_opensearch: FakeOpenSearch, group: str, snapshot: str
+    settings: SearchSinkSettings, search_server: SearchServer, group: str, snapshot: str
 ) -> None:
     """Be it for changes or for copied rows."""
     ask: Ask = lambda catalog, of, _: catalog.of_snapshot(of, snapshot) if snapshot else catalog.ensured(of)  # noqa: E731
     assert asked_together(settings, ask) == [generations(group, 1)] * TASKS
-    assert indexes_of(fake_opensearch, group) == searched(fake_opensearch, group) == names(generations(group, 1))
+    assert indexes_of(search_server, group) == searched(search_server, group) == names(generations(group, 1))
 
 
 def test_tasks_that_copy_a_table_again_fill_one_index_behind_the_alias(
-    settings: SearchSinkSettings, fake_opensearch: FakeOpenSearch, group: str
+    settings: SearchSinkSettings, search_server: SearchServer, group: str
 ) -> None:
     """While others write its changes, and give the one that is searched a new field."""
     asked_together(settings, lambda catalog, of, _: catalog.ensured(of))
@@ -91,15 +91,15 @@ def test_tasks_that_copy_a_table_again_fill_one_index_behind_the_alias(
 
     first, second = generations(group, 1), generations(group, 2)
     assert asked_together(settings, ask) == [second, first] * (TASKS // 2)
-    assert indexes_of(fake_opensearch, group) == names([*first, *second])
-    assert searched(fake_opensearch, group) == names(first)
+    assert indexes_of(search_server, group) == names([*first, *second])
+    assert searched(search_server, group) == names(first)
     for each in first:
-        assert "note" in fake_opensearch.ask("GET", f"/{each.name}/_mapping")[each.name]["mappings"]["properties"]
+        assert "note" in search_server.ask("GET", f"/{each.name}/_mapping")[each.name]["mappings"]["properties"]
 
 
 def test_changes_and_copied_rows_that_come_together_are_searched_in_one_index(
-    settings: SearchSinkSettings, fake_opensearch: FakeOpenSearch, group: str
+    settings: SearchSinkSettings, search_server: SearchServer, group: str
 ) -> None:
     """Whichever made it: rows of the copy go to another one if it was not theirs."""
     asked_together(settings, lambda catalog, of, task: catalog.ensured(of) if task % 2 else catalog.of_snapshot(of, FIRST))
-    assert searched(fake_opensearch, group) == names(generations(group, 1))
+    assert searched(search_server, group) == names(generations(group, 1))

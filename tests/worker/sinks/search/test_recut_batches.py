@@ -20,7 +20,7 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.search.sink import SearchSink
 from tests.changes_builder import Change, delete, insert, message, table, update
 from tests.servers.http_proxy import HttpProxy
-from tests.servers.opensearch import FakeOpenSearch
+from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.batch import Batch, apply, write
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.test_killed import DEAD
@@ -94,7 +94,7 @@ def _texts(number: int, *texts: str) -> list[bytes]:
 
 @dataclass
 class Index:
-    server: FakeOpenSearch
+    server: SearchServer
     proxy: HttpProxy
     open_sink: OpenSink
     group: str
@@ -123,9 +123,9 @@ class Index:
 
 
 @pytest.fixture
-def index(fake_opensearch: FakeOpenSearch, open_sink: OpenSink, group: str) -> Iterator[Index]:
-    with HttpProxy(fake_opensearch.port) as proxy:
-        yield Index(fake_opensearch, proxy, open_sink, group)
+def index(search_server: SearchServer, open_sink: OpenSink, group: str) -> Iterator[Index]:
+    with HttpProxy(search_server.port) as proxy:
+        yield Index(search_server, proxy, open_sink, group)
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy
-from tests.servers.opensearch import FakeOpenSearch
+from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.batch import Batch, apply, apply_copied, write
 from tests.worker.sinks.rejecting_contract import without
 from tests.worker.sinks.search.conftest import OpenSink
@@ -35,9 +35,9 @@ Documents = Callable[..., dict[str, tuple[int, dict[str, Any]]]]
 
 
 @pytest.fixture
-def documents(fake_opensearch: FakeOpenSearch, group: str) -> Documents:
+def documents(search_server: SearchServer, group: str) -> Documents:
     def of(name: str = "shop_orders") -> dict[str, tuple[int, dict[str, Any]]]:
-        return fake_opensearch.documents(f"{group}_{name}")
+        return search_server.documents(f"{group}_{name}")
 
     return of
 
@@ -79,10 +79,10 @@ def test_partitions_of_a_batch_may_be_written_in_any_order(sink: SearchSink, doc
 
 
 def test_a_write_that_was_delayed_does_not_bring_back_what_was_deleted(
-    sink: SearchSink, fake_opensearch: FakeOpenSearch, group: str, documents: Documents
+    sink: SearchSink, search_server: SearchServer, group: str, documents: Documents
 ) -> None:
     apply(sink, [[message(1, insert(ORDERS, b"1", b"a", b"x"))], [message(2, delete(ORDERS, b"1", None, None))]])
-    connection = ServerConnection(search_settings(fake_opensearch.url))
+    connection = ServerConnection(search_settings(search_server.url))
     late = Operation(f"{group}_shop_orders-000001-write", b'"1"', 1000, 1, b'{"id":1,"note":"a","body":"x"}\n')
     assert [answer.outcome for answer in send_bulk(connection, [late])] == [Outcome.STALE]
     connection.close()
@@ -102,7 +102,7 @@ def test_a_large_value_that_an_update_left_as_it_was_is_kept(sink: SearchSink, d
 
 
 def test_documents_that_cannot_be_read_in_time_are_read_in_halves(
-    open_sink: OpenSink, documents: Documents, fake_opensearch: FakeOpenSearch
+    open_sink: OpenSink, documents: Documents, search_server: SearchServer
 ) -> None:
     """They are those with the large values. Asked for as before, they would take the server too long for ever."""
     asked: list[int] = []
@@ -117,7 +117,7 @@ def test_documents_that_cannot_be_read_in_time_are_read_in_halves(
             never.wait(60.0)
         return Cut() if asked[-1] > 5 else None
 
-    with HttpProxy(fake_opensearch.port) as proxy:
+    with HttpProxy(search_server.port) as proxy:
         apply(open_sink(), [[message(1, *(insert(ORDERS, b"%d" % n, b"a", b"large") for n in range(16)))]])
         sink = open_sink(proxy.url, timeout_s=2.0)
         proxy.before = hold
@@ -222,7 +222,7 @@ def test_rows_that_miss_different_values_of_one_document_get_both(sink: SearchSi
 
 
 def test_a_truncation_takes_what_was_before_it_and_nothing_else(
-    open_sink: OpenSink, documents: Documents, fake_opensearch: FakeOpenSearch, group: str
+    open_sink: OpenSink, documents: Documents, search_server: SearchServer, group: str
 ) -> None:
     """Also when a worker is killed when the index is empty, or in the middle of the second pass."""
     sink = open_sink()
@@ -238,15 +238,15 @@ def test_a_truncation_takes_what_was_before_it_and_nothing_else(
     assert apply_until_done(open_sink(), batch).sequence == 4
     assert documents() == {"4": (3000, order(4, "b", "y")), "5": (4000, order(5, "c", "z"))}
     assert len(documents("shop_lines")) == 2
-    assert len([name for name in fake_opensearch.indices() if name.startswith(f"{group}_shop_orders-")]) == 1
+    assert len([name for name in search_server.indices() if name.startswith(f"{group}_shop_orders-")]) == 1
 
 
 def test_what_is_written_late_to_a_truncated_index_reaches_nobody(
-    sink: SearchSink, documents: Documents, fake_opensearch: FakeOpenSearch, group: str
+    sink: SearchSink, documents: Documents, search_server: SearchServer, group: str
 ) -> None:
     apply(sink, [[message(1, insert(ORDERS, b"1", b"a", b"x"))]])
     apply_until_done(sink, [[message(2, truncate(ORDERS))]])
-    connection = ServerConnection(search_settings(fake_opensearch.url))
+    connection = ServerConnection(search_settings(search_server.url))
     late = Operation(f"{group}_shop_orders-000001-write", b'"1"', 1000, 1, b'{"id":1,"note":"a","body":"x"}\n')
     assert [answer.outcome for answer in send_bulk(connection, [late])] == [Outcome.WRONG]
     connection.close()
