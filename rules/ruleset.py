@@ -118,7 +118,7 @@ NO_RULES = RuleSet("", "", ())
 """Touches no table."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)  # a worker may serve thousands of subscriptions with rules of their own
 def _bind(rules: RuleSet, table: Table, also: TableName | None) -> BoundRules | None:
     names = table_names(table, also)
     entries = [entry for entry in rules.entries if any(entry.pattern.matches(*name) for name in names)]

@@ -31,6 +31,7 @@ from pgsluice.shared.subscriptions.subscription_records import (
 )
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS, OPTIONS, SubscribingSettings
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.subscriptions.subscription_rules import read_rules
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 
 WORKER = "subscriptions"
@@ -39,20 +40,21 @@ WORKER = "subscriptions"
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWish:
-    """What somebody subscribes to; ``schema`` and ``table`` are "" for any."""
+    """What somebody subscribes to; ``schema`` and ``table`` are "" for any. ``rules`` is YAML, "" for none."""
 
     url: str = field(repr=False)
     schema: str = ""
     table: str = ""
     events: tuple[str, ...] = EVENTS
     worker: str = WORKER
+    rules: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
     """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no worker knows
     of it yet; ``behind_messages`` is None where that is not known. ``missed`` is the last message that was gone before it was
-    delivered, 0 when none was."""
+    delivered, 0 when none was. ``rules`` is YAML, "" for none."""
 
     id: str
     owner: str
@@ -69,6 +71,7 @@ class SubscriptionView:
     failures: int
     reason: str
     missed: int
+    rules: str
 
 
 async def subscribe(
@@ -166,6 +169,7 @@ def _view(
         state.failures,
         state.reason,
         state.missed,
+        record.rules,
     )
 
 
@@ -179,17 +183,16 @@ def _asked(wish: SubscriptionWish, owner: str) -> SubscriptionRecord:
         raise UsageError(f"there is no event type '{unknown[0] if unknown else ''}'", f"there are {', '.join(EVENTS)}")
     events = tuple(event for event in EVENTS if event in wish.events)
     receiver = Receiver.parse(url, OPTIONS).origin
-    return SubscriptionRecord(owner, wish.worker, receiver, url, wish.schema, wish.table, events)
+    rules = wish.rules if read_rules(wish.rules).entries else ""
+    return SubscriptionRecord(owner, wish.worker, receiver, url, wish.schema, wish.table, events, rules=rules)
 
 
 def _is_same(there: SubscriptionRecord, asked: SubscriptionRecord) -> bool:
-    return (there.url, there.schema, there.table, there.events, there.worker) == (
-        asked.url,
-        asked.schema,
-        asked.table,
-        asked.events,
-        asked.worker,
-    )
+    return _what(there) == _what(asked)
+
+
+def _what(record: SubscriptionRecord) -> tuple[object, ...]:
+    return record.url, record.schema, record.table, record.events, record.worker, record.rules
 
 
 async def _of_owner(bucket: StateBucket, owner: str) -> dict[str, Entry[SubscriptionRecord]]:

@@ -28,11 +28,19 @@ def subscriptions() -> None:
 @click.option("--schema", default="", metavar="NAME", help="Changes of this schema alone (default: any)")
 @click.option("--table", default="", metavar="NAME", help="Changes of tables of this name alone (default: any)")
 @click.option("--event", "events", multiple=True, type=click.Choice(EVENTS), help="Only these; repeatable (default: all)")
+@click.option("--rules", "rules_file", type=click.Path(exists=True, dir_okay=False), help="Rules for what is posted there")
 @click.option("--owner", default="", metavar="NAME", help="Whose it is (default: this machine's user)")
 @click.option("--worker", default="subscriptions", metavar="NAME", show_default=True, help="The worker that is to serve it")
 @click.pass_context
 def subscribe(
-    context: click.Context, url: str, schema: str, table: str, events: tuple[str, ...], owner: str, worker: str
+    context: click.Context,
+    url: str,
+    schema: str,
+    table: str,
+    events: tuple[str, ...],
+    rules_file: str | None,
+    owner: str,
+    worker: str,
 ) -> None:
     """Have a group's changes posted to URL from now on. Prints the subscription's id.
 
@@ -41,8 +49,10 @@ def subscribe(
     settings = load_settings(context, SubscriptionGroupSettings)
     from pgsluice.console.subscriptions.subscribing import SubscriptionWish
     from pgsluice.console.subscriptions.subscription_list import begin
+    from pgsluice.shared.config.yaml_nodes import read_text
 
-    begin(settings, SubscriptionWish(url, schema, table, events or EVENTS, worker), owner or getpass.getuser())
+    rules = read_text(rules_file, "rules file") if rules_file else ""
+    begin(settings, SubscriptionWish(url, schema, table, events or EVENTS, worker, rules), owner or getpass.getuser())
 
 
 @subscriptions.command("unsubscribe", short_help="Have nothing posted to a receiver any more.")

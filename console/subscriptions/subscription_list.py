@@ -85,7 +85,7 @@ async def _opened(settings: GroupSettings | SubscriptionGroupSettings) -> AsyncI
 
 
 def _row(view: SubscriptionView) -> tuple[str, ...]:
-    what = f"{view.schema or '*'}.{view.table or '*'}"
+    what = f"{view.schema or '*'}.{view.table or '*'}{' by rules' if view.rules else ''}"
     behind = "?" if view.behind_messages is None else str(view.behind_messages)
     reason = view.reason or (f"messages up to {view.missed} were gone" if view.missed else "")
     return view.id, view.owner, view.receiver, what, ",".join(view.events), view.state, behind, reason

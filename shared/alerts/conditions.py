@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pgsluice.shared.alerts.slot_record import SlotRecord
@@ -37,6 +37,7 @@ class AlertName(StrEnum):
     STREAM_NEARLY_FULL = "stream-nearly-full"
     RUN_FAILED = "run-failed"
     RUN_LATE = "run-late"
+    SUBSCRIPTION_PAUSED = "subscription-paused"
     TEST = "test"
     """Nothing is wrong: somebody asked whether alerts arrive."""
 
@@ -59,6 +60,7 @@ _AT_ONCE = frozenset(
         AlertName.TABLE_ERRORED,
         AlertName.DEAD_LETTERS,
         AlertName.RUN_FAILED,
+        AlertName.SUBSCRIPTION_PAUSED,
     }
 )
 """What does not pass by itself within a minute; everything else is told when it has lasted."""
@@ -66,8 +68,8 @@ _AT_ONCE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that is wrong. ``subject`` is a table, a worker, a stream or the slot: with ``alert`` it is the condition's
-    identity. ``fact`` and ``remedy`` are sentences without row values and secrets."""
+    """One thing that is wrong. ``subject`` is a table, a worker, a subscription, a stream or the slot: with ``alert`` it is the
+    condition's identity. ``fact`` and ``remedy`` are sentences without row values and secrets."""
 
     alert: AlertName
     subject: str
@@ -96,6 +98,8 @@ class GroupFacts:
     letters: Mapping[str, int]
     runs: RunFacts | None = None
     """None in a group that is no SQL pipeline's."""
+    paused_subscriptions: Mapping[str, str] = field(default_factory=dict)
+    """By id, why the worker posts nothing there any more, though nobody paused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
         *(condition for worker, lag in sorted(facts.lags.items()) for condition in _lag(worker, lag, longest_lag_s)),
         *(condition for name, state in sorted(facts.streams.items()) for condition in _stream(name, state)),
         *(() if facts.runs is None else _runs(facts.runs)),
+        *(_paused(identifier, reason) for identifier, reason in sorted(facts.paused_subscriptions.items())),
     ]
     unknown = frozenset({AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK} if facts.slot is None else ())
     return Findings(tuple(conditions), unknown)
@@ -176,6 +181,12 @@ def _stream(name: str, state: StreamState) -> Iterator[Condition]:
     if state.max_bytes > 0 and state.bytes > NEARLY_FULL * state.max_bytes:
         fact = f"stream {name} is {state.bytes / state.max_bytes:.0%} full; when it is full, the source keeps its WAL"
         yield Condition(AlertName.STREAM_NEARLY_FULL, name, fact, "start the workers that lag, or raise stream-max-bytes")
+
+
+def _paused(identifier: str, reason: str) -> Condition:
+    fact = f"subscription {identifier} is paused: {reason}"
+    remedy = f"'pgsluice subscriptions resume {identifier}' when the cause is removed, or unsubscribe it"
+    return Condition(AlertName.SUBSCRIPTION_PAUSED, identifier, fact, remedy)
 
 
 def _runs(facts: RunFacts) -> Iterator[Condition]:

@@ -14,6 +14,7 @@ from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.pipelines.run_facts import read_run_facts
+from pgsluice.shared.subscriptions.subscription_records import read_paused
 from pgsluice.shared.units.found_units import known_units, read_units
 from pgsluice.shared.units.unit_states import unit_state
 from pgsluice.shared.wire.names import GroupNames
@@ -36,6 +37,7 @@ async def gather_facts(client: Client, names: GroupNames, letters: LetterCounts)
         lags=await _lags(bucket, changes, streams[changes.name]),
         letters=await letters.of(dead),
         runs=await read_run_facts(bucket),
+        paused_subscriptions=await read_paused(bucket),
     )
 
 

@@ -74,6 +74,22 @@ def compose(text: str) -> Document:
     return Document(root, tuple(merging.repeated))
 
 
+def check_plain(text: str, name: str, deepest: int) -> None:
+    """For text of people who are not trusted with the process: neither anchors nor aliases, a few lines of which stand for
+    millions, and no deep nesting. ``name`` is the text's. Raises UsageError; what is no YAML passes: ``compose`` tells more."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise UsageError(f"{name}:{line}: anchors and aliases are not taken here", "write it out")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > deepest:
+                raise UsageError(f"{name}:{line}: is nested more than {deepest} levels deep", "write it flatter")
+    except yaml.YAMLError:
+        return
+
+
 class _Merging:
     """Replaces merge keys, and notes repeated keys before: a mapping's own key may repeat a merged one."""
 

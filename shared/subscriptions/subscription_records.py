@@ -19,6 +19,7 @@ from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 
 CHANGED_KEY = "subscriptions_changed"
 _PREFIX = "subscription."
+_RECEIVERS_PREFIX = "receivers."
 _ID = re.compile(r"[0-9a-f]{16}")
 _READS_AT_ONCE = 64
 
@@ -28,7 +29,7 @@ def subscription_key(identifier: str) -> str:
 
 
 def receivers_key(worker: str) -> str:
-    return f"receivers.{worker}"
+    return _RECEIVERS_PREFIX + worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class SubscriptionRecord:
     """Changes of which it is are told to ``url``, which nobody is shown: ``receiver`` is what may be shown of it. ``schema``
     and ``table`` are "" for any. It begins after message ``from_sequence`` of the stream. ``resumed`` counts how often a person
     had it go on; ``skips`` is the message after which it went on the last time when it left something out, 0 when it did
-    not."""
+    not. ``rules`` is YAML, "" for none."""
 
     owner: str
     worker: str
@@ -50,6 +51,7 @@ class SubscriptionRecord:
     paused: bool = False
     resumed: int = 0
     skips: int = 0
+    rules: str = ""
 
     MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the subscription and subscribe again"
 
@@ -121,6 +123,19 @@ async def load_receivers(bucket: StateBucket, worker: str) -> tuple[frozenset[st
         return entry.value.read()
     except MalformedError as error:
         raise malformed(receivers_key(worker), bucket.described, error, ReceiversRecord.MALFORMED_REMEDY) from None
+
+
+async def read_paused(bucket: StateBucket) -> dict[str, str]:
+    """Why workers paused subscriptions that no person has paused, by id. Raises as ``Bucket.read``."""
+    workers = [key.removeprefix(_RECEIVERS_PREFIX) for key in await bucket.keys() if key.startswith(_RECEIVERS_PREFIX)]
+    reasons: dict[str, str] = {}
+    for worker in workers:
+        _, states = await load_receivers(bucket, worker)
+        for identifier, state in states.items():
+            entry = await bucket.read(subscription_key(identifier), SubscriptionRecord) if state.state == "paused" else None
+            if entry is not None and not entry.value.paused and entry.value.resumed == state.resumed:
+                reasons[identifier] = state.reason
+    return reasons
 
 
 def is_subscription_id(text: str) -> bool:

@@ -30,6 +30,7 @@ from tests.waiting import wait_until
 START_DEADLINE_S = 120.0
 SECRET = "whsec_" + "c2VjcmV0" * 6
 NEVER_TOLD = "in-the-path-4711"
+RULES = "tables: {a: [{type: filter, column: id, parameters: {operator: gt, value: 10}}]}"
 
 
 class Receivers:
@@ -69,7 +70,7 @@ def keys_of(group: str, source: Database, nats: NatsServer, **more: Any) -> dict
     return configuration(group, source, None, nats, **own | more)
 
 
-def subscribe_all(nats: NatsServer, group: str, server: HttpServer, paths: Sequence[str]) -> None:
+def subscribe_all(nats: NatsServer, group: str, server: HttpServer, paths: Sequence[str], rules: str = "") -> None:
     common = SubscriptionSettings(SECRET, 20.0, "", ("127.0.0.1",))
     settings = SubscribingSettings(common, per_owner=10_000)
 
@@ -77,7 +78,8 @@ def subscribe_all(nats: NatsServer, group: str, server: HttpServer, paths: Seque
         async with connected(nats.settings(), "test") as client:
             bucket, names = StateBucket(client, GroupNames(group)), GroupNames(group)
             for path in paths:
-                wish = SubscriptionWish(f"http://127.0.0.1:{server.port}/{NEVER_TOLD}/{path}", table="a", events=("insert",))
+                url = f"http://127.0.0.1:{server.port}/{NEVER_TOLD}/{path}"
+                wish = SubscriptionWish(url, table="a", events=("insert",), rules=rules)
                 await subscribe(bucket, client, names, wish, f"owner of {path}", settings)
 
     asyncio.run(run())
@@ -105,6 +107,7 @@ def test_receivers_that_are_away_hold_up_nobody_and_get_everything_when_they_are
         keys = keys_of(group, source_database, nats_server)
         succeed(replicate(keys))
         subscribe_all(nats_server, group, server, [*fast, *dead])
+        subscribe_all(nats_server, group, server, ["late"], RULES)
         with (
             PgsluiceProcess("replicator", config=keys) as replicator,
             PgsluiceProcess("worker", "subscriptions", config=keys) as worker,
@@ -116,6 +119,7 @@ def test_receivers_that_are_away_hold_up_nobody_and_get_everything_when_they_are
             assert {receivers.ids(path) == [] for path in dead} == {True}
             receivers.released.set()
             all_get(receivers, dead, 20)
+            wait_until(lambda: receivers.ids("late") == list(range(11, 21)), what="the rows that rules let through")
             states = wait_until(lambda: (found := listed(keys)) and found, what="the list")
             worker.terminate()
             assert worker.wait() == 0, worker.log()

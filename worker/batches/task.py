@@ -129,7 +129,8 @@ class _PartitionShare:
     receipt. Rules see what the source sent: the change stream's part of it, without what was taken out."""
 
     def __init__(self, messages: SequenceRange, task: PartitionTask) -> None:
-        self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions, messages.defines)
+        names = task.transformation.names
+        self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions, messages.defines, names)
         self._lane = messages.lane
         self._ownership = task.ownership
         self._filter = DeadLetterFilter(task.exclusions, task.worker)

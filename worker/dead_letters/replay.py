@@ -60,7 +60,7 @@ class Replay:
         while letters:
             try:
                 messages = self._transformed([self._message(stored) for stored in letters])
-                sink.commit(_receipts(sink, messages, self._transformation.hash), self._registry.stream_created)
+                sink.commit(_receipts(sink, messages, self._transformation), self._registry.stream_created)
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
                 continue
@@ -116,8 +116,10 @@ def _is_passed(letter: DeadLetter, applied: Applied) -> bool:
     return letter.sequence <= applied.sequence_in(Lane.COPIED if letter.is_copied else Lane.CATCH_UP)
 
 
-def _receipts(sink: Sink, messages: Sequence[MessageChanges], rules: str) -> Iterator[Receipt]:
-    """Those of the letters' changes, which are one partition. ``rules`` is the hash of those they went through."""
+def _receipts(sink: Sink, messages: Sequence[MessageChanges], transformation: Transformation) -> Iterator[Receipt]:
+    """Those of the letters' changes, which are one partition and went through ``transformation``."""
+    partition = Partition(messages[0].first_sequence, messages[-1].sequence, names=transformation.names)
+    rules = transformation.hash
     taken: list[MessageChanges] = []
 
     def take() -> Iterator[MessageChanges]:
@@ -125,7 +127,7 @@ def _receipts(sink: Sink, messages: Sequence[MessageChanges], rules: str) -> Ite
             taken.append(message)
             yield message
 
-    for body in sink.writer().write(Partition(messages[0].first_sequence, messages[-1].sequence), take()):
+    for body in sink.writer().write(partition, take()):
         last = taken[-1].transactions[-1]
         changes = sum(message.change_count for message in taken)
         yield Receipt(taken[0].first_sequence, taken[-1].sequence, changes, last.commit_lsn, last.committed_at, body, rules=rules)

@@ -44,13 +44,14 @@ What a sink may be able to beside is in ``abilities``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, assert_never
 
 import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.table import TableName
 
 
 class Lane(enum.Enum):
@@ -79,12 +80,14 @@ class Delivery(enum.Enum):
 class Partition:
     """Stream sequences ``first_sequence`` to ``last_sequence`` of one batch, as planned (a body that is cut in
     chunks belongs to the partition that holds its first chunk), which has as many ``partitions``. ``defines``: there are
-    definitions in the batch, each in a partition of its own; what the destination is like between them is not known before."""
+    definitions in the batch, each in a partition of its own; what the destination is like between them is not known before.
+    ``names`` is what the source called each table when its replicator started, by OID."""
 
     first_sequence: int
     last_sequence: int
     partitions: int = 1
     defines: bool = False
+    names: Mapping[int, TableName] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

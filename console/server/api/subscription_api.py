@@ -28,12 +28,14 @@ MOST_TEXT = 2000
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """``schema`` and ``table`` are "" for any. ``worker`` is the one that is to serve it. ``reason`` is for the audit."""
+    """``schema`` and ``table`` are "" for any. ``rules`` is what a rules file says, "" for none: what is posted goes through
+    them. ``worker`` is the one that is to serve it. ``reason`` is for the audit."""
 
     url: str = field(repr=False)
     event_types: tuple[str, ...] = EVENTS
     schema: str = ""
     table: str = ""
+    rules: str = ""
     worker: str = WORKER
     reason: str = ""
 
@@ -81,7 +83,7 @@ async def begin(call: Call) -> Answer:
         if len(getattr(request, name)) > MOST_TEXT:
             raise Problem(Kind.MALFORMED, f"{name} has more than {MOST_TEXT} characters", "shorten it", name)
     check_worker_name(request.worker)
-    wish = SubscriptionWish(request.url, request.schema, request.table, request.event_types, request.worker)
+    wish = SubscriptionWish(request.url, request.schema, request.table, request.event_types, request.worker, request.rules)
     names, settings = GroupNames(call.path["group"]), call.parts.settings.subscribing
     identifier, _ = await subscribe(bucket, call.parts.client, names, wish, call.who.name, settings)
     return Answer(await _view(bucket, identifier), target=identifier)

@@ -29,6 +29,10 @@ pytestmark = pytest.mark.timeout(120)
 SECRET = "whsec_" + "c2VjcmV0" * 6
 PATH = "in-the-path-4711"
 MOST = 3
+RULES = """tables:
+  orders:
+    - {type: filter, column: status, parameters: {operator: eq, value: paid}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,38 @@ def test_an_address_that_is_not_public_is_refused(host: str, server: Served, web
         assert answer.status_code in (409, 503)
         assert PATH not in answer.text
         assert client.get(webhooks).json() == {"subscriptions": []}
+
+
+def test_rules_are_kept_and_shown_and_other_rules_are_another_subscription(
+    server: Served, receiver: HttpServer, webhooks: str, nats_server: NatsServer, group: str
+) -> None:
+    with server.client() as client:
+        plain = client.post(f"{webhooks}/subscribe", json=wish(receiver)).json()
+        ruled = client.post(f"{webhooks}/subscribe", json=wish(receiver) | {"rules": RULES}).json()
+        assert client.post(f"{webhooks}/subscribe", json=wish(receiver) | {"rules": RULES}).json()["id"] == ruled["id"]
+        assert (plain["rules"], ruled["rules"], plain["id"] == ruled["id"]) == ("", RULES, False)
+        assert stored(nats_server, group, ruled["id"]).rules == RULES
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (RULES.replace("eq", "near"), "rules:3: table 'orders', rule 1: operator 'near' is unknown"),
+        ("tables: &t {orders: *t}", "anchors and aliases are not taken here"),
+        ("tables: " + "{a: " * 1500, "is nested more than 20 levels deep"),
+        (RULES + "#" * 8000, "rules have more than 8000 characters"),
+        ("\0", "not valid YAML"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused_before_the_receiver_hears_of_it(
+    rules: str, said: str, server: Served, receiver: HttpServer, webhooks: str
+) -> None:
+    with server.client() as client:
+        answer = client.post(f"{webhooks}/subscribe", json=wish(receiver) | {"rules": rules})
+        assert answer.status_code == 422
+        assert said in answer.text
+        assert client.get(webhooks).json() == {"subscriptions": []}
+    assert receiver.requests == []
 
 
 def test_an_owner_has_so_many_and_touches_their_own_only(server: Served, receiver: HttpServer, webhooks: str, group: str) -> None:

@@ -68,6 +68,7 @@ def test_a_group_that_is_well_has_no_conditions() -> None:
         ({"lags": {"lake": Lag(1, 1, 300.5)}}, ("lag", "lake", "warning")),
         ({"streams": {"changes": StreamState("c", 1, 9, 9, 81, 100)}}, ("stream-nearly-full", "changes", "warning")),
         ({"runs": runs(RunState.FAILED)}, ("run-failed", "ratings", "warning")),
+        ({"paused_subscriptions": {"5f0c": "it failed"}}, ("subscription-paused", "5f0c", "warning")),
         ({"runs": runs(tick_age_s=121.0)}, ("run-late", "ratings", "warning")),
         ({"runs": runs(tick_age_s=-5.0, open_since="2026-01-31T12:00:00+00:00")}, ("run-late", "ratings", "warning")),
     ],
@@ -110,4 +111,5 @@ def test_every_alert_has_a_severity_and_a_time() -> None:
         AlertName.TABLE_ERRORED,
         AlertName.DEAD_LETTERS,
         AlertName.RUN_FAILED,
+        AlertName.SUBSCRIPTION_PAUSED,
     }

@@ -11,13 +11,15 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple, assert_never
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import MissingMessagesError, PgsluiceError, TransientError
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
-from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlocks
-from pgsluice.worker.sinks.subscriptions.event_index import wanted_texts
+from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlock, EventBlocks
+from pgsluice.worker.sinks.subscriptions.event_index import share_of
 from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, OpenRequest, RequestSize
+from pgsluice.worker.sinks.subscriptions.event_writer import Unseen, Unworkable
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
 _READING_PAUSE_S = 1.0
@@ -25,6 +27,14 @@ _HARD_READING_PAUSE_S = 30.0
 """What is wrong will stop the worker itself, or is of another time."""
 
 log = telemetry.logger(__name__)
+
+
+class _Read(NamedTuple):
+    """The requests of messages up to ``through``. ``end`` is why the one after it has none."""
+
+    requests: list[EventRequest]
+    through: int
+    end: Unworkable | Unseen | None
 
 
 class CatchingUp:
@@ -94,7 +104,7 @@ class CatchingUp:
         if begin >= applied:
             return 0.0
         try:
-            block = self._blocks.after(begin, applied)
+            block = self._blocks.after(begin, applied, subscriber.view)
         except MissingMessagesError as error:
             with self._lock:
                 subscriber.note_missed(min(applied, max(begin + 1, error.next_sequence - 1)))
@@ -104,22 +114,43 @@ class CatchingUp:
         except PgsluiceError as error:
             log.warning("the stream cannot be read again for a subscription", reason=str(error))
             return _HARD_READING_PAUSE_S
-        open_request, requests = OpenRequest(self._size, begin), list[EventRequest]()
-        for message in block.messages:
-            if message.sequence > begin:
-                requests += open_request.add(message.sequence, wanted_texts(subscriber, message.events))
-        requests += open_request.flush()
+        read = self._requests(subscriber, block, begin)
         with self._lock:
             if subscriber.standing is Standing.BEHIND and subscriber.sequence == begin:
-                self._note_read(subscriber, requests, block.through)
+                self._note_read(subscriber, read)
         return 0.0
 
-    def _note_read(self, subscriber: Subscriber, requests: list[EventRequest], through: int) -> None:
-        if not requests:
-            subscriber.sequence = through
+    def _requests(self, subscriber: Subscriber, block: EventBlock, begin: int) -> _Read:
+        open_request, requests, through = OpenRequest(self._size, begin), list[EventRequest](), begin
+        end: Unworkable | Unseen | None = None
+        for message in block.messages:
+            if message.sequence <= begin:
+                continue
+            match share_of(subscriber, message):
+                case list(texts):
+                    requests += open_request.add(message.sequence, texts)
+                    through = message.sequence
+                case Unworkable() | Unseen() as end:
+                    break
+                case unreachable:
+                    assert_never(unreachable)
+        requests += open_request.flush()
+        return _Read(requests, block.through if end is None else through, end)
+
+    def _note_read(self, subscriber: Subscriber, read: _Read) -> None:
+        """What is before a message that its rules cannot be applied to is delivered first: that is read again then."""
+        if not read.requests:
+            subscriber.sequence = read.through
+            match read.end:
+                case Unworkable(reason):
+                    subscriber.note_unworkable(reason)
+                case Unseen() | None:
+                    pass
+                case unreachable:
+                    assert_never(unreachable)
             return
-        last = requests.pop()
-        for request in (*requests, last._replace(through=through)):
+        *requests, last = read.requests
+        for request in (*requests, last._replace(through=read.through)):
             subscriber.queue(request)
 
 

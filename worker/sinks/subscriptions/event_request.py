@@ -63,6 +63,11 @@ class OpenRequest:
             self._bytes += len(text)
         self._through = sequence
 
+    @property
+    def open_bytes(self) -> int:
+        """Of what is not in a request yet."""
+        return self._bytes
+
     def flush(self) -> Iterator[EventRequest]:
         """What is left."""
         if self._texts:

@@ -1,14 +1,16 @@
 """Events on their way from a task to the driver: lines of JSON, and of which table and kind each is.
 
-A receipt's body is a row of sections, one for each message that has events: a header (sequence, number of events, length of the
-list of kinds), the kinds as JSON, for each event the number of its kind and its length, then their text. Integers are
-little-endian.
+A receipt's body begins with the digests of the views that the task knew (their number, then each). A row of sections follows: for
+each message that has events one of what everybody sees, then one for each view whose rules touch it, where that is another thing.
+A section is a header (sequence, digest of the view or zeros, number of events, length of the text that follows), that text in
+JSON (the list of kinds; why the view cannot be worked out; null where it is too large to be handed over), for each event the
+number of its kind and its length, then their text. Integers are little-endian.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -17,11 +19,19 @@ import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS
+from pgsluice.shared.wire.table import TableName
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
+from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView, RulesFailedError
 
-_HEADER = struct.Struct("<qII")
+MOST_VIEWED_BYTES = 8 * 1024 * 1024
+"""Of one message's views: the driver holds several messages. What is more is read from the stream again, view by view."""
+
+_COUNT = struct.Struct("<I")
+_HEADER = struct.Struct("<q8sII")
+_EVERYBODY = bytes(8)
+_TOO_LARGE = b"null"
 
 
 class EventKind(NamedTuple):
@@ -39,25 +49,75 @@ class Event(NamedTuple):
     text: bytes
 
 
-class MessageEvents(NamedTuple):
-    """The events of one message, in order."""
+class Unworkable(NamedTuple):
+    """The rules cannot be applied to a message. ``reason`` is a sentence without row values."""
+
+    reason: str
+
+
+class Unseen(NamedTuple):
+    """What a view is of a message is not here: it has to be read from the stream for this view."""
+
+
+Seen = list[Event] | Unworkable | Unseen
+
+
+@dataclass(slots=True)
+class MessageEvents:
+    """The events of one message, in order, as everybody sees them. ``views`` are those that differ, by digest; ``known`` are the
+    digests of all that were asked for."""
 
     sequence: int
     events: list[Event]
+    views: dict[bytes, Seen]
+    known: frozenset[bytes]
+
+    def seen(self, digest: bytes | None) -> Seen:
+        """By those of one view; None: by those who brought no rules."""
+        if digest is None:
+            return self.events
+        return self.views.get(digest, self.events) if digest in self.known else Unseen()
 
 
 @dataclass(frozen=True, slots=True)
 class EventWriter:
-    """Of copied rows there are no events."""
+    """Of copied rows there are no events. ``views`` are worked out beside what everybody sees."""
+
+    views: Sequence[EventView] = ()
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        return receipt_bodies((_section(message), True) for message in messages)
+        digests = [view.digest for view in self.views]
+        prefix = b"".join((_COUNT.pack(len(digests)), *digests))
+        for body in receipt_bodies((self._sections(message, partition.names), True) for message in messages):
+            yield prefix + body if body else body
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         return receipt_bodies(([], not rows.more_follow) for rows in copied)
 
+    def _sections(self, message: MessageChanges, names: Mapping[int, TableName]) -> list[bytes]:
+        pieces = _section(message, _EVERYBODY)
+        if not pieces:
+            return []
+        left = MOST_VIEWED_BYTES
+        for number, view in enumerate(self.views):
+            section = _viewed(message, view, names)
+            size = sum(map(len, section))
+            if number and size > left:
+                section = _told(message.sequence, view.digest, _TOO_LARGE)
+            left -= size
+            pieces += section
+        return pieces
 
-def _section(message: MessageChanges) -> list[bytes]:
+
+def _viewed(message: MessageChanges, view: EventView, names: Mapping[int, TableName]) -> list[bytes]:
+    try:
+        seen = view.apply(message, names)
+    except RulesFailedError as error:
+        return _told(message.sequence, view.digest, orjson.dumps(error.reason))
+    return [] if seen is None else _section(seen, view.digest) or _told(message.sequence, view.digest, b"[]")
+
+
+def _section(message: MessageChanges, digest: bytes) -> list[bytes]:
     kinds: dict[EventKind, int] = {}
     numbers: list[int] = []
     texts: list[bytes] = []
@@ -73,21 +133,52 @@ def _section(message: MessageChanges) -> list[bytes]:
         return []
     listed, count = orjson.dumps([tuple(kind) for kind in kinds]), len(texts)
     columns = struct.pack(f"<{count}H", *numbers) + struct.pack(f"<{count}I", *map(len, texts))
-    return [_HEADER.pack(message.sequence, count, len(listed)), listed, columns, *texts]
+    return [_HEADER.pack(message.sequence, digest, count, len(listed)), listed, columns, *texts]
+
+
+def _told(sequence: int, digest: bytes, text: bytes) -> list[bytes]:
+    """A section without events."""
+    return [_HEADER.pack(sequence, digest, 0, len(text)), text]
 
 
 def decode_events(body: bytes) -> Iterator[MessageEvents]:
     """The messages of a receipt's body in order."""
-    offset = 0
+    if not body:
+        return
+    count, offset = _COUNT.unpack_from(body)[0], _COUNT.size
+    known = frozenset(body[begin : begin + len(_EVERYBODY)] for begin in range(offset, offset + 8 * count, 8))
+    offset += 8 * count
+    message: MessageEvents | None = None
     while offset < len(body):
-        sequence, count, size = _HEADER.unpack_from(body, offset)
+        sequence, digest, count, size = _HEADER.unpack_from(body, offset)
         offset += _HEADER.size
-        kinds = [EventKind(*kind) for kind in orjson.loads(body[offset : offset + size])]
+        told = orjson.loads(body[offset : offset + size])
         offset += size
-        numbers = struct.unpack_from(f"<{count}H", body, offset)
-        offset += 2 * count
-        lengths = struct.unpack_from(f"<{count}I", body, offset)
-        ends = list(accumulate(lengths, initial=offset + 4 * count))
-        texts = (body[begin:end] for begin, end in pairwise(ends))
-        yield MessageEvents(sequence, [Event(kinds[number], text) for number, text in zip(numbers, texts, strict=True)])
-        offset = ends[-1]
+        seen: Seen
+        match told:
+            case None:
+                seen = Unseen()
+            case str():
+                seen = Unworkable(told)
+            case _:
+                seen, offset = _decode_section(body, offset, count, [EventKind(*kind) for kind in told])
+        if digest != _EVERYBODY:
+            assert message is not None, "what everybody sees comes first"
+            message.views[digest] = seen
+            continue
+        if message is not None:
+            yield message
+        assert isinstance(seen, list), "what everybody sees is worked out without rules"
+        message = MessageEvents(sequence, seen, {}, known)
+    if message is not None:
+        yield message
+
+
+def _decode_section(body: bytes, offset: int, count: int, kinds: Sequence[EventKind]) -> tuple[list[Event], int]:
+    """The events, and where they end."""
+    numbers = struct.unpack_from(f"<{count}H", body, offset)
+    offset += 2 * count
+    lengths = struct.unpack_from(f"<{count}I", body, offset)
+    ends = list(accumulate(lengths, initial=offset + 4 * count))
+    texts = (body[begin:end] for begin, end in pairwise(ends))
+    return [Event(kinds[number], text) for number, text in zip(numbers, texts, strict=True)], ends[-1]

@@ -20,6 +20,8 @@ from pgsluice.worker.sinks.subscriptions.event_writer import MessageEvents
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
 MOST_WAITING_EVENTS = 2000  # for one receiver: all receivers share the same text, so this is a bound on lists
+MOST_OWN_BYTES = 64 * 1024 * 1024
+"""Waiting in memory for all receivers whose rules make texts of their own."""
 _LOOK_INTERVAL_S = 0.05
 
 Left = Callable[[Subscriber, float], None]
@@ -54,19 +56,19 @@ class LivePass:
     def take(self, messages: Iterable[MessageEvents]) -> None:
         """Raises TransientError when halted."""
         for message in messages:
-            for subscriber, texts in self._index.shares(message):
-                if subscriber.standing is Standing.LIVE and message.sequence > subscriber.sequence:
-                    open_request = self._open.get(subscriber)
-                    if open_request is None:
-                        open_request = self._open[subscriber] = OpenRequest(self._size, subscriber.sequence)
-                    for request in open_request.add(message.sequence, texts):
-                        self._queue(subscriber, request)
+            for subscriber, share in self._index.shares(message):
+                if subscriber.standing is not Standing.LIVE or message.sequence <= subscriber.sequence:
+                    continue
+                if isinstance(share, list):
+                    self._add(subscriber, message.sequence, share)
+                else:
+                    self._step_out(subscriber)
+            if message.views:
+                self._bound_own_bytes()
 
     def finish(self, sequence: int) -> None:
         """Returns when every receiver has accepted the batch or left. Who is still a member is at ``sequence``."""
-        for subscriber, open_request in self._open.items():
-            for request in open_request.flush():
-                self._queue(subscriber, request)
+        self._flush()
         with self.lock:
             self._wait(lambda: not self._busy)
             for subscriber in self._members:
@@ -83,7 +85,7 @@ class LivePass:
                     self._busy.discard(subscriber)
                 else:
                     while len(subscriber.pending) > 1:
-                        subscriber.pending_texts -= len(subscriber.pending.pop().texts)
+                        subscriber.drop_last()
 
     @property
     def left(self) -> int:
@@ -102,6 +104,37 @@ class LivePass:
             self._dispatch.leave()
         self._busy.discard(subscriber)
         self.lock.notify_all()
+
+    def _add(self, subscriber: Subscriber, sequence: int, texts: list[bytes]) -> None:
+        open_request = self._open.get(subscriber)
+        if open_request is None:
+            open_request = self._open[subscriber] = OpenRequest(self._size, subscriber.sequence)
+        for request in open_request.add(sequence, texts):
+            self._queue(subscriber, request)
+
+    def _step_out(self, subscriber: Subscriber) -> None:
+        """What its rules make of a message is not at hand, or is nothing: the stream is read for it."""
+        with self.lock:
+            subscriber.step_out()
+            self._let_go(subscriber, 0.0)
+
+    def _flush(self) -> None:
+        """What is open is queued. Who has nothing open begins anew with what comes."""
+        for subscriber, open_request in self._open.items():
+            for request in open_request.flush():
+                self._queue(subscriber, request)
+
+    def _bound_own_bytes(self) -> None:
+        own = sum(open_request.open_bytes for subscriber, open_request in self._open.items() if subscriber.view is not None)
+        with self.lock:
+            if own + self._queued_own_bytes() < MOST_OWN_BYTES:
+                return
+        self._flush()
+        with self.lock:
+            self._wait(lambda: not self._busy or self._queued_own_bytes() < MOST_OWN_BYTES)
+
+    def _queued_own_bytes(self) -> int:
+        return sum(subscriber.pending_own_bytes for subscriber in self._busy)
 
     def _queue(self, subscriber: Subscriber, request: EventRequest) -> None:
         with self.lock:
@@ -127,6 +160,9 @@ class LivePass:
     def _leave(self, subscriber: Subscriber, pause_s: float) -> None:
         if subscriber.standing is Standing.LIVE:
             subscriber.leave()
+        self._let_go(subscriber, pause_s)
+
+    def _let_go(self, subscriber: Subscriber, pause_s: float) -> None:
         self.drop(subscriber)
         if subscriber.sent_at is None:
             self._on_left(subscriber, pause_s)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.subscriptions.subscription_records import ReceiverState, SubscriptionRecord
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 from pgsluice.worker.sinks.subscriptions.subscription_book import Standings, Subscriptions
+from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView
 
 log = telemetry.logger(__name__)
 
@@ -57,6 +58,13 @@ class Receivers:
                     self._all[identifier] = subscriber
                 self._obey(subscriber, entry.value)
                 self._schedule(subscriber)
+
+    def views(self) -> Sequence[EventView]:
+        """What is to be worked out of the stream, beside what everybody sees."""
+        with self._lock:
+            receiving = [each for each in self._all.values() if each.standing is not Standing.PAUSED]
+            views = {each.view for each in receiving if each.view is not None}
+        return sorted(views, key=lambda view: view.digest)
 
     def join_all(self) -> list[Subscriber]:
         """Everybody who is not paused, however they fare."""
@@ -138,7 +146,7 @@ class Receivers:
 
     def _obey(self, subscriber: Subscriber, record: SubscriptionRecord) -> None:
         """What a person said of it."""
-        subscriber.record = record
+        subscriber.take_record(record)
         if record.paused and subscriber.standing is not Standing.PAUSED:
             self._left(subscriber)
             subscriber.pause()

@@ -81,7 +81,7 @@ class SubscriptionsSink:
         return None if service is None else service.receivers.held()
 
     def writer(self) -> EventWriter:
-        return EventWriter()
+        return EventWriter(self._opened.receivers.views())
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         service, applied = self._opened, self._applied

@@ -17,6 +17,7 @@ from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverConnec
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.subscriptions.subscription_records import ReceiverState, SubscriptionRecord
 from pgsluice.worker.sinks.subscriptions.event_request import EventRequest
+from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView
 from pgsluice.worker.sinks.webhook.request import USER_AGENT, Signer
 from pgsluice.worker.sinks.webhook.sender import RequestOutcome, outcome_of, parse_retry_after
 
@@ -59,13 +60,15 @@ class Subscriber:
 
     def __init__(self, identifier: str, record: SubscriptionRecord, service: Service, sequence: int) -> None:
         self.identifier = identifier
-        self.record = record
+        self.take_record(record)
         self.sequence = sequence
         """Every event up to that message is delivered."""
         self.standing = Standing.BEHIND
         self.pending: deque[EventRequest] = deque()
         """The first may be under way."""
         self.pending_texts = 0
+        self.pending_own_bytes = 0
+        """Of texts that nobody else shares, because rules made them."""
         self.sent_at: float | None = None
         """When the request under way began, by the monotonic clock."""
         self.is_scheduled = False
@@ -87,6 +90,12 @@ class Subscriber:
         """Whether it may go with the others again."""
         return not self.failures and time.monotonic() >= self._rests_until
 
+    def take_record(self, record: SubscriptionRecord) -> None:
+        """What people say of it now."""
+        self.record = record
+        self.view = EventView.of(record)
+        self.view_digest = None if self.view is None else self.view.digest
+
     def take_state(self, state: ReceiverState) -> None:
         """As another process left it."""
         self.sequence, self.failures, self.reason = state.sequence, state.failures, state.reason
@@ -101,12 +110,16 @@ class Subscriber:
 
     def queue(self, request: EventRequest) -> None:
         self.pending.append(request)
-        self.pending_texts += len(request.texts)
+        self._count(request, 1)
+
+    def drop_last(self) -> None:
+        """The last one that waits."""
+        self._count(self.pending.pop(), -1)
 
     def drop_pending(self) -> None:
         """They are read from the stream again."""
         self.pending.clear()
-        self.pending_texts = 0
+        self.pending_texts = self.pending_own_bytes = 0
 
     def post(self, request: EventRequest) -> PgsluiceError | None:
         """Sends it; what went wrong, or None when it was accepted. Blocks."""
@@ -134,7 +147,7 @@ class Subscriber:
         self.sequence = max(self.sequence, request.through)
         if self.pending and self.pending[0] is request:
             self.pending.popleft()
-            self.pending_texts -= len(request.texts)
+            self._count(request, -1)
 
     def note_failure(self, error: PgsluiceError) -> float:
         """How long to wait before it is tried again. One that failed for too long is paused."""
@@ -146,10 +159,14 @@ class Subscriber:
         if self.failures == 1:
             log.warning("a subscription's receiver fails", subscription=self.identifier, reason=error.fact)
         if self._is_gone or failing_s >= self._service.pause_after_s:
-            self.standing = Standing.PAUSED
-            self.drop_pending()
-            log.warning("a subscription is paused", subscription=self.identifier, owner=self.record.owner, reason=error.fact)
+            self._give_up()
         return max(self._service.pauses.after(self.failures), self._asked_pause_s)
+
+    def note_unworkable(self, reason: str) -> None:
+        """Its rules cannot be applied to the next message. Without them it must not get that, and nothing is left out in silence:
+        a person has it go on behind that, or it subscribes with other rules."""
+        self.reason, self.failing_since = reason, datetime.now(UTC).isoformat()
+        self._give_up()
 
     def note_missed(self, through: int) -> None:
         """The messages up to that one are gone."""
@@ -162,10 +179,14 @@ class Subscriber:
         """It goes with the others."""
         self.standing = Standing.LIVE
 
-    def leave(self) -> None:
-        """It goes with the others no more. What waits is read again from the stream."""
+    def step_out(self) -> None:
+        """It goes with the others no more, until it has come to where they are. What waits is read again from the stream."""
         self.standing = Standing.BEHIND
         self.drop_pending()
+
+    def leave(self) -> None:
+        """The same for one that held them up."""
+        self.step_out()
         self._rests_until = time.monotonic() + self._rest_s
         self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
 
@@ -195,6 +216,16 @@ class Subscriber:
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.close()
+
+    def _give_up(self) -> None:
+        self.standing = Standing.PAUSED
+        self.drop_pending()
+        log.warning("a subscription is paused", subscription=self.identifier, owner=self.record.owner, reason=self.reason)
+
+    def _count(self, request: EventRequest, times: int) -> None:
+        self.pending_texts += times * len(request.texts)
+        if self.view is not None:
+            self.pending_own_bytes += times * sum(map(len, request.texts))
 
     def _connected(self) -> ReceiverConnection:
         if self._connection is None:

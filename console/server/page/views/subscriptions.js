@@ -24,7 +24,7 @@ export function Subscriptions({ group, server }) {
   const columns = [
     { title: "Receiver", cell: ({ receiver, id }) => html`<span title=${id}>${receiver}</span>` },
     { title: "Owner", cell: ({ owner }) => owner },
-    { title: "What", cell: ({ schema, table, events }) => html`${schema || "*"}.${table || "*"} <span class="soft">${events.join(", ")}</span>` },
+    { title: "What", cell: what },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
     { title: "Messages behind", number: true, cell: (each) => (isKnown(each.behind_messages) ? count(each.behind_messages) : "not known") },
     { title: "Why", wide: true, cell: (each) => why(each) },
@@ -39,6 +39,12 @@ export function Subscriptions({ group, server }) {
       <h2 id="subscriptions">Subscriptions</h2>
       <${Table} caption="Subscriptions" columns=${columns} rows=${answer.subscriptions} keyOf=${({ id }) => id} />
     </section>`;
+}
+
+function what({ schema, table, events, rules }) {
+  return html`
+    ${schema || "*"}.${table || "*"} <span class="soft">${events.join(", ")}</span>
+    ${rules ? html`<details><summary>rules</summary><pre>${rules}</pre></details>` : null}`;
 }
 
 function why({ reason, failing_since: since, missed }) {

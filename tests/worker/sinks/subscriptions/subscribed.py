@@ -20,6 +20,7 @@ from pgsluice.shared.subscriptions.subscription_records import (
     ReceiverState,
     SubscriptionRecord,
     load_receivers,
+    read_paused,
     subscription_key,
 )
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS, SubscriptionSettings
@@ -89,6 +90,15 @@ class Stage:
         async def read() -> tuple[frozenset[str], dict[str, ReceiverState]]:
             async with connected(self.nats, "test") as client:
                 return await load_receivers(StateBucket(client, GroupNames(self.group)), WORKER)
+
+        return asyncio.run(read())
+
+    def told_of(self) -> dict[str, str]:
+        """What alerts find."""
+
+        async def read() -> dict[str, str]:
+            async with connected(self.nats, "test") as client:
+                return await read_paused(StateBucket(client, GroupNames(self.group)))
 
         return asyncio.run(read())
 

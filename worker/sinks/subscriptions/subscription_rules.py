@@ -1,0 +1,140 @@
+"""The rules that a subscription brings along: what people subscribe with is read more strictly than an administrator's file.
+
+Who subscribes is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor aliases
+(a few lines of which stand for millions) and no deep nesting, and gives no pattern more time than it has anyhow. The server asks
+when somebody subscribes, and the worker again, whoever wrote the record.
+
+An ``EventView`` is what the changes look like to those who subscribed to the same tables with the same rules: a task works it out
+once for all of them. Rules come after those of the worker, and see tables as its routes call them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import assert_never
+
+from pgsluice.rules.regex_replace import TIME_LIMIT_MS, RegexReplace
+from pgsluice.rules.rule import Filter, Rule, Transform
+from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.ruleset import NO_RULES, RuleSet
+from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.config.yaml_nodes import check_plain
+from pgsluice.shared.errors import PgsluiceError, UsageError
+from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Part, TableChanges, Truncation
+from pgsluice.shared.subscriptions.subscription_records import SubscriptionRecord
+from pgsluice.shared.wire.table import Table, TableName
+
+MOST_CHARACTERS = 8000
+DEEPEST = 20
+LONGEST_S = 5.0
+"""Of one task's time for one message. Rules of an ordinary table take some milliseconds."""
+
+_DIGEST_BYTES = 8
+
+
+def read_rules(text: str) -> RuleSet:
+    """Raises UsageError with all that is wrong, by line."""
+    if not text.strip():
+        return NO_RULES
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"rules have more than {MOST_CHARACTERS} characters", "shorten them")
+    check_plain(text, "rules", DEEPEST)
+    rules = load_rules("rules", text).ruleset()
+    for entry in rules.entries:
+        for rule in entry.rules:
+            _check_time(rule)
+    return rules
+
+
+def _check_time(rule: Rule) -> None:
+    match rule:
+        case Transform(transformation=RegexReplace(time_limit_ms=limit_ms)) if limit_ms > TIME_LIMIT_MS:
+            raise UsageError(f"{rule.place}: time_limit_ms is more than {TIME_LIMIT_MS}", "subscriptions may not ask for more")
+        case Transform() | Filter():
+            pass
+        case unreachable:
+            assert_never(unreachable)
+
+
+class RulesFailedError(Exception):
+    """A view of a message cannot be worked out. ``reason`` is a sentence without row values."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """``schema`` and ``table`` are "" for any, ``rules`` is YAML."""
+
+    schema: str
+    table: str
+    rules: str
+
+    @classmethod
+    def of(cls, record: SubscriptionRecord) -> EventView | None:
+        """None when it brings no rules: then it sees changes as the worker does."""
+        return cls(record.schema, record.table, record.rules) if record.rules else None
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256("\0".join((self.schema, self.table, self.rules)).encode()).digest()[:_DIGEST_BYTES]
+
+    def covers(self, schema: str, table: str) -> bool:
+        return self.schema in ("", schema) and self.table in ("", table)
+
+    def apply(self, message: MessageChanges, names: Mapping[int, TableName]) -> MessageChanges | None:
+        """The message's part that this covers, after the rules; None when it covers nothing that rules are about, so that what
+        everybody sees holds. ``names`` are other names that tables have, by OID. Raises RulesFailedError."""
+        try:
+            transformation = replace(_transformation(self.rules), names=names)
+            covered = self._covered(message)
+            if not any(_is_touched(part, transformation) for part in covered):
+                return None
+            began = time.thread_time()
+            seen, rejected = transformation.apply(replace(message, parts=covered))
+            if time.thread_time() - began > LONGEST_S:
+                raise RulesFailedError(f"the rules took more than {LONGEST_S:.0f} s for one message of the stream")
+        except PgsluiceError as error:
+            raise RulesFailedError(f"the rules do not fit: {error.fact}") from None
+        if rejected:
+            raise RulesFailedError(f"a change cannot go through {rejected[0].rule}: {rejected[0].reason}")
+        return seen
+
+    def _covered(self, message: MessageChanges) -> list[Part]:
+        parts: list[Part] = []
+        for part in message.parts:
+            match part:
+                case TableChanges():
+                    parts += [part] if self._is_of(part.table) else []
+                case Truncation():
+                    tables = tuple(filter(self._is_of, part.tables))
+                    parts += [replace(part, tables=tables)] if tables else []
+                case DefinitionChange():
+                    pass
+                case unreachable:
+                    assert_never(unreachable)
+        return parts
+
+    def _is_of(self, table: Table) -> bool:
+        return self.covers(table.schema, table.name)
+
+
+def _is_touched(part: Part, transformation: Transformation) -> bool:
+    match part:
+        case TableChanges(table=table):
+            return transformation.rules.bind(table, transformation.names.get(table.oid)) is not None
+        case Truncation() | DefinitionChange():
+            return False
+        case unreachable:
+            assert_never(unreachable)
+
+
+@lru_cache(maxsize=4096)
+def _transformation(text: str) -> Transformation:
+    return Transformation(read_rules(text))
