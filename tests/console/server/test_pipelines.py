@@ -46,6 +46,7 @@ def test_a_document_has_a_revision_and_a_history(place: Place, group: str) -> No
         ({"target": "public.users"}, "may not fill public.users"),
         ({"host": "db.evil.example"}, "unknown key 'host'"),
         ({"source": None}, "names no source"),
+        ({"steps": [{"python": "os:system", "with": {"command": "id"}}]}, "names module 'os', which is not allowed"),
         ({"query": "  "}, "query"),
         ({"steps": [{"sql": "SELECT id,\n now() AS v FROM rows"}]}, "step 1 (sql) calls now, which"),
         ({"steps": [{"sql": "SELECT id FROM rows", "with": {"path": "/etc"}}]}, "with has no meaning beside sql"),
