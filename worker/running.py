@@ -30,7 +30,7 @@ from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
-from pgsluice.worker.sinks.abilities import EventSink, ExchangingSink, TwoLaneSink, WholeTransactionSink
+from pgsluice.worker.sinks.abilities import ComparingSink, EventSink, TwoLaneSink, WholeTransactionSink
 from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink
 
 
@@ -141,8 +141,8 @@ class RunningWorker:
         """To be called after each commit with the new position and what the batch brought."""
         self.metrics.note_batch(figures)
         self.note_held()
-        if isinstance(self.sink, ExchangingSink):
-            self.report.note_exchanged(self.sink.exchanged())
+        if isinstance(self.sink, ComparingSink):
+            self.report.note_unchanged(self.sink.unchanged())
         self.report.note(applied, batch)
         self.report.note_missed(self.missed_log.note(self.ownership.newest))
         self.batch_log.note(applied, figures.changes, batch.seconds)

@@ -54,13 +54,12 @@ class MissedReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangedRows:
-    """What became of the rows of a run that replaces all others: so many the sink wrote, so many were there already, the same.
-    ``sequence`` is that of the last message applied with them."""
+class UnchangedRows:
+    """Of the newest run of a SQL pipeline so many rows were there already, the same. ``sequence`` is that of the last message
+    applied of it."""
 
     sequence: int
-    written: int
-    unchanged: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class WorkerReport:
     ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of ``missed_tables``.
     ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of those that it holds back because they are
     paused. Messages after ``held_sequence`` are needed again although they are applied, unless it is None. ``copied_at`` is when
-    ``snapshot_sequence`` came to be what it is, "" where no process has seen it; ``exchanged`` the newest that is known."""
+    ``snapshot_sequence`` came to be what it is, "" where no process has seen it; ``unchanged`` the newest that is known."""
 
     sequence: int
     snapshot_sequence: int = 0
@@ -95,7 +94,7 @@ class WorkerReport:
     paused_tables: tuple[int, ...] = ()
     held_sequence: int | None = None
     copied_at: TimeText = ""
-    exchanged: ExchangedRows | None = None
+    unchanged: UnchangedRows | None = None
     started_at: TimeText = ""
     updated_at: TimeText = ""
     host: str = ""

@@ -22,11 +22,12 @@ def with_outcome(run: RunRecord, reports: Collection[WorkerReport]) -> RunRecord
         return run
     if any(report.snapshot_sequence != run.last_sequence or not report.copied_at for report in reports):
         return run
-    exchanged = [report.exchanged for report in reports]
-    unchanged = [each.unchanged for each in exchanged if each is not None and each.sequence == run.last_sequence]
-    # A run without rows published nothing, so its last message is that of an earlier one.
+    told = [report.unchanged for report in reports]
+    unchanged = [each.rows for each in told if each is not None and each.sequence == run.last_sequence]
+    if not run.rows_read and not run.reconciles:  # it published nothing, so its last message is that of an earlier one
+        unchanged = [0] * len(told)
     applied_at = max([run.finished_at, *(report.copied_at for report in reports)], key=datetime.fromisoformat)
-    return replace(run, applied_at=applied_at, unchanged=min(unchanged) if len(unchanged) == len(exchanged) else None)
+    return replace(run, applied_at=applied_at, unchanged=min(unchanged) if len(unchanged) == len(told) else None)
 
 
 def apply_s(run: RunRecord) -> float | None:

@@ -22,7 +22,7 @@ from pgsluice.shared.broker.worker_records import (
     MOST_BATCHES,
     BatchesRecord,
     BatchRecord,
-    ExchangedRows,
+    UnchangedRows,
     WorkerReport,
     batches_key,
     worker_key,
@@ -60,7 +60,7 @@ class ProgressReport:
         self._paused_tables: frozenset[int] | None = None
         self._held: int | None = None
         self._copied_at = ""
-        self._exchanged: ExchangedRows | None = None
+        self._unchanged: UnchangedRows | None = None
         self._transformation = transformation
         self._started_at = _now()
         self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None] | None = None
@@ -93,9 +93,9 @@ class ProgressReport:
             self._paused_tables = oids
             self._tell()
 
-    def note_exchanged(self, exchanged: ExchangedRows | None) -> None:
-        """Of the newest run that replaced all rows. To be called before ``note`` tells of its batch."""
-        self._exchanged = exchanged or self._exchanged
+    def note_unchanged(self, unchanged: UnchangedRows | None) -> None:
+        """Of the newest run of a SQL pipeline. To be called before ``note`` tells of its batch."""
+        self._unchanged = unchanged or self._unchanged
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
         """All changes that met no row, so far."""
@@ -129,7 +129,7 @@ class ProgressReport:
         except PgsluiceError:
             return  # nothing depends on it, and the first report takes the place of one that is malformed
         if before is not None and before.value.snapshot_sequence == self._applied.snapshot_sequence:
-            self._copied_at, self._exchanged = before.value.copied_at, before.value.exchanged
+            self._copied_at, self._unchanged = before.value.copied_at, before.value.unchanged
 
     async def stop(self) -> None:
         """Writes the last report. What is noted later is told to nobody."""
@@ -184,7 +184,7 @@ class ProgressReport:
             catch_up_lsn=format_lsn(catch_up.commit_lsn),
             held_sequence=self._held,
             copied_at=self._copied_at,
-            exchanged=self._exchanged,
+            unchanged=self._unchanged,
             started_at=self._started_at,
             updated_at=_now(),
             host=socket.gethostname(),

@@ -1,7 +1,7 @@
 """What a sink may be able to beside what every sink does (``sink.Sink``).
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
-(``FileReadingSink``), ``missed`` (``CountingSink``), ``exchanged`` (``ExchangingSink``), ``break_off`` (``PatientSink``),
+(``FileReadingSink``), ``missed`` (``CountingSink``), ``unchanged`` (``ComparingSink``), ``break_off`` (``PatientSink``),
 ``report_to`` (``ReportingSink``), ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``), ``rejected``
 (``BlamingSink``); or the attribute:
 ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from pgsluice.shared.broker.worker_records import ExchangedRows
+from pgsluice.shared.broker.worker_records import UnchangedRows
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.process.pulse import Pulse
@@ -62,11 +62,11 @@ class CountingSink(Sink, Protocol):
 
 
 @runtime_checkable
-class ExchangingSink(Sink, Protocol):
-    """A sink that compares a run which replaces all rows with those that were there."""
+class ComparingSink(Sink, Protocol):
+    """A sink that compares the rows of a SQL pipeline's run with those that were there."""
 
-    def exchanged(self) -> ExchangedRows | None:
-        """Of the newest such run; None before the first since ``open``."""
+    def unchanged(self) -> UnchangedRows | None:
+        """Of the newest run; None before the first of its rows since ``open``."""
         ...
 
 

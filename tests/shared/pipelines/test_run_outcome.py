@@ -6,15 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.shared.broker.worker_records import ExchangedRows, WorkerReport
+from pgsluice.shared.broker.worker_records import UnchangedRows, WorkerReport
 from pgsluice.shared.pipelines.run_outcome import apply_s, with_outcome
 from pgsluice.shared.pipelines.run_records import MOST_RUNS, PipelineRecord, RunRecord, RunRows, RunState
 
 FINISHED = RunRecord(
-    3, RunState.FINISHED, True, "2026-01-31T12:00:00+00:00", finished_at="2026-01-31T12:00:10+00:00", last_sequence=9
+    3,
+    RunState.FINISHED,
+    True,
+    "2026-01-31T12:00:00+00:00",
+    finished_at="2026-01-31T12:00:10+00:00",
+    last_sequence=9,
+    rows_read=20,
 )
-APPLIED = WorkerReport(0, 9, copied_at="2026-01-31T12:00:12+00:00", exchanged=ExchangedRows(9, 4, 6))
-LATER = WorkerReport(0, 9, copied_at="2026-01-31T12:00:14.500000+00:00", exchanged=ExchangedRows(9, 5, 5))
+APPLIED = WorkerReport(0, 9, copied_at="2026-01-31T12:00:12+00:00", unchanged=UnchangedRows(9, 6))
+LATER = WorkerReport(0, 9, copied_at="2026-01-31T12:00:14.500000+00:00", unchanged=UnchangedRows(9, 5))
 
 
 def test_a_run_is_applied_when_the_last_worker_has_applied_it() -> None:
@@ -37,14 +43,16 @@ def test_what_nobody_can_tell_is_not_told(reports: list[WorkerReport]) -> None:
     assert apply_s(FINISHED) is None
 
 
-@pytest.mark.parametrize("exchanged", [None, ExchangedRows(5, 1, 1)], ids=["not compared", "of an earlier run"])
-def test_unchanged_rows_are_known_where_every_sink_compared_them(exchanged: ExchangedRows | None) -> None:
-    run = with_outcome(FINISHED, [APPLIED, replace(LATER, exchanged=exchanged)])
+@pytest.mark.parametrize("told", [None, UnchangedRows(5, 1)], ids=["not compared", "of an earlier run"])
+def test_unchanged_rows_are_known_where_every_sink_compared_them(told: UnchangedRows | None) -> None:
+    run = with_outcome(FINISHED, [APPLIED, replace(LATER, unchanged=told)])
     assert (apply_s(run), run.unchanged) == (4.5, None)
 
 
 def test_a_run_that_published_nothing_was_applied_at_once() -> None:
-    assert apply_s(with_outcome(replace(FINISHED, finished_at="2026-01-31T13:00:00+00:00"), [APPLIED])) == 0.0
+    empty = replace(FINISHED, finished_at="2026-01-31T13:00:00+00:00", rows_read=0)
+    run = with_outcome(empty, [APPLIED])
+    assert (apply_s(run), run.unchanged) == (0.0, 0)
 
 
 def test_what_was_noted_stays_as_it_is_and_so_does_a_run_that_goes_on() -> None:
@@ -59,6 +67,6 @@ def test_rows_of_runs_that_are_forgotten_stay_counted() -> None:
     for number in range(1, MOST_RUNS + 4):
         record = record.with_run(replace(FINISHED, number=number, rows_read=10, dead=1))
         record = record.with_run(replace(FINISHED, number=number, rows_read=11, dead=1))
-    record = record.with_run(replace(FINISHED, number=99, rows=5, reconciles=True))
+    record = record.with_run(replace(FINISHED, number=99, rows=5, rows_read=0, reconciles=True))
     assert len(record.runs) == MOST_RUNS
     assert record.rows == RunRows(11 * (MOST_RUNS + 3), MOST_RUNS + 3, 5)

@@ -17,8 +17,8 @@ from pgsluice.shared.broker.worker_records import (
     MOST_BATCHES,
     BatchesRecord,
     BatchRecord,
-    ExchangedRows,
     MissedReport,
+    UnchangedRows,
     WorkerReport,
     batches_key,
     worker_key,
@@ -116,23 +116,23 @@ async def test_a_sink_that_lost_the_position_of_its_worker_is_refused(bucket: St
 
 @pytest.mark.asyncio
 async def test_when_copied_rows_were_applied_is_told_also_by_a_process_that_came_later(bucket: StateBucket) -> None:
-    async def told(applied: Applied, *batches: tuple[Applied, ExchangedRows | None]) -> tuple[str, ExchangedRows | None]:
+    async def told(applied: Applied, *batches: tuple[Applied, UnchangedRows | None]) -> tuple[str, UnchangedRows | None]:
         progress = ProgressReport(bucket, "postgres", applied)
         await progress.start(not_expected)
-        for after, exchanged in batches:
-            progress.note_exchanged(exchanged)
+        for after, unchanged in batches:
+            progress.note_unchanged(unchanged)
             progress.note(after, batch(changes=1))
         await progress.stop()
         entry = await bucket.read(worker_key("postgres"), WorkerReport)
         assert entry is not None
-        return entry.value.copied_at, entry.value.exchanged
+        return entry.value.copied_at, entry.value.unchanged
 
     rows, changes = Applied(1, 1, 1, "then", snapshot_sequence=3), Applied(2, 1, 1, "then", snapshot_sequence=3)
     assert await told(NOTHING_APPLIED) == ("", None)
-    first, exchanged = await told(NOTHING_APPLIED, (rows, ExchangedRows(3, 1, 2)))
+    first, unchanged = await told(NOTHING_APPLIED, (rows, UnchangedRows(3, 2)))
     assert abs((datetime.now(UTC) - datetime.fromisoformat(first)).total_seconds()) < 60
-    assert exchanged == ExchangedRows(3, 1, 2)
-    assert await told(rows, (changes, None)) == (first, exchanged)
+    assert unchanged == UnchangedRows(3, 2)
+    assert await told(rows, (changes, None)) == (first, unchanged)
     assert await told(Applied(2, 1, 1, "then", snapshot_sequence=4)) == ("", None)
 
 

@@ -2,8 +2,8 @@
 
 One transaction notes the messages as loaded and copies their text, table by table. Where COPY cannot go straight into the
 table, the text goes into a temporary one and from there by INSERT: when the target generates a column that the source sends, and
-when a row meets one with its key (the table was not empty), which is then overwritten. Rows of a run that replaces all others go
-into the table where these wait (``merge.replacement``).
+when a row meets one with its key (the table was not empty), which is then overwritten, by a pipeline's run only where it differs.
+Rows of a run that replaces all others go into the table where these wait (``merge.replacement``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
 from pgsluice.worker.sinks.postgres.merge.refused_rows import refused_rows
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
-from pgsluice.worker.sinks.postgres.merge.statements import delete_statement, identity_change_query, merge_statements, stage_query
+from pgsluice.worker.sinks.postgres.merge.statements import (
+    delete_statement,
+    different_upsert,
+    identity_change_query,
+    merge_statements,
+    stage_query,
+)
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -127,17 +133,37 @@ def _load(
     try:
         with session.connection().transaction():
             claimed = messages.claim(session.connection(), {rows.sequence for rows in copied})
-            texts: dict[tuple[Table, bool], list[memoryview]] = {}
+            found: dict[tuple[Table, bool], list[CopiedRows]] = {}
             for rows in copied:
                 if rows.sequence in claimed:
-                    texts.setdefault((rows.table, rows.deletes), []).append(rows.data)
-            for (table, deletes), blocks in texts.items():
+                    found.setdefault((rows.table, rows.deletes), []).append(rows)
+            unchanged = 0
+            for (table, deletes), some in found.items():
+                blocks = [rows.data for rows in some]
                 if deletes:
                     _delete_rows(session.connection(), targets[table], blocks)
+                elif table in session.not_empty and _may_come_again(some):
+                    unchanged += sum(rows.rows for rows in some) - _load_different(session.connection(), targets[table], blocks)
                 else:
                     _load_table(session.connection(), targets[table], blocks, is_empty=table not in session.not_empty)
+            if unchanged:
+                messages.note_unchanged(session.connection(), max(claimed), unchanged)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
+
+
+def _may_come_again(copied: Sequence[CopiedRows]) -> bool:
+    """Rows of a run that an earlier one may have brought, the same."""
+    return all(rows.mark.run and not rows.mark.replaces for rows in copied)
+
+
+def _load_different(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> int:
+    """How many rows were not there, the same: those are written."""
+    _stage(connection, target, blocks)
+    _check_identity(connection, target, PieceKind.UPSERT)
+    written = connection.execute(different_upsert(target, _STAGE)).rowcount
+    connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+    return written
 
 
 def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_empty: bool) -> None:
@@ -146,12 +172,16 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[by
         return
     _stage(connection, target, blocks)
     kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
-    check = identity_change_query(target, kind, _STAGE)
-    if check is not None and connection.execute(check).rowcount:
-        raise identity_error(target)
+    _check_identity(connection, target, kind)
     for statement in merge_statements(target, kind, _STAGE):
         connection.execute(statement)
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+
+
+def _check_identity(connection: Connection, target: TargetTable, kind: PieceKind) -> None:
+    check = identity_change_query(target, kind, _STAGE)
+    if check is not None and connection.execute(check).rowcount:
+        raise identity_error(target)
 
 
 def _delete_rows(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> None:

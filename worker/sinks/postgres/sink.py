@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.worker_records import ExchangedRows
+from pgsluice.shared.broker.worker_records import UnchangedRows
 from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, PgsluiceError
@@ -100,11 +100,9 @@ def _merge_between_definitions(session: DriverSession, merge: Merge, partitions:
             merge.apply(between)
 
 
-def _keep_replacements(
-    session: DriverSession, replacements: Replacements, partitions: Sequence[LoadedPartition]
-) -> list[tuple[int, int]]:
+def _keep_replacements(session: DriverSession, replacements: Replacements, partitions: Sequence[LoadedPartition]) -> list[int]:
     """In the transaction that moves the position; tables were looked at before. What ``finish`` gives, of each replaced one."""
-    exchanged: list[tuple[int, int]] = []
+    exchanged: list[int] = []
     for loaded in partitions:
         for target in session.copied_tables(loaded.begun):
             (replacements.begin if target.table in loaded.replacing else replacements.forget)(session.connection, target)
@@ -139,7 +137,7 @@ class PostgresSink:
         self._known_tables = KnownTables.of(settings.group, settings.name)
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
-        self._exchanged: ExchangedRows | None = None
+        self._unchanged: UnchangedRows | None = None
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies)
         is_local_spark = is_local(settings.spark.get("spark.master", DEFAULT_MASTER))
         self._handover = HandoverDirectory() if (is_local_spark if hands_over is None else hands_over) else None
@@ -264,9 +262,9 @@ class PostgresSink:
         """The changes that met no row, by table, for ``CountingSink``."""
         return self._missed
 
-    def exchanged(self) -> ExchangedRows | None:
-        """For ``ExchangingSink``. Not known of a commit whose answer was lost."""
-        return self._exchanged
+    def unchanged(self) -> UnchangedRows | None:
+        """For ``ComparingSink``. Not known of a commit whose answer was lost."""
+        return self._unchanged
 
     def finish_copy(self) -> None:
         """Builds the keys of the tables that were made for the copy; that may take a while, and batches of other tables go on:
@@ -325,12 +323,13 @@ class PostgresSink:
                 for sequence in target.sequences:
                     column = target.columns[sequence.column].name
                     connection.execute(advance_statement(sequence, target.identifier, column))
-            self._copied.forget(connection, position.snapshot_sequence)
+            unchanged = self._copied.forget(connection, position.snapshot_sequence) + sum(exchanged)
             self._row.move(connection, position, copied_rows=sum(receipt.changes for receipt in receipts))
+            run = max(loaded.run for loaded in partitions)
+            of_run = self._row.add_unchanged(connection, run, unchanged) if run else 0
             self._in_doubt = position
-        if exchanged:
-            written, unchanged = map(sum, zip(*exchanged, strict=True))
-            self._exchanged = ExchangedRows(position.snapshot_sequence, written, unchanged)
+        if run:
+            self._unchanged = UnchangedRows(position.snapshot_sequence, of_run)
         if restarted:
             self._missed = self._known_tables.missed(connection)
         session.expect_keys()

@@ -272,9 +272,11 @@ class _Borders:
         self._begun: list[Table] = []
         self._replacing: list[Table] = []
         self._replaced: list[Table] = []
+        self._run = 0
 
     def note(self, group: Iterable[CopiedRows]) -> None:
         for rows in group:
+            self._run = max(self._run, rows.mark.run)
             if rows.begins_run:
                 self._begun.append(rows.table)
                 self._replacing += [rows.table] if rows.mark.replaces else []
@@ -284,8 +286,8 @@ class _Borders:
                 self._restarted.append(rows.table)
 
     def loaded(self) -> LoadedPartition:
-        borders = self._restarted, (), self._begun, self._replacing, self._replaced
-        return LoadedPartition((), *map(tuple, borders))
+        restarted, begun, replacing, replaced = map(tuple, (self._restarted, self._begun, self._replacing, self._replaced))
+        return LoadedPartition((), restarted, (), begun, replacing, replaced, self._run)
 
 
 def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:

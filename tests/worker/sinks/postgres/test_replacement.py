@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.shared.broker.worker_records import ExchangedRows
+from pgsluice.shared.broker.worker_records import UnchangedRows
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.dead_letter import copied_position
@@ -67,13 +67,13 @@ def test_rows_appear_when_the_run_is_whole_and_those_before_are_gone(target: Tar
     assert waiting(target) == 0
 
 
-def test_it_says_how_many_rows_were_written_and_how_many_were_there_already(target: Target) -> None:
+def test_it_says_how_many_rows_were_there_already(target: Target) -> None:
     replace_with(target, 1, [(b"1", b"a"), (b"2", b"b"), (b"3", None)])
-    assert target.sink.exchanged() == ExchangedRows(15, written=3, unchanged=0)
+    assert target.sink.unchanged() == UnchangedRows(15, 0)
     replace_with(target, 2, [(b"1", b"a"), (b"2", b"B")], [(b"3", None), (b"4", b"d")])
-    assert target.sink.exchanged() == ExchangedRows(23, written=2, unchanged=2)
+    assert target.sink.unchanged() == UnchangedRows(23, 2)
     replace_with(target, 3)
-    assert target.sink.exchanged() == ExchangedRows(31, written=0, unchanged=0)
+    assert target.sink.unchanged() == UnchangedRows(31, 0)
 
 
 def test_an_empty_run_leaves_nothing(target: Target) -> None:

@@ -186,7 +186,8 @@ class LoadedPartition:
     ``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied again: they are
     to be emptied, and then nothing was loaded with them. ``filled`` are the tables that the messages went into; left out unless
     sequences are kept ahead of the rows. ``begun`` are those of a pipeline's run that begins, ``replacing`` those of them whose
-    rows are to wait until they are whole, ``replaced`` those whose rows are. Then nothing was loaded, either.
+    rows are to wait until they are whole, ``replaced`` those whose rows are. Then nothing was loaded, either. ``run`` is the run
+    whose rows they are, 0 of none.
     """
 
     sequences: tuple[int, ...]
@@ -195,11 +196,12 @@ class LoadedPartition:
     begun: tuple[Table, ...] = ()
     replacing: tuple[Table, ...] = ()
     replaced: tuple[Table, ...] = ()
+    run: int = 0
 
     def encode(self) -> bytes:
         tables = {name: getattr(self, name) for name in _LOADED_TABLES}
         encoded = {name: [table.encode() for table in of_kind] for name, of_kind in tables.items()}
-        return orjson.dumps({"sequences": self.sequences} | encoded)
+        return orjson.dumps({"sequences": self.sequences, "run": self.run} | encoded)
 
     @classmethod
     def decode(cls, body: bytes) -> LoadedPartition:
@@ -207,7 +209,7 @@ class LoadedPartition:
         try:
             found: Any = orjson.loads(body)
             tables = {name: tuple(map(Table.decode, found[name])) for name in _LOADED_TABLES}
-            return cls(tuple(map(int, found["sequences"])), **tables)
+            return cls(tuple(map(int, found["sequences"])), **tables, run=int(found["run"]))
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
 

@@ -52,9 +52,8 @@ class Replacements:
         self.forget(connection, target)
         connection.execute(sql.SQL(_CREATE).format(own_table(self._name(target)), target.identifier))
 
-    def finish(self, connection: Connection, target: TargetTable) -> tuple[int, int]:
-        """From the commit on the target's table holds the rows that waited, and no others: how many of them are written, and how
-        many it held already."""
+    def finish(self, connection: Connection, target: TargetTable) -> int:
+        """From the commit on the target's table holds the rows that waited, and no others: how many of them it held already."""
         waiting = own_table(self._name(target))
         connection.execute(sql.SQL(_LOCK).format(target.identifier))
         connection.execute(sql.SQL("ANALYZE {}").format(waiting))
@@ -67,7 +66,7 @@ class Replacements:
             written = _execute(connection, exchange(by_key=False))
         [(waited,)] = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(waiting)).fetchall()
         self.forget(connection, target)
-        return written, waited - written
+        return int(waited) - written
 
     def _name(self, target: TargetTable) -> str:
         """Not that of the table: an identifier has 63 bytes."""

@@ -78,6 +78,11 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
             assert_never(unreachable)
 
 
+def different_upsert(target: TargetTable, stage: sql.Composable) -> Statement:
+    """As UPSERT does, but for rows that are there already, the same: those are not touched, and not counted."""
+    return _upsert(target, stage, only_different=True)
+
+
 def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> Statement | None:
     """Finds a row of ``stage`` that would change the value of a column in ``target.fixed``, which no statement can; None when
     there cannot be one."""
@@ -118,11 +123,14 @@ def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key:
         for i in target.table.key
     )
     gone = sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})")
-    differs = sql.SQL(" OR ").join(_differs(target, i) for i in target.written)
-    action = sql.SQL("{} WHERE {}").format(_set_excluded(target), differs) if _set_by_key(target) else _set_excluded(target)
     key = _COMMA.join(_name(target, i) for i in target.table.key)
-    upsert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(inserted, key, action)
+    upsert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(inserted, key, _set_different(target))
     return [gone.format(delete, waiting, same_key), upsert]
+
+
+def _set_different(target: TargetTable) -> sql.Composable:
+    differs = sql.SQL(" OR ").join(_differs(target, i) for i in target.written)
+    return sql.SQL("{} WHERE {}").format(_set_excluded(target), differs) if _set_by_key(target) else _set_excluded(target)
 
 
 def _differs(target: TargetTable, column: int) -> Statement:
@@ -164,9 +172,10 @@ def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
     )
 
 
-def _upsert(target: TargetTable, stage: sql.Composable) -> Statement:
+def _upsert(target: TargetTable, stage: sql.Composable, *, only_different: bool = False) -> Statement:
     key = _COMMA.join(_name(target, i) for i in target.table.key)
-    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, _set_excluded(target))
+    action = _set_different(target) if only_different else _set_excluded(target)
+    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, action)
 
 
 def _set_by_key(target: TargetTable) -> list[int]:

@@ -10,9 +10,11 @@ stream_created       the stream that ``sequence`` counts in
 catch_up             tables whose changes are applied up to an earlier place only (``CatchUp.encode``), '' without any
 rules                hash of the rules and routes that the newest batch went through, '' without any
 batches, changes, copied_rows     what was applied in all, for people
+run, run_unchanged   a SQL pipeline's newest run, and how many of its rows were there already, the same
 
 Copied rows go straight into their tables, by tasks. What makes that exactly once is one row per message in ``pgsluice.copied``,
-which a task writes in the transaction that loads the message: a later try of the same message (by Spark, by a successor after a
+which a task writes in the transaction that loads the message, with how many of the rows loaded there were the same before
+(``unchanged``, of all messages of the transaction in one row): a later try of the same message (by Spark, by a successor after a
 crash, by a batch that is cut otherwise) finds it and loads nothing. The driver's transaction that moves the position removes the
 rows that it passes. A task locks the position, so it either sees that it was moved and loads nothing, or ends before it is moved.
 """
@@ -42,7 +44,15 @@ _CLAIM = sql.SQL(
     " ON CONFLICT DO NOTHING RETURNING sequence"
 ).format(_COPIED)
 _COUNT = sql.SQL("SELECT count(*) FROM {} WHERE group_name = %s AND worker = %s AND sequence = ANY(%s::bigint[])").format(_COPIED)
-_FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s AND sequence <= %s").format(_COPIED)
+_FORGET = sql.SQL(
+    "WITH gone AS (DELETE FROM {} WHERE group_name = %s AND worker = %s AND sequence <= %s RETURNING unchanged)"
+    " SELECT coalesce(sum(unchanged), 0)::bigint FROM gone"
+).format(_COPIED)
+_NOTE_UNCHANGED = sql.SQL("UPDATE {} SET unchanged = %s WHERE group_name = %s AND worker = %s AND sequence = %s").format(_COPIED)
+_ADD_UNCHANGED = sql.SQL(
+    "UPDATE {} SET run = %s, run_unchanged = CASE WHEN run = %s THEN run_unchanged ELSE 0 END + %s"
+    " WHERE group_name = %s AND worker = %s RETURNING run_unchanged"
+).format(_APPLIED)
 
 
 class AppliedRow:
@@ -105,6 +115,11 @@ class AppliedRow:
         position += [applied.snapshot_sequence, applied.rules, catch_up]
         connection.execute(self._update, [*position, changes, copied_rows, *self._key])
 
+    def add_unchanged(self, connection: Connection, run: int, rows: int) -> int:
+        """``rows`` of a batch of that run were there already; returns how many of the run have been by now."""
+        [(total,)] = connection.execute(_ADD_UNCHANGED, [run, run, rows, *self._key]).fetchall()
+        return int(total)
+
 
 def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: str) -> list[Receipt]:
     """Those of a batch's ``receipts`` that ``applied`` does not cover. Raises TerminalError when it covers one in part."""
@@ -147,6 +162,11 @@ class CopiedMessages:
             fact = "copied rows are gone from the target, as after a crash of it"
             raise TransientError(fact, "the batch is loaded again", Cause.TARGET)
 
-    def forget(self, connection: Connection, up_to_sequence: int) -> None:
-        """For the transaction that moves the position to ``up_to_sequence``, or beyond."""
-        connection.execute(_FORGET, [self.group, self.worker, up_to_sequence])
+    def note_unchanged(self, connection: Connection, sequence: int, rows: int) -> None:
+        """``sequence`` is one of those that the transaction claimed."""
+        connection.execute(_NOTE_UNCHANGED, [rows, self.group, self.worker, sequence])
+
+    def forget(self, connection: Connection, up_to_sequence: int) -> int:
+        """For the transaction that moves the position to ``up_to_sequence``, or beyond. How many rows were noted as unchanged."""
+        [(unchanged,)] = connection.execute(_FORGET, [self.group, self.worker, up_to_sequence]).fetchall()
+        return int(unchanged)

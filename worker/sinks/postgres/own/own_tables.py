@@ -80,6 +80,9 @@ _ADDED_COLUMNS = (
     ("applied", "copied_rows", "bigint NOT NULL DEFAULT 0"),
     ("applied", "rules", "text NOT NULL DEFAULT ''"),
     ("applied", "catch_up", "text NOT NULL DEFAULT ''"),
+    ("applied", "run", "bigint NOT NULL DEFAULT 0"),
+    ("applied", "run_unchanged", "bigint NOT NULL DEFAULT 0"),
+    ("copied", "unchanged", "bigint NOT NULL DEFAULT 0"),
     ("tables", "column_types", "jsonb"),
 )
 """Which an earlier version may have made its tables without."""
