@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 from nats.aio.client import Client
@@ -160,7 +160,8 @@ async def _listed(settings: RunsSettings, name: str | None) -> dict[str, Pipelin
 @dataclass(frozen=True, slots=True)
 class PipelineRuns:
     """What the state bucket says of a pipeline. ``has_checkpoint``: an incremental run has a place to begin at; its values are
-    shown to nobody. ``requests`` are those that are kept and ``runs`` too, the newest first."""
+    shown to nobody. ``ticks`` are of its schedule as it is now: ``next`` is "" while nobody executes that. ``requests`` are those
+    that are kept and ``runs`` too, the newest first."""
 
     has_checkpoint: bool = False
     is_paused: bool = False
@@ -173,7 +174,7 @@ async def look_at_runs(client: Client, pipeline: Pipeline) -> PipelineRuns:
     """Raises TransientError, TerminalError when a record is not of this version's form."""
     bucket = StateBucket(client, GroupNames(pipeline.group))
     if not await bucket.exists():
-        return PipelineRuns()
+        return PipelineRuns(ticks=_ticks(pipeline, Ticks()))
     record, requests = await load_pipeline(bucket), await load_requests(bucket)
     reports = {} if record is None else await read_reports(bucket)
     if record is not None and record.newest is not None:
@@ -183,10 +184,16 @@ async def look_at_runs(client: Client, pipeline: Pipeline) -> PipelineRuns:
     return PipelineRuns(
         has_checkpoint=record is not None and bool(record.checkpoint),
         is_paused=requests.wish is Wish.PAUSE,
-        ticks=requests.ticks,
+        ticks=_ticks(pipeline, requests.ticks),
         requests=requests.requests[::-1],
         runs=runs,
     )
+
+
+def _ticks(pipeline: Pipeline, noted: Ticks) -> Ticks:
+    """Those that an executor noted, who may not have seen the schedule as it is now."""
+    text = "" if pipeline.schedule is None else pipeline.schedule.text
+    return noted if noted.schedule == text else replace(noted, schedule=text, next="")
 
 
 def wish(settings: RunsSettings, name: str, verb: str) -> None:
@@ -284,7 +291,7 @@ def _shown_seconds(seconds: float | None) -> str:
 
 def _spoken_ticks(runs: PipelineRuns) -> str:
     ticks = runs.ticks
-    following = "paused" if runs.is_paused else f"next tick {ticks.next}" if ticks.next else "no tick yet"
+    following = "paused" if runs.is_paused else f"next tick {ticks.next}" if ticks.next else "nobody executes it"
     return f"{following}, {ticks.missed} missed, {ticks.skipped} skipped"
 
 

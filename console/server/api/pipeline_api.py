@@ -24,7 +24,7 @@ PLANNING_S = 60.0
 class PipelineView:
     """``problem`` and ``remedy`` say why it may not run, "" when it may. ``document`` is the document's revision, None for a
     pipeline of the server's file. Of one that cannot be read the rest is empty. ``has_checkpoint`` and what follows is what
-    became of its runs; ``newest`` is None before the first."""
+    became of its runs; ``newest`` is None before the first. ``next_tick`` is "" while nobody executes ``schedule``."""
 
     name: str
     document: int | None

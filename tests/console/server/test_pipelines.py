@@ -111,6 +111,14 @@ def test_a_plan_says_what_would_be_read(place: Place, group: str) -> None:
         assert not place.administrator.has_stream(group)
 
 
+def test_a_schedule_that_nobody_executes_is_shown_without_a_next_tick(place: Place, group: str) -> None:
+    with place.served.client() as client:
+        assert place.put(client, group, **{"schedule": "*/15 * * * *", "time-zone": "Europe/Berlin"}).status_code == 201
+        shown = client.get(f"/pipelines/{group}").json()["pipeline"]
+        assert (shown["schedule"], shown["next_tick"]) == ("*/15 * * * * Europe/Berlin", "")
+        assert client.get(f"/pipelines/{group}/runs").json()["ticks"]["schedule"] == "*/15 * * * * Europe/Berlin"
+
+
 def test_a_run_is_asked_for_once_however_often_the_request_comes(place: Place, group: str) -> None:
     with place.served.client() as client:
         place.put(client, group)

@@ -14,7 +14,7 @@ import { Badge } from "../parts/state.js";
 import { Table } from "../parts/table.js";
 import { get, pathOf, post, remove } from "../server/api.js";
 import { PipelineEditor } from "./pipeline_editor.js";
-import { Tick } from "./pipelines.js";
+import { NextTick } from "./pipelines.js";
 
 const ASKED_EVERY_MS = 2000;
 const LEFT = ["reading", "pausing", "paused", "interrupted", "failed"];
@@ -38,14 +38,14 @@ export function Pipeline({ name, server }) {
 }
 
 function Facts({ pipeline, ticks }) {
-  const { mode, write, source, sink, target, group, schedule, has_checkpoint: has, next_tick: tick, is_paused: isPaused } = pipeline;
+  const { mode, write, source, sink, target, group, schedule, has_checkpoint: has, is_paused: isPaused } = pipeline;
   return html`<dl class="values">
     <div><dt>Reads</dt><dd>${source || "the run's own source"}, ${mode}</dd></div>
     <div><dt>Fills</dt><dd>${target}${sink ? ` of ${sink}` : ""}, ${write}</dd></div>
     <div><dt>Group</dt><dd><a href=${href("groups", group)}>${group}</a></dd></div>
     <div><dt>Checkpoint</dt><dd>${mode === "incremental" ? (has ? "known" : "none yet: the next run reads all rows") : "none: each run reads all rows"}</dd></div>
     <div><dt>Schedule</dt><dd>${schedule || "none"}${ticks?.missed || ticks?.skipped ? html` <span class="soft">${plural(ticks.missed, "tick")} missed, ${count(ticks.skipped)} skipped</span>` : null}</dd></div>
-    <div><dt>Next tick</dt><dd>${tick ? html`<${Tick} at=${tick} />` : "no schedule"}${isPaused ? ", paused: none begins a run" : ""}</dd></div>
+    <div><dt>Next tick</dt><dd><${NextTick} ...${pipeline} />${isPaused ? ", paused: none begins a run" : ""}</dd></div>
   </dl>`;
 }
 

@@ -13,6 +13,7 @@ import { get } from "../server/api.js";
 import { PipelineEditor } from "./pipeline_editor.js";
 
 const ASKED_EVERY_MS = 3000;
+const LATE_TICK_MS = 120_000;
 const BEGIN = `query: |
   SELECT id, title, updated_at FROM film
 target: analytics.films
@@ -47,14 +48,19 @@ const COLUMNS = [
   { title: "Mode", cell: ({ mode, write }) => (mode ? `${mode}, ${write}` : "") },
   { title: "Into", cell: ({ sink, target }) => (sink ? html`${target} <span class="soft">of ${sink}</span>` : target) },
   { title: "Checkpoint", cell: ({ mode, has_checkpoint: has }) => (mode === "incremental" ? (has ? "known" : html`<span class="unknown">none yet</span>`) : "") },
-  { title: "Next tick", cell: ({ next_tick: at }) => (at ? html`<${Tick} at=${at} />` : html`<span class="soft">no schedule</span>`) },
+  { title: "Next tick", cell: (each) => html`<${NextTick} ...${each} />` },
   { title: "Newest run", cell: (each) => html`<${Newest} ...${each} />` },
   { title: "Rows", number: true, cell: ({ newest }) => (newest ? count(newest.rows) : "") },
 ];
 
-export function Tick({ at }) {
+export function NextTick({ schedule, next_tick: at }) {
+  if (!schedule) {
+    return html`<span class="soft">no schedule</span>`;
+  }
   const date = new Date(at);
-  return html`<time datetime=${at}>${date.toLocaleString()}</time>`;
+  const isLate = !at || Date.now() - date > LATE_TICK_MS;
+  return html`${at ? html`<time datetime=${at}>${date.toLocaleString()}</time> ` : null}
+    ${isLate ? html`<${Badge} state="failing" says="nobody executes it" />` : null}`;
 }
 
 function Newest({ problem, is_paused: isPaused, waiting, newest }) {

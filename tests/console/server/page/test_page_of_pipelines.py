@@ -17,6 +17,7 @@ from tests.servers import NatsServer, PostgresServer
 pytestmark = pytest.mark.page
 
 YAML = "query: SELECT id, v FROM t\ntarget: analytics.t\nkey: [id]\nsource: shop\nsink: warehouse\n"
+SCHEDULE = "schedule: '*/15 * * * *'\ntime-zone: Europe/Berlin\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +40,12 @@ def test_a_pipeline_is_written_asked_to_run_and_deleted(visit: Visit, place: Pla
     text.fill(YAML.replace("analytics.t", "public.users"))
     page.get_by_role("button", name="Write it").click()
     expect(page.get_by_text("may not fill public.users")).to_be_visible()
-    text.fill(YAML)
+    text.fill(YAML + SCHEDULE)
     page.get_by_role("button", name="Write it").click()
     expect(page.get_by_role("heading", name=group, exact=True)).to_be_visible()
     expect(page.get_by_text("It has not run yet.")).to_be_visible()
+    expect(page.get_by_text("*/15 * * * * Europe/Berlin", exact=True)).to_be_visible()
+    expect(page.get_by_text("nobody executes it")).to_be_visible()
     page.get_by_role("button", name="What would be read").click()
     expect(page.get_by_text("9 rows in 1 batch")).to_be_visible()
     page.get_by_role("button", name="Run now").click()

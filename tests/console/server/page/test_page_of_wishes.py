@@ -256,7 +256,8 @@ def test_what_waits_behind_a_letter_is_counted_and_listed(browsed: BrowsedGroup,
 
 def test_a_subscription_is_shown_with_what_is_wrong_and_paused_and_resumed(visit: Visit, browsed: BrowsedGroup) -> None:
     origin, identifier = "https://hooks.example.com:443", "5f0c2e11a3b4c5d6"
-    record = SubscriptionRecord("ann", "subscriptions", origin, f"{origin}/4711", table="t")
+    rules = "tables:\n  t:\n    - {type: filter, column: v, parameters: {operator: eq, value: paid}}\n"
+    record = SubscriptionRecord("ann", "subscriptions", origin, f"{origin}/4711", table="t", rules=rules)
     failing = ReceiverState(3, "failing", "2026-01-31T12:00:00+00:00", 4, f"{origin} answered with status 500")
 
     async def write() -> None:
@@ -270,6 +271,9 @@ def test_a_subscription_is_shown_with_what_is_wrong_and_paused_and_resumed(visit
     row = visit.page.get_by_role("table", name="Subscriptions").get_by_role("row", name="hooks.example.com")
     expect(row).to_contain_text("answered with status 500")
     expect(row.locator(".badge")).to_have_text("failing")
+    row.get_by_text("rules", exact=True).click()
+    expect(row.get_by_text("operator: eq, value: paid")).to_be_visible()
+    assert (visit.findings(), visit.overflow()) == ([], 0)
     row.get_by_role("button", name="Pause").click()
     expect(row.locator(".badge")).to_have_text("paused")
     row.get_by_role("button", name="Resume").click()
