@@ -14,6 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.console.subscriptions.challenge import challenge
 from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.change_retention import newest_before
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.kinds import parse_url
@@ -23,6 +24,7 @@ from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
     ChangedRecord,
     ReceiverState,
+    Standings,
     SubscriptionRecord,
     is_subscription_id,
     load_receivers,
@@ -114,16 +116,43 @@ async def is_owned(bucket: StateBucket, identifier: str, owner: str) -> bool:
     return entry is not None and owner in ("", entry.value.owner)
 
 
-async def set_paused(bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0) -> None:
-    """``skip_to``: it goes on after that message at the earliest. Raises as ``unsubscribe``."""
+async def set_paused(
+    bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0, back_to: int | None = None
+) -> None:
+    """``skip_to``: it goes on after that message at the earliest. ``back_to``: it gets everything after that message again.
+    Raises as ``unsubscribe``."""
     while True:
         entry = await _found(bucket, identifier, owner)
         record = replace(entry.value, paused=paused)
         if not paused:
-            record = replace(record, resumed=record.resumed + 1, skips=skip_to)
+            record = replace(record, resumed=record.resumed + 1, skips=skip_to, back_to=back_to)
         if await bucket.update(subscription_key(identifier), record, entry.revision) is not None:
             break
     await _tell(bucket)
+
+
+def parse_since(text: str) -> datetime | None:
+    """None for "". A time without a zone is UTC. Raises UsageError."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"'{text}' is no time", "write one like 2026-01-31T12:00:00Z") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+async def replay(
+    bucket: StateBucket, client: Client, names: GroupNames, identifier: str, owner: str, since: datetime | None
+) -> None:
+    """Its receiver gets again what was published ``since`` then, None: all that the stream still holds, and goes on. Raises as
+    ``unsubscribe``."""
+    stream = ChangeStream(client, names)
+    state = await stream.state()
+    back_to = 0 if state is None else state.first_sequence - 1
+    if state is not None and since is not None:
+        back_to = await newest_before(stream, since, state.first_sequence, state.last_sequence) or back_to
+    await set_paused(bucket, identifier, owner, paused=False, back_to=back_to)
 
 
 async def views(bucket: StateBucket) -> list[SubscriptionView]:
@@ -143,7 +172,7 @@ async def views(bucket: StateBucket) -> list[SubscriptionView]:
 def _view(
     identifier: str,
     entry: Entry[SubscriptionRecord],
-    known: tuple[frozenset[str], dict[str, ReceiverState]],
+    known: Standings,
     applied: int | None,
 ) -> SubscriptionView:
     record, (live, states) = entry.value, known

@@ -104,6 +104,19 @@ def resume(context: click.Context, identifier: str, skip: bool) -> None:
     halt(settings, identifier, paused=False, skip=skip)
 
 
+@subscriptions.command("replay", short_help="Post again what a receiver was posted before.")
+@takes(GroupSettings)
+@click.option("--since", default="", metavar="TIME", help="From then on, like 2026-01-31T12:00:00Z (default: all that is kept)")
+@_identifier
+@click.pass_context
+def replay(context: click.Context, since: str, identifier: str) -> None:
+    """Have the receiver of the subscription ID get again what the group's stream still holds, and then go on."""
+    settings = load_settings(context, GroupSettings)
+    from pgsluice.console.subscriptions.subscription_list import start_again
+
+    start_again(settings, identifier, since)
+
+
 @subscriptions.command("secret", short_help="Print the secret that a receiver checks signatures with.")
 @takes(SubscriptionGroupSettings)
 @_identifier

@@ -15,6 +15,8 @@ from pgsluice.console.columns import format_columns
 from pgsluice.console.subscriptions.subscribing import (
     SubscriptionView,
     SubscriptionWish,
+    parse_since,
+    replay,
     set_paused,
     subscribe,
     unsubscribe,
@@ -71,6 +73,16 @@ async def _halt(settings: GroupSettings, identifier: str, *, paused: bool, skip:
     async with _opened(settings) as (bucket, client):
         state = await ChangeStream(client, GroupNames(settings.group)).state() if skip else None
         await set_paused(bucket, identifier, "", paused=paused, skip_to=0 if state is None else state.last_sequence)
+
+
+def start_again(settings: GroupSettings, identifier: str, since: str) -> None:
+    """``since`` is "" for all that is kept. Raises UsageError."""
+    asyncio.run(_start_again(settings, identifier, since))
+
+
+async def _start_again(settings: GroupSettings, identifier: str, since: str) -> None:
+    async with _opened(settings) as (bucket, client):
+        await replay(bucket, client, GroupNames(settings.group), identifier, "", parse_since(since))
 
 
 def print_secret(settings: SubscriptionGroupSettings, identifier: str) -> None:

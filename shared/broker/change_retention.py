@@ -58,7 +58,8 @@ class ChangeRetention:
         if state is None or state.messages == 0:
             return 0
         applied = await self._applied_by_all(state)
-        newest_old = await self._newest_older_than(datetime.now(UTC) - self._retention, state.first_sequence, applied.sequence)
+        old = datetime.now(UTC) - self._retention
+        newest_old = await newest_before(self._stream, old, state.first_sequence, applied.sequence)
         if newest_old is None:
             return 0
         last = await self._headers(state.last_sequence)
@@ -81,18 +82,6 @@ class ChangeRetention:
             min(report.released_in(state.created) for report in reports), min(parse_lsn(report.applied_lsn) for report in reports)
         )
 
-    async def _newest_older_than(self, border: datetime, first: int, last: int) -> int | None:
-        """The newest of the sequences ``first`` to ``last`` stored before ``border``; a binary search, since times ascend."""
-        found = None
-        while first <= last:
-            middle = (first + last) // 2
-            message = await self._stream.message(middle)
-            if message is not None and message.stored_at < border:
-                found, first = middle, middle + 1
-            else:
-                last = middle - 1
-        return found
-
     async def _headers(self, sequence: int) -> MessageHeaders:
         message = await self._stream.message(sequence)
         if message is None:
@@ -100,6 +89,19 @@ class ChangeRetention:
                 f"stream {self._stream.name} does not show its message {sequence}", "it is tried again", Cause.NATS
             )
         return MessageHeaders.decode(message.headers)
+
+
+async def newest_before(stream: ChangeStream, time: datetime, first: int, last: int) -> int | None:
+    """The newest of the sequences ``first`` to ``last`` stored before ``time``; a binary search, since times ascend."""
+    found = None
+    while first <= last:
+        middle = (first + last) // 2
+        message = await stream.message(middle)
+        if message is not None and message.stored_at < time:
+            found, first = middle, middle + 1
+        else:
+            last = middle - 1
+    return found
 
 
 class AbsentWorkers:

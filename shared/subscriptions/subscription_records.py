@@ -37,7 +37,7 @@ class SubscriptionRecord:
     """Changes of which it is are told to ``url``, which nobody is shown: ``receiver`` is what may be shown of it. ``schema``
     and ``table`` are "" for any. It begins after message ``from_sequence`` of the stream. ``resumed`` counts how often a person
     had it go on; ``skips`` is the message after which it went on the last time when it left something out, 0 when it did
-    not. ``rules`` is YAML, "" for none."""
+    not; ``back_to`` the one after which it got everything again, None when it did not. ``rules`` is YAML, "" for none."""
 
     owner: str
     worker: str
@@ -51,6 +51,7 @@ class SubscriptionRecord:
     paused: bool = False
     resumed: int = 0
     skips: int = 0
+    back_to: int | None = None
     rules: str = ""
 
     MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the subscription and subscribe again"
@@ -80,27 +81,35 @@ class ReceiverState:
     resumed: int = 0
 
 
+Standings = tuple[Mapping[str, int], Mapping[str, ReceiverState]]
+"""Those that are where the worker is, by id, each with how often a person had it go on, and the states of all others."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiversRecord:
-    """``live`` are the ids of those that are where the worker is, ``states`` those of all others by id, both packed."""
+    """``live`` are the ids of those that are where the worker is, ``states`` those of all others by id, ``resumed`` how often a
+    person had a live one go on, where one did, by id; all packed."""
 
     live: str
     states: str
+    resumed: str = ""
 
     MALFORMED_REMEDY: ClassVar[str] = (
         "something else wrote it; 'pgsluice forget --worker' removes what the group knows of a worker"
     )
 
     @classmethod
-    def of(cls, live: frozenset[str], states: Mapping[str, ReceiverState]) -> ReceiversRecord:
-        return cls(pack(sorted(live)), pack({identifier: asdict(state) for identifier, state in sorted(states.items())}))
+    def of(cls, live: Mapping[str, int], states: Mapping[str, ReceiverState]) -> ReceiversRecord:
+        packed = {identifier: asdict(state) for identifier, state in sorted(states.items())}
+        return cls(pack(sorted(live)), pack(packed), pack({each: count for each, count in sorted(live.items()) if count}))
 
-    def read(self) -> tuple[frozenset[str], dict[str, ReceiverState]]:
+    def read(self) -> Standings:
         """Raises MalformedError."""
-        live, states = unpack(self.live), unpack(self.states)
-        if not isinstance(live, list) or not isinstance(states, dict):
-            raise MalformedError("live or states is of another form")
-        return frozenset(live), {identifier: of_fields(ReceiverState, state) for identifier, state in states.items()}
+        live, states, resumed = unpack(self.live), unpack(self.states), unpack(self.resumed) if self.resumed else {}
+        if not isinstance(live, list) or not isinstance(states, dict) or not isinstance(resumed, dict):
+            raise MalformedError("live, states or resumed is of another form")
+        known = {identifier: of_fields(ReceiverState, state) for identifier, state in states.items()}
+        return {str(identifier): int(resumed.get(identifier, 0)) for identifier in live}, known
 
 
 async def load_subscriptions(bucket: StateBucket) -> dict[str, Entry[SubscriptionRecord]]:
@@ -114,11 +123,11 @@ async def load_subscriptions(bucket: StateBucket) -> dict[str, Entry[Subscriptio
     return found
 
 
-async def load_receivers(bucket: StateBucket, worker: str) -> tuple[frozenset[str], dict[str, ReceiverState]]:
+async def load_receivers(bucket: StateBucket, worker: str) -> Standings:
     """Of which subscriptions that worker knows: those that are where it is, and the others. Raises as ``Bucket.read``."""
     entry = await bucket.read(receivers_key(worker), ReceiversRecord)
     if entry is None:
-        return frozenset(), {}
+        return {}, {}
     try:
         return entry.value.read()
     except MalformedError as error:

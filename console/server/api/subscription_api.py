@@ -13,6 +13,8 @@ from pgsluice.console.subscriptions.subscribing import (
     SubscriptionView,
     SubscriptionWish,
     is_owned,
+    parse_since,
+    replay,
     set_paused,
     subscribe,
     unsubscribe,
@@ -54,6 +56,15 @@ class ResumeRequest:
 
     id: str
     skip: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """``since`` is a time like 2026-01-31T12:00:00Z, "" for all that the stream still holds. ``reason`` is for the audit."""
+
+    id: str
+    since: str = ""
     reason: str = ""
 
 
@@ -109,6 +120,14 @@ async def resume(call: Call) -> Answer:
     skip_to = 0 if state is None else state.last_sequence
     await _check_owned(call, bucket)
     await set_paused(bucket, request.id, _owner(call), paused=False, skip_to=skip_to)
+    return Answer(await _view(bucket, request.id), target=request.id)
+
+
+async def start_again(call: Call) -> Answer:
+    bucket, request = await bucket_of(call), call.body
+    since = parse_since(request.since)
+    await _check_owned(call, bucket)
+    await replay(bucket, call.parts.client, GroupNames(call.path["group"]), request.id, _owner(call), since)
     return Answer(await _view(bucket, request.id), target=request.id)
 
 
@@ -176,6 +195,16 @@ ENDPOINTS = (
         resume,
         answer=SubscriptionView,
         body=ResumeRequest,
+        takes_key=True,
+    ),
+    Endpoint(
+        "POST",
+        "/groups/{group}/webhooks/replay",
+        "Have a receiver get again what it was posted before, as far as the stream still holds that",
+        Role.OPERATOR,
+        start_again,
+        answer=SubscriptionView,
+        body=ReplayRequest,
         takes_key=True,
     ),
 )

@@ -82,6 +82,10 @@ def test_a_receiver_that_sends_the_challenge_back_is_subscribed(
         assert (listed["state"], listed["table"], listed["events"]) == ("new", "orders", ["insert", "delete"])
         assert client.post(f"{webhooks}/pause", json={"id": identifier}).json()["state"] == "paused"
         assert client.post(f"{webhooks}/resume", json={"id": identifier}).json()["state"] == "new"
+        assert client.post(f"{webhooks}/replay", json={"id": identifier, "since": "noon"}).status_code == 422
+        assert client.post(f"{webhooks}/replay", json={"id": identifier, "since": "2026-01-31"}).status_code == 200
+        again = stored(nats_server, group, identifier)
+        assert (again.resumed, again.back_to) == (2, 0)
         assert client.post(f"{webhooks}/unsubscribe", json={"id": identifier}).status_code == 200
         assert client.get(webhooks).json() == {"subscriptions": []}
         assert client.post(f"{webhooks}/unsubscribe", json={"id": identifier}).status_code == 404
@@ -152,7 +156,7 @@ def test_an_owner_has_so_many_and_touches_their_own_only(server: Served, receive
         mine = made[0].json()["id"]
     with server.client(bob) as client:
         assert client.post(f"{webhooks}/subscribe", json=wish(receiver)).status_code == 200
-        for verb in ("unsubscribe", "pause", "resume"):
+        for verb in ("unsubscribe", "pause", "resume", "replay"):
             assert client.post(f"{webhooks}/{verb}", json={"id": mine}).status_code == 404
     with server.client() as client:
         assert client.post(f"{webhooks}/unsubscribe", json={"id": mine}).status_code == 200

@@ -74,7 +74,7 @@ class CatchingUp:
         request = None
         with self._lock:
             if subscriber.standing is Standing.BEHIND and subscriber.pending:
-                request, subscriber.sent_at = subscriber.pending[0], time.monotonic()
+                request = subscriber.begin_sending()
         if request is not None:
             self._send(subscriber, request)
             return

@@ -176,7 +176,7 @@ class LivePass:
                 self._busy.discard(subscriber)
                 self.lock.notify_all()
                 return
-            request, subscriber.sent_at = subscriber.pending[0], time.monotonic()
+            request = subscriber.begin_sending()
         error = subscriber.post(request)
         with self.lock:
             subscriber.sent_at = None

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.subscriptions.subscription_records import ReceiverState, SubscriptionRecord
+from pgsluice.shared.subscriptions.subscription_records import ReceiverState, Standings, SubscriptionRecord
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
-from pgsluice.worker.sinks.subscriptions.subscription_book import Standings, Subscriptions
+from pgsluice.worker.sinks.subscriptions.subscription_book import Subscriptions
 from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView
 
 log = telemetry.logger(__name__)
@@ -41,6 +41,8 @@ class Receivers:
                 subscriber = self._all[identifier] = self._new(identifier, record, begin)
                 if identifier in states:
                     subscriber.take_state(states[identifier])
+                elif identifier in live:
+                    subscriber.resumed = live[identifier]
                 self._obey(subscriber, record)
 
     def take(self, subscriptions: Subscriptions) -> None:
@@ -105,13 +107,13 @@ class Receivers:
         """What is to be written."""
         with self._lock:
             states: dict[str, ReceiverState] = {}
-            live = set[str]()
+            live: dict[str, int] = {}
             for identifier, subscriber in self._all.items():
                 if subscriber.standing is Standing.LIVE:
-                    live.add(identifier)
+                    live[identifier] = subscriber.resumed
                 else:
                     states[identifier] = subscriber.state()
-            return frozenset(live), states
+            return live, states
 
     def held(self) -> int | None:
         """Messages after that one are needed by somebody who is behind; None when nobody is."""

@@ -84,6 +84,7 @@ class Subscriber:
         self._rests_until = 0.0
         self._asked_pause_s = 0.0
         self._is_gone = False
+        self._sent_after = self.resumed
 
     @property
     def may_join(self) -> bool:
@@ -107,6 +108,11 @@ class Subscriber:
         state = "failing" if self.standing is Standing.BEHIND and self.failures else self.standing.value
         facts = self.failing_since, self.failures, self.reason, self.missed, self.resumed
         return ReceiverState(self.sequence, state, *facts)
+
+    def begin_sending(self) -> EventRequest:
+        """The first request that waits is under way."""
+        self.sent_at, self._sent_after = time.monotonic(), self.resumed
+        return self.pending[0]
 
     def queue(self, request: EventRequest) -> None:
         self.pending.append(request)
@@ -144,7 +150,8 @@ class Subscriber:
         if self.failures:
             log.info("a subscription's receiver accepts again", subscription=self.identifier, receiver=self.record.receiver)
         self.failures, self.failing_since, self.reason = 0, "", ""
-        self.sequence = max(self.sequence, request.through)
+        if self._sent_after == self.resumed:  # else a person had it go on from elsewhere meanwhile
+            self.sequence = max(self.sequence, request.through)
         if self.pending and self.pending[0] is request:
             self.pending.popleft()
             self._count(request, -1)
@@ -195,11 +202,12 @@ class Subscriber:
         self.drop_pending()
 
     def resume(self, record: SubscriptionRecord) -> None:
-        """A person had it go on."""
-        self.standing, self.resumed = Standing.BEHIND, record.resumed
+        """A person had it go on: where it is, behind what it is to leave out, or from before what it is to get again."""
+        self.step_out()
+        self.resumed = record.resumed
         self.failures, self.failing_since, self.reason, self.missed = 0, "", "", 0
         self._rests_until = 0.0
-        self.sequence = max(self.sequence, record.skips)
+        self.sequence = max(self.sequence, record.skips) if record.back_to is None else record.back_to
 
     def rewind(self, sequence: int) -> None:
         """The stream counts anew: at most that message is delivered."""

@@ -20,7 +20,7 @@ from pgsluice.shared.process.retrying import RetryNews
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
     ReceiversRecord,
-    ReceiverState,
+    Standings,
     SubscriptionRecord,
     load_receivers,
     load_subscriptions,
@@ -34,8 +34,6 @@ LOOKS_BEFORE_ALL_AGAIN = 60  # should a write of CHANGED_KEY have been lost
 CLOSE_TIMEOUT_S = 5.0
 
 Subscriptions = Mapping[str, Entry[SubscriptionRecord]]
-Standings = tuple[frozenset[str], Mapping[str, ReceiverState]]
-"""The ids of those that are where the worker is, and the states of all others."""
 
 log = telemetry.logger(__name__)
 

@@ -17,7 +17,7 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
     ChangedRecord,
-    ReceiverState,
+    Standings,
     SubscriptionRecord,
     load_receivers,
     read_paused,
@@ -84,10 +84,10 @@ class Stage:
 
         return asyncio.run(read())
 
-    def standings(self) -> tuple[frozenset[str], dict[str, ReceiverState]]:
+    def standings(self) -> Standings:
         """As they are written."""
 
-        async def read() -> tuple[frozenset[str], dict[str, ReceiverState]]:
+        async def read() -> Standings:
             async with connected(self.nats, "test") as client:
                 return await load_receivers(StateBucket(client, GroupNames(self.group)), WORKER)
 

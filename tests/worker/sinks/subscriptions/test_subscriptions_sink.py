@@ -219,6 +219,39 @@ def test_a_person_pauses_resumes_and_ends_a_subscription(stage: Stage, receiver:
     assert ids(receiver, "one") == [1, 2, 3, 6]
 
 
+def test_a_receiver_gets_again_what_it_got_while_a_request_is_under_way_too(stage: Stage, receiver: HttpServer) -> None:
+    released = threading.Event()
+    identifier = stage.subscribe(receiver, "one")
+    stage.subscribe(receiver, "other")
+    sink = stage.start(timeout_s=100.0)
+    stage.apply(sink, 20)
+    receiver.answer = held_until(released, "one")
+    stage.apply(sink, 20)
+    stage.write(identifier, replace(stage.read(identifier), resumed=1, back_to=5))
+    wait_until(lambda: sink.held() == 5, what="the sink obeys")
+    released.set()
+    wait_until(lambda: ids(receiver, "one")[30:] == list(range(6, 41)), what="behind that request all from 6 on")
+    stage.apply(sink, 5)
+    wait_until(lambda: ids(receiver, "one")[-5:] == list(range(41, 46)))
+    assert ids(receiver, "other") == list(range(1, 46))
+
+
+def test_a_replay_that_was_wished_while_nobody_ran_happens_once(stage: Stage, receiver: HttpServer) -> None:
+    identifier = stage.subscribe(receiver, "one")
+    sink = stage.start()
+    stage.apply(sink, 10)
+    sink.close()
+    stage.write(identifier, replace(stage.read(identifier), resumed=1, back_to=7))
+    successor = stage.start()
+    wait_until(lambda: ids(receiver, "one")[10:] == [8, 9, 10])
+    wait_until(lambda: stage.apply(successor, 1) and not stage.standings()[1], what="it goes with the worker again")
+    successor.close()
+    stage.apply(stage.start(), 1)
+    last = len(stage.stream)
+    wait_until(lambda: ids(receiver, "one")[-1] == last)
+    assert ids(receiver, "one")[10:] == list(range(8, last + 1))
+
+
 def test_messages_that_are_gone_are_told_and_the_rest_is_delivered(stage: Stage, receiver: HttpServer) -> None:
     released = threading.Event()
     receiver.answer = held_until(released, "slow")
