@@ -31,7 +31,7 @@ from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
 from pgsluice.worker.sinks.abilities import ComparingSink, EventSink, TwoLaneSink, WholeTransactionSink
-from pgsluice.worker.sinks.sink import Applied, Lane, PartitionWriter, Sink
+from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,10 @@ class RunningWorker:
             paused=self.paused_tables,
         )
         drain_to = self.target.sequence if self.target else None
-        is_whole = isinstance(self.sink, WholeTransactionSink)
-        return BatchPlanner(self.connection, self.bell, limit, drain_to, copies, whole_transactions=is_whole)
+        is_whole, is_streamed = isinstance(self.sink, WholeTransactionSink), self.sink.delivery is Delivery.STREAMED
+        return BatchPlanner(
+            self.connection, self.bell, limit, drain_to, copies, whole_transactions=is_whole, streamed=is_streamed
+        )
 
     def note_paused_tables(self) -> None:
         """To be called with no batch in hand: what is planned from now on holds their changes back."""

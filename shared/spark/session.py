@@ -33,6 +33,7 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.failure import failure_reason, jvm_ended, start_error
+from pgsluice.shared.spark.filed_results import FiledTask, filed_results
 from pgsluice.shared.spark.python_program import choose_python
 from pgsluice.shared.spark.shipped_code import ship_code
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
@@ -209,20 +210,28 @@ class Spark:
 
     def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
         """The same, one input after the other, each while the results of the one before are taken. They may be large: they come
-        by a socket.
+        in a file, or by a socket from other machines.
 
         ``RDD.toLocalIterator`` prints a stack trace when nobody takes what is left.
         """
+        serve = self._serve if self._scratch is None else self._serve_filed
         with ThreadPoolExecutor(1, "spark-stream") as ahead:
-            following = [ahead.submit(self._serve, task, given) for given in inputs[:1]]
+            following = [ahead.submit(serve, task, given) for given in inputs[:1]]
             for given in inputs[1:]:
                 results = following.pop().result()
-                following.append(ahead.submit(self._serve, task, given))
+                following.append(ahead.submit(serve, task, given))
                 yield from results
             for last in following:
                 yield from last.result()
 
-    def _serve(self, task: Callable[[T], Iterable[U]], given: T) -> list[U]:
+    def _serve_filed(self, task: Callable[[T], Iterable[U]], given: T) -> Iterator[U]:
+        assert self._scratch is not None
+        assert self._temporary is not None
+        (path,) = self.run_tasks(FiledTask(task, (self._scratch.path, self._temporary.path)), [given])
+        results: Iterator[U] = filed_results(path)
+        return results
+
+    def _serve(self, task: Callable[[T], Iterable[U]], given: T) -> Iterable[U]:
         job = self._job(task, [given])
         rows = job._jrdd.collectAsync().get()
         jvm = self.context._jvm

@@ -28,6 +28,8 @@ from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader, Mark
 from pgsluice.worker.batches.planning import (
     COPIED_MESSAGE_BYTES,
+    PARTITION_BYTES,
+    STREAMED_PARTITION_BYTES,
     BatchLimit,
     SequenceRange,
     definitions_within,
@@ -191,7 +193,8 @@ class _Look:
 
 class BatchPlanner:
     """Blocking calls, each of which raises TransientError when NATS does not answer. ``drain_to`` is the last change sequence of
-    a worker that ends by itself; None for one that goes on for ever. ``whole_transactions``: no partition ends inside one."""
+    a worker that ends by itself; None for one that goes on for ever. ``whole_transactions``: no partition ends inside one.
+    ``streamed``: partitions are delivered one after the other."""
 
     def __init__(
         self,
@@ -202,8 +205,11 @@ class BatchPlanner:
         copies: Copies,
         *,
         whole_transactions: bool = False,
+        streamed: bool = False,
     ) -> None:
         self._whole_transactions = whole_transactions
+        self._partition_bytes = STREAMED_PARTITION_BYTES if streamed else PARTITION_BYTES
+        self._copied_partition_bytes = STREAMED_PARTITION_BYTES if streamed else None
         self._changes = ChangeReader(connection)
         self._snapshot = SnapshotReader(connection)
         self._bell = bell
@@ -307,7 +313,7 @@ class BatchPlanner:
         first = start.snapshot
         end = plan_copied_end(first, last_sequence, limit, self._snapshot.first_fence)
         is_fence = end == first + 1 and self._snapshot.first_fence(end, end) is not None
-        tiles = tile(first, end, (end - first) * COPIED_MESSAGE_BYTES, parallelism, copied=True)
+        tiles = tile(first, end, (end - first) * COPIED_MESSAGE_BYTES, parallelism, self._copied_partition_bytes)
         return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, Lane.COPIED), is_fence=is_fence)
 
     def _changes_batch(
@@ -339,10 +345,11 @@ class BatchPlanner:
             return None
         definitions = definitions_within(first, end, self._mark)
         if self._whole_transactions:
-            size = self._bytes_before(end + 1) - bytes_before
-            tiles = tile_whole(first, end, size, parallelism, lambda sequence: self._mark(sequence).settled)
+            size, most = self._bytes_before(end + 1) - bytes_before, self._partition_bytes
+            tiles = tile_whole(first, end, size, parallelism, lambda sequence: self._mark(sequence).settled, most)
         else:
-            tiles = tile_around(definitions, first, end, lambda sequence: self._bytes_before(sequence + 1), parallelism)
+            most, through = self._partition_bytes, lambda sequence: self._bytes_before(sequence + 1)
+            tiles = tile_around(definitions, first, end, through, parallelism, most)
         return end, _ranges(tiles, lane, defines=bool(definitions)), tuple(definitions)
 
     def _gathered(self, bytes_before: int, last: Mark) -> Mark:

@@ -15,6 +15,8 @@ from pgsluice.worker.sinks.sink import Lane
 
 SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
 PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
+STREAMED_PARTITION_BYTES = 4 * 1024 * 1024
+"""Where one partition is delivered while the next is written: the first and the last are so for themselves."""
 COPIED_MESSAGE_BYTES = 256 * 1024
 
 MarkAt = Callable[[int], Mark]
@@ -121,7 +123,12 @@ def definitions_within(start: int, end: int, mark_at: MarkAt) -> list[tuple[int,
 
 
 def tile_around(
-    definitions: Sequence[tuple[int, int]], start: int, end: int, bytes_through: Callable[[int], int], parallelism: int
+    definitions: Sequence[tuple[int, int]],
+    start: int,
+    end: int,
+    bytes_through: Callable[[int], int],
+    parallelism: int,
+    most_bytes: int = PARTITION_BYTES,
 ) -> list[tuple[int, int]]:
     """``tile`` for changes with ``definitions``, each of which is a partition of its own. ``bytes_through(sequence)`` is what the
     stream holds up to there."""
@@ -129,19 +136,21 @@ def tile_around(
     for first, last in (*definitions, (end + 1, end + 1)):
         before = first - 1
         if before > start:
-            tiles += tile(start, before, bytes_through(before) - bytes_through(start), parallelism, copied=False)
+            tiles += tile(start, before, bytes_through(before) - bytes_through(start), parallelism, most_bytes)
         if first <= end:
             tiles.append((first, last))
         start = last
     return tiles
 
 
-def tile_whole(start: int, end: int, total_bytes: int, parallelism: int, settled: Callable[[int], int]) -> list[tuple[int, int]]:
+def tile_whole(
+    start: int, end: int, total_bytes: int, parallelism: int, settled: Callable[[int], int], most_bytes: int = PARTITION_BYTES
+) -> list[tuple[int, int]]:
     """``tile`` for changes, in partitions that hold whole transactions, however large. ``settled(sequence)`` is the last one up
     to there at which no transaction is open; ``end`` is such a one."""
     tiles: list[tuple[int, int]] = []
     first = start + 1
-    for _, high in tile(start, end, total_bytes, parallelism, copied=False):
+    for _, high in tile(start, end, total_bytes, parallelism, most_bytes):
         last = end if high == end else settled(high)
         if last >= first:
             tiles.append((first, last))
@@ -149,18 +158,18 @@ def tile_whole(start: int, end: int, total_bytes: int, parallelism: int, settled
     return tiles
 
 
-def tile(start: int, end: int, total_bytes: int, parallelism: int, *, copied: bool) -> list[tuple[int, int]]:
+def tile(start: int, end: int, total_bytes: int, parallelism: int, most_bytes: int | None) -> list[tuple[int, int]]:
     """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
 
-    As many as there are cores, one when the batch is small. Of changes there are more when that keeps each within
-    PARTITION_BYTES; copied rows are written as they are fetched, not held.
+    As many as there are cores, one when the batch is small; more when that keeps each within ``most_bytes``. None for copied rows
+    that are written as they are fetched, not held.
     """
     messages = end - start
     if messages == 0:
         return []
     wanted = 1 if total_bytes < SMALL_BATCH_BYTES else parallelism
-    if not copied:
-        wanted = max(wanted, -(-total_bytes // PARTITION_BYTES))
+    if most_bytes is not None:
+        wanted = max(wanted, -(-total_bytes // most_bytes))
     count = min(wanted, messages)
     borders = [start + messages * i // count for i in range(count + 1)]
     return [(low + 1, high) for low, high in itertools.pairwise(borders)]

@@ -21,7 +21,7 @@ from pgsluice.shared.wire.position import Anchor
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader, Mark, publisher_prefix
-from pgsluice.worker.batches.planning import BatchLimit, plan_end, tile
+from pgsluice.worker.batches.planning import PARTITION_BYTES, BatchLimit, plan_end, tile
 from pgsluice.worker.data_source.read_options import FromBeginning, FromSequence, FromTime, ReadSettings
 
 DISORDER_US = 10_000_000
@@ -157,7 +157,7 @@ class FeedStream:
         total_bytes = self._mark(end).bytes_through - self._mark(first).bytes_before
         names = self._connection.names
         prefix = self._connection.ask(lambda client: publisher_prefix(StateBucket(client, names), names))
-        tiles = tile(first - 1, end, total_bytes, parallelism, copied=False)
+        tiles = tile(first - 1, end, total_bytes, parallelism, PARTITION_BYTES)
         anchors = {start.sequence + 1: start.anchor}
         return [FeedRange(low, high, low == first, anchors.get(low), start.since, prefix) for low, high in tiles]
 

@@ -70,16 +70,18 @@ def test_tasks_answer_by_sockets_in_a_directory_of_ours_or_over_tcp_where_its_pa
             spark.close()
 
 
-def test_what_nobody_takes_of_streamed_results_makes_no_noise(
-    spark_environment: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_what_nobody_takes_of_streamed_results_makes_no_noise_and_leaves_no_file(
+    spark_environment: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setattr(spark_session, "_SHARED_MEMORY", tmp_path)
     spark = Spark("test", {"spark.master": "local[2]"}, "pyspark.daemon")
     try:
         spark.start()
         results = spark.stream_tasks(repeated, [1, 2, 3])
         assert next(results) == b"1"
         del results
+        assert not [*tmp_path.rglob("results-*")]
     finally:
         spark.close()
     assert "Traceback" not in capfd.readouterr().err

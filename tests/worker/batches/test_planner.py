@@ -26,7 +26,7 @@ from pgsluice.worker.batches.planner import (
     Place,
     PlannedBatch,
 )
-from pgsluice.worker.batches.planning import BatchLimit, SequenceRange
+from pgsluice.worker.batches.planning import COPIED_MESSAGE_BYTES, BatchLimit, SequenceRange
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.sink import Lane
 from tests.servers import NatsServer
@@ -52,9 +52,11 @@ class Group:
         limit: BatchLimit = LIMIT,
         drain_to: int | None = None,
         unready: Callable[[int], frozenset[int]] = lambda _: frozenset(),
+        *,
+        streamed: bool = False,
     ) -> BatchPlanner:
-        copies = Copies(unready, is_finished=lambda _: True)
-        return BatchPlanner(BrokerConnection(self.names, self.loop, self.client), self.bell, limit, drain_to, copies)
+        copies, connection = Copies(unready, is_finished=lambda _: True), BrokerConnection(self.names, self.loop, self.client)
+        return BatchPlanner(connection, self.bell, limit, drain_to, copies, streamed=streamed)
 
     def publish(self, count: int, first: int = 1) -> None:
         self.loop.run(publish_inserts(self.client, self.names.group, count, first))
@@ -106,6 +108,20 @@ def test_a_batch_begins_where_the_one_before_it_ended(stream: Group) -> None:
     ]
     assert place == Place(0, 5)
     assert not any(batch.is_fence or batch.lane is not Lane.CHANGES for batch in batches)
+
+
+def test_what_is_delivered_while_the_next_is_written_is_in_smaller_partitions(
+    stream: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.publish(12)
+    monkeypatch.setattr(planner_module, "STREAMED_PARTITION_BYTES", -(-stream.size() // 3))
+    copied = Place(0, 12)
+    planned = [stream.planner(streamed=streamed).next(Place(0, 0), 2, 0.0) for streamed in (False, True)]
+    assert [batch and len(batch.ranges) for batch in planned] == [1, 3]
+    stream.copy(CopyState.RUNNING, attempts=[1], rows=5)
+    monkeypatch.setattr(planner_module, "STREAMED_PARTITION_BYTES", 2 * COPIED_MESSAGE_BYTES)
+    planned = [stream.planner(streamed=streamed).next(copied, 2, 0.0) for streamed in (False, True)]
+    assert [batch and len(batch.ranges) for batch in planned] == [2, 3]
 
 
 def test_a_worker_that_ends_by_itself_takes_no_more_than_it_has_to(stream: Group) -> None:

@@ -158,20 +158,20 @@ def test_a_batch_of_copied_rows_is_as_large_as_the_limit_allows(limit: BatchLimi
 def test_partitions_tile_the_range_in_order_without_gap_or_overlap(
     start: int, count: int, size: int, parallelism: int, copied: bool
 ) -> None:
-    tiles = tile(start, start + count, size, parallelism, copied=copied)
+    tiles = tile(start, start + count, size, parallelism, None if copied else PARTITION_BYTES)
     assert [sequence for first, last in tiles for sequence in range(first, last + 1)] == list(range(start + 1, start + count + 1))
     assert all(first <= last for first, last in tiles)
 
 
 def test_a_small_batch_is_one_partition_and_a_large_one_keeps_every_core_busy() -> None:
-    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, copied=False)) == 1
-    assert len(tile(0, 100, SMALL_BATCH_BYTES, 8, copied=False)) == 8
-    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, copied=False)) == 20
+    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, PARTITION_BYTES)) == 1
+    assert len(tile(0, 100, SMALL_BATCH_BYTES, 8, PARTITION_BYTES)) == 8
+    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, PARTITION_BYTES)) == 20
 
 
 def test_copied_rows_are_not_held_so_a_partition_of_them_may_be_large() -> None:
-    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, copied=True)) == 1
-    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, copied=True)) == 8
+    assert len(tile(0, 100, SMALL_BATCH_BYTES - 1, 8, None)) == 1
+    assert len(tile(0, 100, 20 * PARTITION_BYTES, 8, None)) == 8
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 8))
