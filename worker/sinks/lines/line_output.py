@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappear, small enough to hold several in memory
 
 
-def receipt_bodies(pieces_of_messages: Iterable[tuple[list[bytes], bool]]) -> Iterator[bytes]:
-    """Bodies of about RECEIPT_BYTES, at least one. Each message's pieces come with whether they are its last: a message is never
-    cut, so a large one makes a large body."""
-    pieces: list[bytes] = []
+def receipt_bodies(pieces_of_messages: Iterable[tuple[list[bytes], bool]], head: bytes = b"") -> Iterator[bytes]:
+    """Bodies of about RECEIPT_BYTES, at least one, each of which begins with ``head``. Each message's pieces come with whether
+    they are its last: a message is never cut, so a large one makes a large body."""
+    pieces = [head]
     size, is_covered = 0, False  # covered: every message taken so far is in a body
     for message_pieces, is_whole in pieces_of_messages:
         pieces += message_pieces
@@ -20,7 +20,7 @@ def receipt_bodies(pieces_of_messages: Iterable[tuple[list[bytes], bool]]) -> It
         is_covered = is_whole and size >= RECEIPT_BYTES
         if is_covered:
             yield b"".join(pieces)
-            pieces, size = [], 0
+            pieces, size = [head], 0
     if not is_covered:
         yield b"".join(pieces)
 

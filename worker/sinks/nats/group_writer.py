@@ -13,7 +13,7 @@ from pgsluice.shared.wire.position import Anchor, Position
 from pgsluice.worker.sinks.abilities import no_pipeline
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.nats.change_bodies import FIRST_LSN, ChangeBody, TransactionShare, body_of_copy, body_of_message
-from pgsluice.worker.sinks.nats.outgoing import copied_id, place_of, replay_id, with_start
+from pgsluice.worker.sinks.nats.outgoing import copied_id, encode_start, place_of, replay_id
 from pgsluice.worker.sinks.sink import Partition
 
 _LENGTHS = struct.Struct("<II")
@@ -33,13 +33,13 @@ class GroupWriter:
         if self.is_replay:
             assert not isinstance(place, Position)
             replayed = (self._replayed(message) if place is None or message.sequence > place[0] else [] for message in messages)
-            return (with_start(self.start, [body]) for body in receipt_bodies((pieces, True) for pieces in replayed))
+            return receipt_bodies(((pieces, True) for pieces in replayed), encode_start(self.start))
         assert place is None or isinstance(place, Position)
         bodies = ((_encoded(body_of_message(message, place)), True) for message in messages)
-        return (with_start(self.start, [body]) for body in receipt_bodies(bodies))
+        return receipt_bodies(bodies, encode_start(self.start))
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        return (with_start(self.copied_start, [body]) for body in receipt_bodies(self._copied(copied)))
+        return receipt_bodies(self._copied(copied), encode_start(self.copied_start))
 
     def _replayed(self, message: MessageChanges) -> list[bytes]:
         """A letter's change as one of the newest transaction, as copied rows are: its own place was passed long ago."""

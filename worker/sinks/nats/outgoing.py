@@ -1,8 +1,8 @@
 """Messages for the target stream on their way from a task to the driver.
 
-A receipt's body says from which place on its task wrote, then has a section for each message of the source that has any: the
-number of messages, then for each of them what it ends and the lengths of its head and its data, then heads and data one after
-the other. A head is the subject, the id and further headers. All integers are little-endian.
+A receipt's body says from which place on its task wrote, then has blocks. One is a unit that is ready to be sent
+(``atomic_unit``), or messages that the driver has yet to cut: their number, what each ends and the lengths of its head and its
+data, then heads and data one after the other. A head is the subject, the id and further headers. All integers are little-endian.
 
 A *place* is where a message stands in its lane: of changes the position, of copied rows the sequence, the table's number in that
 message and the row. What is at or before the place that the stream holds already is not written again.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -47,11 +47,6 @@ CopiedPlace = tuple[int, int, int]
 """The sequence in the snapshot stream, the number of the table in that message, and the row's in it."""
 
 
-def change_id(position: Position) -> bytes:
-    """Of a change; a further message of it has its number behind a slash."""
-    return str(position).encode()
-
-
 def replay_id(sequence: int) -> bytes:
     """Of a change that a dead letter held, by its sequence: the position was passed long ago."""
     return b"replay:%d:0:0" % sequence
@@ -79,48 +74,86 @@ def chunk_id(message_id: bytes, index: int) -> bytes:
 class Section:
     """Messages in their order, as columns."""
 
-    ends: bytearray = field(default_factory=bytearray)
-    heads: list[bytes] = field(default_factory=list)
+    subjects: list[bytes] = field(default_factory=list)
+    ids: list[bytes] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
+    ends: bytearray = field(default_factory=bytearray)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def size(self) -> int:
+        """Bytes of data."""
+        return sum(map(len, self.data))
 
     def add(self, subject: bytes, message_id: bytes, data: bytes, ends: int, headers: bytes = b"") -> None:
-        self.ends.append(ends)
-        self.heads.append(b"%b\0%b\0%b" % (subject, message_id, headers))
+        self.subjects.append(subject)
+        self.ids.append(message_id)
+        self.headers.append(headers)
         self.data.append(data)
+        self.ends.append(ends)
 
-    def encode(self) -> list[bytes]:
-        """Pieces of a receipt's body; none when there are no messages."""
-        count = len(self.heads)
-        if not count:
-            return []
-        lengths = struct.pack(f"<{2 * count}I", *map(len, self.heads), *map(len, self.data))
-        return [_COUNT.pack(count), bytes(self.ends), lengths, *self.heads, *self.data]
+    def add_lines(self, subjects: Iterable[bytes], ids: Iterable[bytes], lines: Sequence[bytes]) -> None:
+        """Messages of one change each; the line feed at the end of a line is not part of its message."""
+        self.subjects += subjects
+        self.ids += ids
+        self.headers += [b""] * len(lines)
+        self.data += [line[:-1] for line in lines]
+        self.ends += bytes([Ends.CHANGE]) * len(lines)
+
+    def extend(self, other: Section) -> None:
+        self.subjects += other.subjects
+        self.ids += other.ids
+        self.headers += other.headers
+        self.data += other.data
+        self.ends += other.ends
+
+    def message(self, index: int) -> Outgoing:
+        return Outgoing(self.subjects[index], self.ids[index], self.headers[index], self.data[index], self.ends[index])
+
+    @classmethod
+    def of(cls, messages: Sequence[Outgoing]) -> Section:
+        subjects, ids, headers, data, ends = (list(column) for column in zip(*messages, strict=True))
+        return cls(subjects, ids, headers, data, bytearray(ends))
+
+    def encode(self) -> bytes:
+        count = len(self)
+        heads = [encode_head(*head) for head in zip(self.subjects, self.ids, self.headers, strict=True)]
+        lengths = struct.pack(f"<{2 * count}I", *map(len, heads), *map(len, self.data))
+        return b"".join([_COUNT.pack(count), self.ends, lengths, *heads, *self.data])
 
 
-def decode_sections(body: bytes) -> Iterator[Outgoing]:
-    """The messages of sections in order."""
-    offset = 0
-    while offset < len(body):
-        (count,) = _COUNT.unpack_from(body, offset)
-        offset += _COUNT.size
-        ends = body[offset : offset + count]
-        offset += count
-        lengths = struct.unpack_from(f"<{2 * count}I", body, offset)
-        offset += 8 * count
-        borders = list(accumulate(lengths, initial=offset))
-        for i in range(count):
-            subject, message_id, headers = body[borders[i] : borders[i + 1]].split(_SEPARATOR)
-            yield Outgoing(subject, message_id, headers, body[borders[count + i] : borders[count + i + 1]], ends[i])
-        offset = borders[-1]
+def encode_head(subject: bytes, message_id: bytes, headers: bytes) -> bytes:
+    return b"%b\0%b\0%b" % (subject, message_id, headers)
 
 
-def with_start(start: str, pieces: Sequence[bytes]) -> bytes:
-    """A receipt's body: ``pieces``, written from the place ``start`` on."""
-    return b"".join([_COUNT.pack(len(start)), start.encode(), *pieces])
+def decode_head(head: bytes) -> tuple[bytes, bytes, bytes]:
+    subject, message_id, headers = head.split(_SEPARATOR)
+    return subject, message_id, headers
+
+
+def decode_section(encoded: bytes) -> Iterator[Outgoing]:
+    """The messages in order."""
+    (count,) = _COUNT.unpack_from(encoded)
+    offset = _COUNT.size
+    ends = encoded[offset : offset + count]
+    offset += count
+    lengths = struct.unpack_from(f"<{2 * count}I", encoded, offset)
+    borders = list(accumulate(lengths, initial=offset + 8 * count))
+    for i in range(count):
+        head = decode_head(encoded[borders[i] : borders[i + 1]])
+        yield Outgoing(*head, encoded[borders[count + i] : borders[count + i + 1]], ends[i])
+
+
+def encode_start(start: str) -> bytes:
+    """What a receipt's body begins with when its task wrote from the place ``start`` on."""
+    return _COUNT.pack(len(start)) + start.encode()
 
 
 def split_start(body: bytes) -> tuple[str, bytes]:
-    """The inverse of ``with_start``: the start and the sections."""
+    """The start of a receipt's body, and the rest of it."""
     (length,) = _COUNT.unpack_from(body)
     end = _COUNT.size + length
     return body[_COUNT.size : end].decode(), body[end:]

@@ -24,12 +24,14 @@ from pgsluice.shared.wire.names import GroupNames, replayed_worker
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.nats.atomic_unit import Unit
 from pgsluice.worker.sinks.nats.options import NatsSinkSettings
-from pgsluice.worker.sinks.nats.outgoing import Ends, decode_sections, split_start
+from pgsluice.worker.sinks.nats.outgoing import split_start
 from pgsluice.worker.sinks.nats.published_state import NOWHERE, PublishedPlace, PublishedState
 from pgsluice.worker.sinks.nats.subject_pattern import SubjectPattern
 from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream, Uncommitted
-from pgsluice.worker.sinks.nats.unit_cutter import Unit, UnitCutter
+from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
+from pgsluice.worker.sinks.nats.whole_transactions import decode_blocks
 from pgsluice.worker.sinks.nats.writer import MessageWriter
 from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Receipt
 
@@ -140,35 +142,34 @@ class NatsSink:
             if not self._place.applied.covers(receipt):
                 if start is None:
                     start, cutter.part = self._place.start(lane), self._place.part_in(lane)
-                written_from, sections = split_start(receipt.body)
+                written_from, blocks = split_start(receipt.body)
                 if written_from != start:
                     raise WriteAgain
-                for unit in cutter.cut(decode_sections(sections)):
+                for unit in (unit for block in decode_blocks(blocks) for unit in cutter.cut(block)):
                     run(self._publish_held(held, lane))
                     held = [unit]
             applied = applied.after(receipt, stream_created)
-        rest = cutter.rest()
-        if rest and held:
+        for unit in cutter.rest():
             run(self._publish_held(held, lane))
-        run(self._complete(rest or (held[0] if held else []), applied, lane))
+            held = [unit]
+        run(self._complete(held, applied, lane))
 
     async def _publish_held(self, held: list[Unit], lane: Lane) -> None:
         for unit in held:
-            last = next(message for message in reversed(unit) if message.ends != Ends.NOTHING)
-            state = self._moved(self._place.through(last.message_id.decode(), lane, _part_of(unit)))
-            await self._target.publish(unit, state.encode(self._target.sequence + len(unit)))
+            state = self._moved(self._place.through(unit.last.message_id.decode(), lane, _part_of(unit)))
+            await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
             self._state = state
 
-    async def _complete(self, unit: Unit, applied: Applied, lane: Lane) -> None:
+    async def _complete(self, held: list[Unit], applied: Applied, lane: Lane) -> None:
         """Publishes what is left of a batch, with the position behind it."""
         place = self._place.at(applied, lane)
         if applied == self._place.applied:
             return
         state = self._moved(place)
-        if unit:
-            await self._target.publish(unit, state.encode(self._target.sequence + len(unit)))
+        for unit in held:
+            await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
             self._state = state
-        if not unit or self._limits.max_age_s:
+        if not held or self._limits.max_age_s:
             await self._mark(place)
         await self._target.settled()
 
@@ -291,7 +292,7 @@ class NatsSink:
 
 def _part_of(unit: Unit) -> int:
     """Of the transaction that is open at the end of ``unit``."""
-    part = unit[-1].headers.rpartition(b"Pgsluice-Part:")[2].strip()
+    part = unit.last.headers.rpartition(b"Pgsluice-Part:")[2].strip()
     return int(part) if part.isdigit() else 0
 
 

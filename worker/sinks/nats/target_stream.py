@@ -34,16 +34,14 @@ from pgsluice.shared.broker.streams import CREATED_METADATA, StoredMessage, Stre
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.message import ID_HEADER
+from pgsluice.worker.sinks.nats.atomic_unit import Unit, frame
 from pgsluice.worker.sinks.nats.outgoing import Outgoing
 from pgsluice.worker.sinks.nats.published_state import STATE_HEADER
-from pgsluice.worker.sinks.nats.unit_cutter import Unit
 
 ATOMIC_SERVER_VERSION = (2, 12)
 ACK_TIMEOUT_S = 8.0  # below the 10 s after which nats-server gives up a batch that is not committed
 DUPLICATE_WINDOW_S = 1.0
-BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
 DUPLICATE_IN_BATCH = 10201  # nats-server, server/errors.json
-_HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b"
 _NO_ROOM_REMEDY = "make room: raise nats-stream-max-bytes, or give nats-stream-max-age; nothing is lost meanwhile"
 
 
@@ -117,12 +115,9 @@ class TargetStream(Stream):
 
     async def publish(self, unit: Unit, state: bytes) -> None:
         """Returns when it is under way and the one before is stored. Raises as ``settled``."""
-        batch_id = uuid.uuid4().hex[:BATCH_ID_DIGITS].encode()
-        frames = [_frame(message, self._headers(batch_id, number)) for number, message in enumerate(unit[:-1], 1)]
-        await self._send(frames)
+        await self._send(unit.opening(self.sequence))
         await self.settled()
-        last = self._headers(batch_id, len(unit)) + b"Nats-Batch-Commit:1\r\n" + _state_line(state)
-        await self._commit(_frame(unit[-1], last, self._expect_answer()), len(unit), unit[-1])
+        await self._commit(unit.closing(self.sequence, _state_line(state), self._expect_answer()), unit.count, unit.last)
 
     async def publish_position(self, state: bytes) -> None:
         """The position without a change; it takes the place of the one before on its subject, and does not expire."""
@@ -134,7 +129,7 @@ class TargetStream(Stream):
         """A message that is a unit by itself, without a batch. As ``publish``."""
         await self.settled()
         headers = b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence + _state_line(state)
-        await self._commit(_frame(message, headers, self._expect_answer()), 1, message)
+        await self._commit(frame(message, headers, self._expect_answer()), 1, message)
 
     async def settled(self) -> None:
         """Returns when all that was handed over is stored. Raises StreamMoved when another message is in its place or has its id;
@@ -169,10 +164,6 @@ class TargetStream(Stream):
         uncommitted, self._uncommitted = self._uncommitted, None
         return uncommitted
 
-    def _headers(self, batch_id: bytes, number: int) -> bytes:
-        headers = b"Nats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n" % (batch_id, number)
-        return headers + b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence if number == 1 else headers
-
     def _expect_answer(self) -> bytes:
         self._attempt += 1
         self._answer = asyncio.get_running_loop().create_future()
@@ -185,8 +176,8 @@ class TargetStream(Stream):
 
     async def _send(self, frames: list[bytes]) -> None:
         try:
-            for first in range(0, len(frames), 256):
-                await send_framed(self._client, b"".join(frames[first : first + 256]))
+            for each in frames:
+                await send_framed(self._client, each)
         except CLIENT_ERRORS as error:
             if not is_passing(error):
                 raise
@@ -210,10 +201,3 @@ def _digest(body: bytes) -> bytes:
 
 def _state_line(state: bytes) -> bytes:
     return b"%b:%b\r\n" % (STATE_HEADER.encode(), state)
-
-
-def _frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
-    """As the protocol has it (NATS manual: "Client Protocol", HPUB)."""
-    head = _HEAD % (message.message_id, message.headers) + headers + b"\r\n"
-    to = b"%b %b" % (message.subject, reply) if reply else message.subject
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(message.data), head, message.data)

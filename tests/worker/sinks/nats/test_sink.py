@@ -14,7 +14,7 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.nats.sink import NatsSink
-from pgsluice.worker.sinks.nats.unit_cutter import UNIT_MESSAGES
+from pgsluice.worker.sinks.nats.whole_transactions import UNIT_MESSAGES
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write

@@ -1,0 +1,102 @@
+"""A unit: messages that become visible together, as one atomic batch of JetStream, framed as they are sent.
+
+What is known only when it is sent stands in the first frame (the sequence that the unit follows) and in the last one (the state
+behind it). All between them may be made before, by whoever has the messages.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import Self
+
+from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing, Section, decode_head, encode_head
+
+BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
+_NUMBERS = [b"%d" % number for number in range(1001)]
+_LENGTHS = struct.Struct("<6I")
+_HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b\r\n"
+_LONGEST_HEAD = len(_HEAD % (b"", b"\r\nNats-Batch-Id:\r\nNats-Batch-Sequence:\r\n")) - len("\r\n") + BATCH_ID_DIGITS
+"""Of a message in the middle, without its id, its own headers and the digits of its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """``between`` are the frames of all messages but ``first`` and ``last``; a unit of one message has no ``first``."""
+
+    batch_id: bytes
+    count: int
+    first: Outgoing | None
+    between: bytes
+    last: Outgoing
+
+    @classmethod
+    def of(cls, messages: Section) -> Self:
+        """At least one."""
+        batch_id = uuid.uuid4().hex[:BATCH_ID_DIGITS].encode()
+        first = messages.message(0) if len(messages) > 1 else None
+        return cls(batch_id, len(messages), first, b"".join(_frames_between(messages, batch_id)), messages.message(-1))
+
+    def opening(self, follows: int) -> list[bytes]:
+        """What is sent before the message that commits the unit; ``follows`` is the sequence before it."""
+        if self.first is None:
+            return []
+        return [frame(self.first, self._headers(1, follows)), self.between]
+
+    def closing(self, follows: int, headers: bytes, reply: bytes) -> bytes:
+        """The message that commits it, with more ``headers``; the server answers to ``reply``."""
+        return frame(self.last, self._headers(self.count, follows) + b"Nats-Batch-Commit:1\r\n" + headers, reply)
+
+    def _headers(self, number: int, follows: int) -> bytes:
+        headers = b"Nats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n" % (self.batch_id, number)
+        return headers + b"Nats-Expected-Last-Sequence:%d\r\n" % follows if number == 1 else headers
+
+    def encode(self) -> list[bytes]:
+        """Pieces, for ``decode``."""
+        first, last = self.first or self.last, self.last
+        heads = [encode_head(each.subject, each.message_id, each.headers) for each in (first, last)]
+        pieces = [heads[0], first.data, self.between, heads[1], last.data]
+        return [_LENGTHS.pack(self.count, *map(len, pieces)), self.batch_id, *pieces]
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        count, *lengths = _LENGTHS.unpack_from(encoded)
+        offset = _LENGTHS.size + BATCH_ID_DIGITS
+        pieces: list[bytes] = []
+        for length in lengths:
+            pieces.append(encoded[offset : offset + length])
+            offset += length
+        first_head, first_data, between, last_head, last_data = pieces
+        first = Outgoing(*decode_head(first_head), first_data, Ends.CHANGE) if count > 1 else None
+        last = Outgoing(*decode_head(last_head), last_data, Ends.TRANSACTION)
+        return cls(encoded[_LENGTHS.size : _LENGTHS.size + BATCH_ID_DIGITS], count, first, between, last)
+
+
+def frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
+    """As the protocol has it (NATS manual: "Client Protocol", HPUB)."""
+    head = _HEAD % (message.message_id, message.headers + headers)
+    to = b"%b %b" % (message.subject, reply) if reply else message.subject
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(message.data), head, message.data)
+
+
+def _frames_between(messages: Section, batch_id: bytes) -> list[bytes]:
+    """The same, but the first and the last, for many at once."""
+    end = len(messages) - 1
+    numbers = _NUMBERS if end < len(_NUMBERS) else [b"%d" % number for number in range(end + 1)]
+    batch = b"\r\nNats-Batch-Id:%b\r\nNats-Batch-Sequence:" % batch_id
+    columns = (messages.subjects, messages.ids, numbers[1:], messages.headers, messages.data)
+    return [
+        b"HPUB %b %d %d\r\nNATS/1.0\r\nNats-Msg-Id:%b%b%b\r\n%b\r\n%b\r\n"
+        % (
+            subject,
+            size := _LONGEST_HEAD + len(message_id) + len(number) + len(headers),
+            size + len(data),
+            message_id,
+            batch,
+            number,
+            headers,
+            data,
+        )
+        for subject, message_id, number, headers, data in zip(*(column[1:end] for column in columns), strict=True)
+    ]

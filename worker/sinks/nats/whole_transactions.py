@@ -1,0 +1,96 @@
+"""Units of whole transactions, which a task cuts itself.
+
+A transaction of which it sees only a part, or that is too large for a unit, it leaves to the driver (``unit_cutter``). Both go
+there as blocks of a receipt's body, in order: the kind, the length, and what ``Unit`` or ``Section`` encode.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pgsluice.worker.sinks.nats.atomic_unit import Unit
+from pgsluice.worker.sinks.nats.outgoing import Outgoing, Section, decode_section
+
+UNIT_MESSAGES = 1000
+"""What nats-server takes in one atomic batch, unless it is configured otherwise."""
+UNIT_BYTES = 16 * 1024 * 1024  # of several transactions
+
+_UNIT, _BEGINS, _GOES_ON = range(3)
+_BLOCK = struct.Struct("<BI")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncut:
+    """Messages of one transaction, which ``begins`` with them or began before."""
+
+    messages: list[Outgoing]
+    begins: bool
+
+
+class WholeTransactions:
+    """Takes messages in order and yields blocks."""
+
+    def __init__(self) -> None:
+        self._whole = Section()
+        """Of transactions that have ended."""
+        self._whole_bytes = 0
+        self._open = Section()
+        """Of one that has not."""
+        self._open_bytes = 0
+        self._is_left = True
+        """The transaction that is open is left to the driver."""
+
+    def add(self, messages: Section, *, begins: bool, ends: bool) -> Iterator[bytes]:
+        """``messages`` are of one transaction: the first ones of it, the last ones, both or neither."""
+        if begins:
+            self._is_left = False
+        if self._is_left:
+            if messages:
+                yield from self._left(messages, begins=False)
+            return
+        self._open.extend(messages)
+        self._open_bytes += messages.size
+        if len(self._open) > UNIT_MESSAGES or self._open_bytes > UNIT_BYTES:
+            yield from self._leave_open()
+        elif ends:
+            if len(self._whole) + len(self._open) > UNIT_MESSAGES or self._whole_bytes + self._open_bytes > UNIT_BYTES:
+                yield from self._unit()
+            self._whole.extend(self._open)
+            self._whole_bytes += self._open_bytes
+            self._open, self._open_bytes = Section(), 0
+
+    def rest(self) -> Iterator[bytes]:
+        """Of all that was taken; the transaction that is open is left to the driver."""
+        yield from self._leave_open()
+
+    def _leave_open(self) -> Iterator[bytes]:
+        left, self._open, self._open_bytes = self._open, Section(), 0
+        yield from self._left(left, begins=not self._is_left)
+        self._is_left = True
+
+    def _left(self, messages: Section, *, begins: bool) -> Iterator[bytes]:
+        yield from self._unit()
+        if messages:
+            yield from _block(_BEGINS if begins else _GOES_ON, [messages.encode()])
+
+    def _unit(self) -> Iterator[bytes]:
+        if self._whole:
+            yield from _block(_UNIT, Unit.of(self._whole).encode())
+            self._whole, self._whole_bytes = Section(), 0
+
+
+def decode_blocks(pieces: bytes) -> Iterator[Unit | Uncut]:
+    offset = 0
+    while offset < len(pieces):
+        kind, length = _BLOCK.unpack_from(pieces, offset)
+        offset += _BLOCK.size
+        content = pieces[offset : offset + length]
+        offset += length
+        yield Unit.decode(content) if kind == _UNIT else Uncut(list(decode_section(content)), kind == _BEGINS)
+
+
+def _block(kind: int, pieces: list[bytes]) -> Iterator[bytes]:
+    yield _BLOCK.pack(kind, sum(map(len, pieces)))
+    yield from pieces
