@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ QUERY = "SELECT id, CASE WHEN id IN (SELECT closed_at FROM gate) THEN pass_gate(
 
 
 @contextmanager
-def gate(pipeline: PipelineUnderTest, *rows: int) -> Iterator[None]:
-    """Whoever reads one of these rows waits."""
+def gate(pipeline: PipelineUnderTest, *rows: int) -> Iterator[Callable[[], None]]:
+    """Whoever reads one of these rows waits; what it gives opens the gate before its end."""
     # A volatile function would be called wherever the query is looked at, and any function for all rows before they are sorted.
     pipeline.source.execute(
         f"CREATE INDEX ON t (updated_at, id); ALTER DATABASE {pipeline.source.dbname} SET enable_sort = off;"
@@ -33,7 +33,11 @@ def gate(pipeline: PipelineUnderTest, *rows: int) -> Iterator[None]:
     )
     with pipeline.source.connect() as holder:
         holder.execute(f"SELECT pg_advisory_lock({GATE_LOCK})")
-        yield
+
+        def open_gate() -> None:
+            holder.execute(f"SELECT pg_advisory_unlock({GATE_LOCK})")
+
+        yield open_gate
 
 
 def insert_wide_rows(pipeline: PipelineUnderTest) -> None:

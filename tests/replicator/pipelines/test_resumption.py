@@ -75,6 +75,28 @@ def test_a_run_whose_source_is_away_for_a_moment_takes_itself_up(
     assert pipeline.merged() == pipeline.expected()
 
 
+def test_rows_that_change_while_they_are_read_come_once_as_they_were_and_then_as_they_are(
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Rows that were read, and others that were not: the change moves them in the table, and to the end of the order."""
+    plain = pipeline.pipeline.query
+    insert_wide_rows(pipeline)
+    held = pipeline.pipeline.query
+    pipeline.change(query=plain)
+    before = pipeline.expected()
+    pipeline.change(query=held)
+    keys = keys_of(pipeline, nats_server, tmp_path)
+    with gate(pipeline, 22) as open_gate, PgsluiceProcess("run", "ratings", config=keys) as process:
+        wait_until(lambda: messages(pipeline) >= 6, deadline_s=60.0, what="the rows before the gate", interval_s=0.1)
+        pipeline.source.execute("UPDATE t SET v = 'new', updated_at = now() WHERE id % 3 = 0; DELETE FROM t WHERE id = 38")
+        open_gate()
+        assert process.wait(60.0) == 0, process.log()
+    assert len(pipeline.lines()) == ROWS
+    assert pipeline.merged() == before
+    pipeline.run()
+    assert pipeline.merged() == pipeline.expected() | {b"38": before[b"38"]}
+
+
 def test_rows_that_change_between_kill_and_next_run_come_with_what_they_are_then(
     pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:
