@@ -115,11 +115,12 @@ class LivePass:
     def _step_out(self, subscriber: Subscriber) -> None:
         """What its rules make of a message is not at hand, or is nothing: the stream is read for it."""
         with self.lock:
-            subscriber.step_out()
-            self._let_go(subscriber, 0.0)
+            if subscriber.standing is Standing.LIVE:
+                subscriber.step_out()
+                self._let_go(subscriber, 0.0)
 
     def _flush(self) -> None:
-        """What is open is queued. Who has nothing open begins anew with what comes."""
+        """What is open is queued."""
         for subscriber, open_request in self._open.items():
             for request in open_request.flush():
                 self._queue(subscriber, request)
