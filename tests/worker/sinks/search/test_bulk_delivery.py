@@ -322,6 +322,12 @@ def test_an_index_that_was_removed_is_not_made_by_writing(trial: Trial) -> None:
     assert not [name for name in trial.server.indices() if name.startswith(trial.generation.alias)]
 
 
+def test_what_is_to_be_visible_is_found_when_it_is_delivered(trial: Trial) -> None:
+    trial.limit(wait_visible=True)
+    trial.delivery().deliver(trial.operations(3))
+    assert trial.server.count(trial.generation.alias) == 3
+
+
 def test_a_halted_delivery_waits_no_longer(trial: Trial) -> None:
     delivery = trial.delivery()
     delivery.halt()
