@@ -33,3 +33,9 @@ def test_the_tutorial_of_two_streams_works_as_it_is_written(reader: TutorialRead
 @pytest.mark.timeout(900)
 def test_the_tutorial_of_a_query_works_as_it_is_written(reader: TutorialReader) -> None:
     assert reader.read("sql-tutorial.md") == 6
+
+
+@pytest.mark.long  # Spark starts four times
+@pytest.mark.timeout(900)
+def test_the_tutorial_of_a_search_index_works_as_it_is_written(reader: TutorialReader) -> None:
+    assert reader.read("search-tutorial.md") == 5
