@@ -32,6 +32,10 @@ class AnsweringHandler(http.server.BaseHTTPRequestHandler):
         else:
             self._answer(404, b"{}")
 
+    def do_HEAD(self) -> None:
+        """Whatever is asked for is there, if nobody wants to see it."""
+        self._answer(200, b"")
+
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(200, b"{}")

@@ -50,16 +50,14 @@ class AnsweringServer(SearchServer):
     """``benchmarks.answering_server``."""
 
     kind = "answering"
+    title = "the answering server"
     keeps_data = False
 
     def _command(self, directory: Path) -> list[str]:
         return [sys.executable, answering_server.__file__, str(self.port)]
 
-    def _started(self) -> bool | str:
-        try:
-            return bool(self.ask("GET", "/"))
-        except OSError:
-            return False
+    def _answers(self) -> bool:
+        return bool(self.ask("GET", "/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +97,11 @@ def _drained(trial: _Trial, server: SearchServer, contestant: str, url: str = ""
     reached: dict[str, Any] = {"search-url": [url or server.url], "search-allow-hosts": ["127.0.0.1"]}
     group = Group(name.replace("_", "-"), trial.servers, source, target, **{**reached, **trial.keys})
     watched = {"search server": server.pid}
-    elapsed_s, usage = drained(trial.servers, group, "search", (WARM_UP_ROWS, trial.rows), watched, _waiting(server))
+    elapsed_s, usage = drained(trial.servers, group, "search", (WARM_UP_ROWS, trial.rows), watched, waiting(server))
     return Run(NAME, contestant, trial.repetition, {RATE: trial.rows / elapsed_s}, trial.rows, usage)
 
 
-def _waiting(server: SearchServer) -> Callable[[int], None]:
+def waiting(server: SearchServer) -> Callable[[int], None]:
     """Until it has so many documents."""
 
     def taken() -> int:
@@ -147,7 +145,7 @@ def _sent(trial: _Trial, server: SearchServer, requests: list[Exchange]) -> Run:
         with ProcessWatch({"search server": server.pid}) as watch:
             began_at = monotonic()
             list(threads.map(lambda each: _send(server, each), measured))
-            _waiting(server)(WARM_UP_ROWS + trial.rows)
+            waiting(server)(WARM_UP_ROWS + trial.rows)
             elapsed_s = monotonic() - began_at
     name = f"{server.kind} server alone"
     return Run(NAME, name, trial.repetition, {RATE: trial.rows / elapsed_s}, trial.rows, watch.usage())
