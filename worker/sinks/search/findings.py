@@ -34,7 +34,7 @@ def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incomin
         return list(found)
     try:
         with contextlib.closing(ServerConnection(settings)) as connection:
-            catalog = IndexCatalog(connection, settings, overrides)
+            catalog = IndexCatalog(connection, settings, overrides, worker.group)
             catalog.dialect()
             _look_at_tables(found, catalog, incoming.tables or ())
     except PgsluiceError as error:

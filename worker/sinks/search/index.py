@@ -188,7 +188,7 @@ class IndexCatalog:
         alias = self.alias(table)
         for _ in range(_LOOKS):
             if read := [each for each in self.generations(alias) if each.is_read]:
-                _check_owner(read[-1], table)
+                _check_owner(read[-1], table, self._group)
                 return read[-1]
             if self._is_free(alias):
                 return None
@@ -215,7 +215,7 @@ class IndexCatalog:
             there = self.generations(alias)
             for each in there:
                 if each.meta.snapshot == snapshot and snapshot:
-                    _check_owner(each, table)
+                    _check_owner(each, table, self._group)
                     self.add_fields(self.mapping(table), each)
                     return each.generation
             is_first = self.current(table) is None
@@ -378,7 +378,12 @@ def _altered_of(found: FoundGeneration | None) -> str:
     return "" if found is None else found.meta.altered
 
 
-def _check_owner(found: FoundGeneration, table: Table) -> None:
+def _check_owner(found: FoundGeneration, table: Table, group: str) -> None:
+    if found.meta.group and group and found.meta.group != group:
+        raise TerminalError(
+            f"index '{found.generation.name}' holds documents of table '{found.table}' of group '{found.meta.group}'",
+            "versions of two groups do not compare: set search-index otherwise; if that group is gone, remove its indexes",
+        )
     if found.table != table.qualified_name:
         whose = f"holds documents of table '{found.table}'" if found.table else "is not ours"
         raise TerminalError(

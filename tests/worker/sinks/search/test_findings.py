@@ -55,6 +55,14 @@ def test_an_index_that_does_not_fit_its_table_is_found(fake_opensearch: FakeOpen
     assert look(fake_opensearch.url, group, other) == [PLAIN, ("search-index", Severity.ERROR)]
 
 
+def test_an_index_of_another_group_is_found(fake_opensearch: FakeOpenSearch, group: str) -> None:
+    settings = search_settings(fake_opensearch.url, group)
+    connection = ServerConnection(settings)
+    IndexCatalog(connection, settings, NO_OVERRIDES, "others").ensured(ORDERS)
+    connection.close()
+    assert look(fake_opensearch.url, group, ORDERS) == [PLAIN, ("search-index", Severity.ERROR)]
+
+
 def test_tables_that_would_share_an_index_or_have_no_key_are_found(fake_opensearch: FakeOpenSearch, group: str) -> None:
     same = table("shop.Orders", "id bigint", "note text")
     assert look(fake_opensearch.url, group, ORDERS, same) == [PLAIN, ("search-index", Severity.ERROR)]

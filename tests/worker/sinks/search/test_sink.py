@@ -13,7 +13,7 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.search.bulk import Operation, Outcome, send_bulk
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
@@ -365,19 +365,6 @@ def test_a_column_of_another_type_asks_for_a_new_index(sink: SearchSink) -> None
     changed = table("shop.orders", "id bigint", "note integer", "body text")
     with pytest.raises(TerminalError, match=r"field 'note' .* of type text, and would be long now: .*reindex shop\.orders"):
         write(sink, [[message(2, insert(changed, b"2", b"5", b"y"))]])
-
-
-@pytest.mark.parametrize(
-    ("other", "sentence"),
-    [
-        (table("Shop.orders", "id bigint"), "holds documents of table 'shop.orders'"),
-        (table("shop.or?ders", "id bigint"), "no name of an index"),
-    ],
-)
-def test_a_table_whose_index_cannot_be_its_own_is_refused(sink: SearchSink, other: Table, sentence: str) -> None:
-    apply(sink, [[message(1, insert(ORDERS, b"1", b"a", b"x"))]])
-    with pytest.raises(TerminalError, match=sentence):
-        write(sink, [[message(2, insert(other, b"1"))]])
 
 
 def test_an_index_that_is_not_allowed_is_refused(open_sink: OpenSink) -> None:
