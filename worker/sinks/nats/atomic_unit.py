@@ -6,16 +6,14 @@ behind it). All between them may be made before, by whoever has the messages.
 
 from __future__ import annotations
 
-import struct
 import uuid
 from dataclasses import dataclass
 from typing import Self
 
-from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing, Section, decode_head, encode_head
+from pgsluice.worker.sinks.nats.outgoing import Outgoing, Section
 
 BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
 _NUMBERS = [b"%d" % number for number in range(1001)]
-_LENGTHS = struct.Struct("<6I")
 _HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b\r\n"
 _LONGEST_HEAD = len(_HEAD % (b"", b"\r\nNats-Batch-Id:\r\nNats-Batch-Sequence:\r\n")) - len("\r\n") + BATCH_ID_DIGITS
 """Of a message in the middle, without its id, its own headers and the digits of its number."""
@@ -23,7 +21,7 @@ _LONGEST_HEAD = len(_HEAD % (b"", b"\r\nNats-Batch-Id:\r\nNats-Batch-Sequence:\r
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """``between`` are the frames of all messages but ``first`` and ``last``; a unit of one message has no ``first``."""
+    """Picklable. ``between`` are the frames of all messages but ``first``, which a unit of one message has not, and ``last``."""
 
     batch_id: bytes
     count: int
@@ -51,26 +49,6 @@ class Unit:
     def _headers(self, number: int, follows: int) -> bytes:
         headers = b"Nats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n" % (self.batch_id, number)
         return headers + b"Nats-Expected-Last-Sequence:%d\r\n" % follows if number == 1 else headers
-
-    def encode(self) -> list[bytes]:
-        """Pieces, for ``decode``."""
-        first, last = self.first or self.last, self.last
-        heads = [encode_head(each.subject, each.message_id, each.headers) for each in (first, last)]
-        pieces = [heads[0], first.data, self.between, heads[1], last.data]
-        return [_LENGTHS.pack(self.count, *map(len, pieces)), self.batch_id, *pieces]
-
-    @classmethod
-    def decode(cls, encoded: bytes) -> Self:
-        count, *lengths = _LENGTHS.unpack_from(encoded)
-        offset = _LENGTHS.size + BATCH_ID_DIGITS
-        pieces: list[bytes] = []
-        for length in lengths:
-            pieces.append(encoded[offset : offset + length])
-            offset += length
-        first_head, first_data, between, last_head, last_data = pieces
-        first = Outgoing(*decode_head(first_head), first_data, Ends.CHANGE) if count > 1 else None
-        last = Outgoing(*decode_head(last_head), last_data, Ends.TRANSACTION)
-        return cls(encoded[_LENGTHS.size : _LENGTHS.size + BATCH_ID_DIGITS], count, first, between, last)
 
 
 def frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:

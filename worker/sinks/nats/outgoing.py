@@ -1,8 +1,6 @@
 """Messages for the target stream on their way from a task to the driver.
 
-A receipt's body says from which place on its task wrote, then has blocks. One is a unit that is ready to be sent
-(``atomic_unit``), or messages that the driver has yet to cut: their number, what each ends and the lengths of its head and its
-data, then heads and data one after the other. A head is the subject, the id and further headers. All integers are little-endian.
+A receipt's body says from which place on its task wrote, then has blocks (``whole_transactions``).
 
 A *place* is where a message stands in its lane: of changes the position, of copied rows the sequence, the table's number in that
 message and the row. What is at or before the place that the stream holds already is not written again.
@@ -12,15 +10,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 from pgsluice.shared.wire.position import Position
 
 _COUNT = struct.Struct("<I")
-_SEPARATOR = b"\0"
 
 
 class Ends(enum.IntEnum):
@@ -113,38 +109,16 @@ class Section:
     def message(self, index: int) -> Outgoing:
         return Outgoing(self.subjects[index], self.ids[index], self.headers[index], self.data[index], self.ends[index])
 
-    @classmethod
-    def of(cls, messages: Sequence[Outgoing]) -> Section:
-        subjects, ids, headers, data, ends = (list(column) for column in zip(*messages, strict=True))
-        return cls(subjects, ids, headers, data, bytearray(ends))
+    def take(self, count: int) -> Section:
+        """The first so many, which are gone from here."""
+        taken = Section(self.subjects[:count], self.ids[:count], self.headers[:count], self.data[:count], self.ends[:count])
+        for column in (self.subjects, self.ids, self.headers, self.data, self.ends):
+            del column[:count]
+        return taken
 
-    def encode(self) -> bytes:
-        count = len(self)
-        heads = [encode_head(*head) for head in zip(self.subjects, self.ids, self.headers, strict=True)]
-        lengths = struct.pack(f"<{2 * count}I", *map(len, heads), *map(len, self.data))
-        return b"".join([_COUNT.pack(count), self.ends, lengths, *heads, *self.data])
-
-
-def encode_head(subject: bytes, message_id: bytes, headers: bytes) -> bytes:
-    return b"%b\0%b\0%b" % (subject, message_id, headers)
-
-
-def decode_head(head: bytes) -> tuple[bytes, bytes, bytes]:
-    subject, message_id, headers = head.split(_SEPARATOR)
-    return subject, message_id, headers
-
-
-def decode_section(encoded: bytes) -> Iterator[Outgoing]:
-    """The messages in order."""
-    (count,) = _COUNT.unpack_from(encoded)
-    offset = _COUNT.size
-    ends = encoded[offset : offset + count]
-    offset += count
-    lengths = struct.unpack_from(f"<{2 * count}I", encoded, offset)
-    borders = list(accumulate(lengths, initial=offset + 8 * count))
-    for i in range(count):
-        head = decode_head(encoded[borders[i] : borders[i + 1]])
-        yield Outgoing(*head, encoded[borders[count + i] : borders[count + i + 1]], ends[i])
+    def mark(self, header: bytes, count: int) -> None:
+        """Gives the first so many another header."""
+        self.headers[:count] = [headers + header for headers in self.headers[:count]]
 
 
 def encode_start(start: str) -> bytes:

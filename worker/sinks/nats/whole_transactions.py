@@ -1,31 +1,31 @@
 """Units of whole transactions, which a task cuts itself.
 
 A transaction of which it sees only a part, or that is too large for a unit, it leaves to the driver (``unit_cutter``). Both go
-there as blocks of a receipt's body, in order: the kind, the length, and what ``Unit`` or ``Section`` encode.
+there as blocks of a receipt's body, in order: the length, and a ``Unit`` or an ``Uncut``, pickled.
 """
 
 from __future__ import annotations
 
+import pickle
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgsluice.worker.sinks.nats.atomic_unit import Unit
-from pgsluice.worker.sinks.nats.outgoing import Outgoing, Section, decode_section
+from pgsluice.worker.sinks.nats.outgoing import Section
 
 UNIT_MESSAGES = 1000
 """What nats-server takes in one atomic batch, unless it is configured otherwise."""
 UNIT_BYTES = 16 * 1024 * 1024  # of several transactions
 
-_UNIT, _BEGINS, _GOES_ON = range(3)
-_BLOCK = struct.Struct("<BI")
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Uncut:
-    """Messages of one transaction, which ``begins`` with them or began before."""
+    """Messages of one transaction, which ``begins`` with them or began before. Picklable."""
 
-    messages: list[Outgoing]
+    messages: Section
     begins: bool
 
 
@@ -73,24 +73,24 @@ class WholeTransactions:
     def _left(self, messages: Section, *, begins: bool) -> Iterator[bytes]:
         yield from self._unit()
         if messages:
-            yield from _block(_BEGINS if begins else _GOES_ON, [messages.encode()])
+            yield from _encoded(Uncut(messages, begins))
 
     def _unit(self) -> Iterator[bytes]:
         if self._whole:
-            yield from _block(_UNIT, Unit.of(self._whole).encode())
+            yield from _encoded(Unit.of(self._whole))
             self._whole, self._whole_bytes = Section(), 0
 
 
 def decode_blocks(pieces: bytes) -> Iterator[Unit | Uncut]:
     offset = 0
     while offset < len(pieces):
-        kind, length = _BLOCK.unpack_from(pieces, offset)
-        offset += _BLOCK.size
-        content = pieces[offset : offset + length]
+        (length,) = _LENGTH.unpack_from(pieces, offset)
+        offset += _LENGTH.size
+        yield pickle.loads(memoryview(pieces)[offset : offset + length])  # noqa: S301  from our own tasks
         offset += length
-        yield Unit.decode(content) if kind == _UNIT else Uncut(list(decode_section(content)), kind == _BEGINS)
 
 
-def _block(kind: int, pieces: list[bytes]) -> Iterator[bytes]:
-    yield _BLOCK.pack(kind, sum(map(len, pieces)))
-    yield from pieces
+def _encoded(block: Unit | Uncut) -> Iterator[bytes]:
+    pickled = pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+    yield _LENGTH.pack(len(pickled))
+    yield pickled

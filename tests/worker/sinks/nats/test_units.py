@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -40,7 +41,7 @@ def frames_of(unit: Unit) -> list[bytes]:
 def test_a_unit_is_sent_as_if_each_message_was_framed_for_itself(count: int, headers: bytes) -> None:
     section = messages(5, count, headers=headers)
     made = Unit.of(section)
-    unit = Unit.decode(b"".join(made.encode()))
+    unit = pickle.loads(pickle.dumps(made))
     expected = []
     for number in range(1, count + 1):
         more = b"Nats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n" % (made.batch_id, number)
@@ -122,6 +123,14 @@ def test_small_transactions_fill_units_together() -> None:
 def test_units_are_bounded_in_bytes() -> None:
     whole = [(messages(number, 5, data=b"x" * (UNIT_BYTES // 10)), True, True) for number in range(1, 4)]
     assert [len(unit) for unit in taken([whole])] == [10, 5]
+
+
+def test_larger_transactions_are_units_by_themselves_up_to_a_limit_and_cut_beyond() -> None:
+    large = [(messages(number, 11, data=b"x" * (UNIT_BYTES // 10)), True, True) for number in (1, 2)]
+    assert [(len(unit), unit[0].headers) for unit in taken([large])] == [(11, b""), (11, b"")]
+    larger = [(messages(1, 90, data=b"x" * (UNIT_BYTES // 10)), True, True), (messages(2, 1), True, True)]
+    cut = [(40, b"Pgsluice-Part:1"), (40, b"Pgsluice-Part:2"), (10, b"Pgsluice-Part:3/3"), (1, b"")]
+    assert [(len(unit), unit[0].headers) for unit in taken([larger])] == cut
 
 
 def test_a_transaction_goes_on_with_the_next_part_after_a_restart() -> None:
