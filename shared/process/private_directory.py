@@ -46,6 +46,12 @@ def make_private_directory(parent: Path, prefix: str) -> PrivateDirectory:
         os.close(lock)
 
 
+def free_bytes(path: Path) -> int:
+    """What may still be written where ``path`` is."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
 def _open_lock(directory: Path) -> int:
     """Creates the file if need be: a directory without one is being made, or its owner died on the way."""
     inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

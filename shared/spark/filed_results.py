@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
+from pgsluice.shared.process.private_directory import free_bytes
+
 ROOM_BYTES = 128 * 1024 * 1024
 """So much must be free in a directory that another could take the place of; containers often have 64 MiB of shared memory."""
 
@@ -55,9 +57,4 @@ def _read(file: BinaryIO) -> Iterator[Any]:
 
 
 def _with_room(directories: Sequence[Path]) -> Path:
-    return next((each for each in directories[:-1] if _free_bytes(each) >= ROOM_BYTES), directories[-1])
-
-
-def _free_bytes(path: Path) -> int:
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
+    return next((each for each in directories[:-1] if free_bytes(each) >= ROOM_BYTES), directories[-1])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgsluice.shared.errors import Cause, TransientError
-from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, make_private_directory
+from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, free_bytes, make_private_directory
 from pgsluice.worker.sinks.postgres.fold.piece import HandedText
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where the system has it
@@ -37,7 +37,7 @@ class HandoverDirectory:
     @property
     def path(self) -> str:
         if self._made is None:
-            has_room = os.access(_SHARED_MEMORY, os.W_OK) and _free_bytes(_SHARED_MEMORY) >= ROOM_BYTES
+            has_room = os.access(_SHARED_MEMORY, os.W_OK) and free_bytes(_SHARED_MEMORY) >= ROOM_BYTES
             self._made = make_private_directory(_SHARED_MEMORY if has_room else Path(tempfile.gettempdir()), _PREFIX)
         return str(self._made.path)
 
@@ -86,8 +86,3 @@ def _write(descriptor: int, text: bytes) -> None:
     rest = memoryview(text)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _free_bytes(path: Path) -> int:
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
