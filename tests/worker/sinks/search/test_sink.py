@@ -221,6 +221,12 @@ def test_rows_that_miss_different_values_of_one_document_get_both(sink: SearchSi
     assert documents("shop_pairs") == expected
 
 
+def test_changes_that_hold_every_value_together_need_no_document(sink: SearchSink, documents: Documents) -> None:
+    first, second = update(ORDERS, b"1", b"b", UNCHANGED), update(ORDERS, b"1", UNCHANGED, b"y")
+    apply(sink, [[message(1, first), message(2, second)]])
+    assert documents() == {"1": (2000, order(1, "b", "y"))}
+
+
 def test_a_truncation_takes_what_was_before_it_and_nothing_else(
     open_sink: OpenSink, documents: Documents, search_server: SearchServer, group: str
 ) -> None:
@@ -344,6 +350,14 @@ def test_the_first_of_several_changes_is_named_when_naming_the_last_did_not_help
 def test_the_first_of_several_changes_of_a_document_that_is_not_there_is_named(integers: SearchSink) -> None:
     batch: Batch = [[message(1, *(update(ORDERS, b"1", b"1", UNCHANGED) for _ in range(50)))]]
     assert ordinals_named(integers, batch, 3) == [1, 49, 50]
+
+
+def test_a_key_is_not_left_by_a_row_that_is_refused_under_its_new_one(integers: SearchSink, documents: Documents) -> None:
+    """What is there has the value that was not sent: the letter needs it when it is replayed."""
+    apply(integers, [[message(1, insert(ORDERS, b"1", b"1", b"large"))]])
+    batch: Batch = [[message(2, update(ORDERS, b"2", b"bad", UNCHANGED, old=(b"1", None, None)))]]
+    assert ordinals_named(integers, batch, 1) == [1]
+    assert documents() == {"1": (1000, order(1, "1", "large"))}
 
 
 def test_attempts_that_fail_for_a_passing_cause_do_not_change_which_change_is_named(integers: SearchSink) -> None:
