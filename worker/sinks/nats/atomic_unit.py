@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.nats.outgoing import Outgoing, Section
 BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
 _NUMBERS = [b"%d" % number for number in range(1001)]
 _HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b\r\n"
-_LONGEST_HEAD = len(_HEAD % (b"", b"\r\nNats-Batch-Id:\r\nNats-Batch-Sequence:\r\n")) - len("\r\n") + BATCH_ID_DIGITS
+_SHORTEST_HEAD = len(_HEAD % (b"", b"Nats-Batch-Id:\r\nNats-Batch-Sequence:\r\n")) + BATCH_ID_DIGITS
 """Of a message in the middle, without its id, its own headers and the digits of its number."""
 
 
@@ -68,7 +68,7 @@ def _frames_between(messages: Section, batch_id: bytes) -> list[bytes]:
         b"HPUB %b %d %d\r\nNATS/1.0\r\nNats-Msg-Id:%b%b%b\r\n%b\r\n%b\r\n"
         % (
             subject,
-            size := _LONGEST_HEAD + len(message_id) + len(number) + len(headers),
+            size := _SHORTEST_HEAD + len(message_id) + len(number) + len(headers),
             size + len(data),
             message_id,
             batch,

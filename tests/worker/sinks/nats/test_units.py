@@ -115,6 +115,16 @@ def test_transactions_that_fit_into_a_unit_are_whole_in_one_and_larger_ones_say_
     assert all(len(unit) <= UNIT_MESSAGES for unit in units)
 
 
+def test_a_task_leaves_to_the_driver_what_began_before_it_or_ends_behind_it_and_nothing_else() -> None:
+    whole = WholeTransactions()
+    shares = [(messages(1, 3), False, True), (messages(2, 1000), True, True), (messages(3, 5), True, True)]
+    shares += [(messages(4, 1001), True, True), (messages(5, 5), True, False)]
+    pieces = [piece for section, begins, ends in shares for piece in whole.add(section, begins=begins, ends=ends)]
+    blocks = list(decode_blocks(b"".join([*pieces, *whole.rest()])))
+    told = [each.count if isinstance(each, Unit) else (len(each.messages), each.begins) for each in blocks]
+    assert told == [(3, False), 1000, 5, (1001, True), (5, True)]
+
+
 def test_small_transactions_fill_units_together() -> None:
     whole = [(messages(number, 300), True, True) for number in range(1, 11)]
     assert [len(unit) for unit in taken([whole])] == [900, 900, 900, 300]
