@@ -22,6 +22,8 @@ BATCHES_PER_TASK = 4
 MOST_DEFAULT_TASKS = 4
 DEFAULT_RETRIES = 3
 DEFAULT_MAX_DEAD_LETTERS = 1000  # a worker's, too
+LEAST_WORK_MEM_KB = 64 * 1024
+"""The server's own default of 4 MB has a join of 100,000 keys forget them as it goes, and look each up again for every row."""
 
 
 class RunMode(enum.StrEnum):
@@ -73,6 +75,7 @@ class Pipeline:
     retries: int = DEFAULT_RETRIES
     statement_timeout_s: float = 0.0
     search_path: str = "public"
+    work_mem_kb: int = LEAST_WORK_MEM_KB
     deleted_column: str = ""
     reconcile_every_s: float = 0.0
     source: str = ""
@@ -114,6 +117,10 @@ class Pipeline:
         tasks = MOST_DEFAULT_TASKS if cores is None else max(1, min(MOST_DEFAULT_TASKS, cores // 2))
         return replace(self, tasks=self.tasks or tasks)
 
+    def with_work_mem(self, server_kb: int) -> Pipeline:
+        """``server_kb`` is what the source gives the role for each sort and join."""
+        return replace(self, work_mem_kb=max(LEAST_WORK_MEM_KB, server_kb))
+
     @property
     def oid(self) -> int:
         """Stands for the target's table where the oid of a source's table stands otherwise."""
@@ -123,7 +130,12 @@ class Pipeline:
     def session(self) -> tuple[tuple[str, str], ...]:
         """Settings of every session that reads the query."""
         timeout_ms = round(self.statement_timeout_s * 1000)
-        return (("search_path", self.search_path), ("statement_timeout", str(timeout_ms)), ("jit", "off"))
+        return (
+            ("search_path", self.search_path),
+            ("statement_timeout", str(timeout_ms)),
+            ("jit", "off"),
+            ("work_mem", f"{self.work_mem_kb}kB"),
+        )
 
     def fingerprint(self, table: Table, origin: str) -> str:
         """Of all that has to stay for a checkpoint to mean what it meant. ``origin`` names the server and its database."""

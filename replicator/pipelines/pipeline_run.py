@@ -33,7 +33,7 @@ from pgsluice.replicator.pipelines.pipeline_group import (
     unlock_run,
     wait_for_workers,
 )
-from pgsluice.replicator.pipelines.query_reader import QueryReader
+from pgsluice.replicator.pipelines.query_reader import QueryReader, server_work_mem_kb
 from pgsluice.replicator.pipelines.range_copy import PublishingRun
 from pgsluice.replicator.pipelines.reconciliation import (
     NO_RECONCILING,
@@ -240,6 +240,7 @@ class _Opened:
         closing.push_async_callback(keeper.close)
         connection = await connect_source(settings.source)
         closing.push_async_callback(connection.close)
+        pipeline = pipeline.with_work_mem(await server_work_mem_kb(connection))
         reader = QueryReader(connection, pipeline)
         await begin(connection)
         await import_snapshot(connection, keeper.snapshot.name)

@@ -29,6 +29,19 @@ _TYPE_NAMES: LiteralString = """
 """
 
 
+_WORK_MEM_KB: LiteralString = "SELECT pg_size_bytes(current_setting('work_mem')) / 1024"
+
+
+async def server_work_mem_kb(connection: Connection) -> int:
+    """What the server gives this role. Raises PgsluiceError."""
+    try:
+        row = await (await connection.execute(_WORK_MEM_KB)).fetchone()
+    except psycopg.Error as error:
+        raise sql_error(error, "asking for work_mem") from None
+    assert row is not None
+    return int(row[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Border:
     """A key, and how many of the rows that are wanted come up to it."""

@@ -197,6 +197,16 @@ def test_a_dry_run_writes_nothing(pipeline: PipelineUnderTest) -> None:
     assert pipeline.plan().rows == 0
 
 
+@pytest.mark.parametrize(("given", "used"), [("1MB", b"64MB"), ("96MB", b"96MB")])
+def test_joins_have_the_memory_that_they_need_or_more_where_the_server_gives_it(
+    pipeline: PipelineUnderTest, given: str, used: bytes
+) -> None:
+    pipeline.source.execute(f"ALTER DATABASE {pipeline.source.dbname} SET work_mem = '{given}'; INSERT INTO t VALUES (1, 'v')")
+    pipeline.change(query="SELECT id, current_setting('work_mem') AS v, updated_at FROM t")
+    pipeline.run()
+    assert [line.split(b"\t")[1] for line in pipeline.lines()] == [used]
+
+
 def test_a_statement_that_takes_too_long_fails_the_run(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 1, 3)
     pipeline.change(
