@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.replicator.retention import FinishedCopyRetention, copied_by_all
-from pgsluice.replicator.snapshot.preparation import try_lock_group, unlock_group
+from pgsluice.replicator.snapshot.group_lock import try_lock_group, unlock_group
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import LiteralString
 
 from nats.aio.client import Client
 
@@ -12,6 +11,7 @@ from pgsluice.replicator.membership.membership import Membership, load_membershi
 from pgsluice.replicator.membership.wanted_tables import select_wanted
 from pgsluice.replicator.preflight.start import check_start
 from pgsluice.replicator.snapshot.copy_state import CopyOrigin, CopyWishes, check_copy_origin, resume_copy
+from pgsluice.replicator.snapshot.group_lock import lock_group
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.catalog import describe_tables
@@ -25,12 +25,8 @@ from pgsluice.shared.broker.published_tables import store_tables
 from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.config.settings import ReplicatorSettings
-from pgsluice.shared.errors import Cause, TransientError, UsageError
+from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
-
-# Held by the connection, not by a transaction, and by nobody once that is gone.
-_LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice copy of group ' || %s, 0))"
-_UNLOCK: LiteralString = "SELECT pg_advisory_unlock(hashtextextended('pgsluice copy of group ' || %s, 0))"
 
 
 async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client: Client, source: Source) -> PreparedCopy:
@@ -110,24 +106,3 @@ def _new_record(origin: CopyOrigin, mode: CopyMode) -> SnapshotRecord:
         database=origin.database,
         stream_created=origin.stream_created,
     )
-
-
-async def lock_group(source: Source, group: str) -> None:
-    """Keeps other copies of the group away for as long as ``source`` is connected. Raises TransientError when there is one."""
-    if not await try_lock_group(source, group):
-        raise TransientError(
-            f"another replicator copies the tables of group {group!r}",
-            "run only one; one that was killed is gone for the source in a moment",
-            Cause.LOCK,
-        )
-
-
-async def try_lock_group(source: Source, group: str) -> bool:
-    """Whether nobody else has the lock. It goes with the connection, or earlier with ``unlock_group``."""
-    [(locked,)] = await source.rows("locking the group's copy", _LOCK, [group])
-    return bool(locked)
-
-
-async def unlock_group(source: Source, group: str) -> None:
-    """For others to find it free at once: a server notices the end of a connection a little later."""
-    await source.rows("unlocking the group's copy", _UNLOCK, [group])

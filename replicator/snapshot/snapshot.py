@@ -17,7 +17,8 @@ from typing import Any
 from nats.aio.client import Client
 
 from pgsluice.replicator.snapshot.copy_round import CopyRuntime, Round
-from pgsluice.replicator.snapshot.preparation import lock_group, prepare_copy
+from pgsluice.replicator.snapshot.group_lock import lock_group
+from pgsluice.replicator.snapshot.preparation import prepare_copy
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.schedule import ASK_AGAIN
 from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
