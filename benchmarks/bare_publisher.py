@@ -34,7 +34,7 @@ class BarePublisher:
 
     async def make_stream(self) -> None:
         about = {"name": self._stream, "subjects": [f"{self._stream}.>"], "storage": "file", "allow_atomic": True}
-        about |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "allow_direct": True, "duplicate_window": 1_000_000_000}
+        about |= {"allow_rollup_hdrs": True, "allow_direct": True, "duplicate_window": 1_000_000_000}
         async with connected(self._server.settings(), "benchmark") as client:
             await client.request(f"$JS.API.STREAM.CREATE.{self._stream}", orjson.dumps(about), timeout=10)
             assert await Stream(client, self._stream, "").state() is not None

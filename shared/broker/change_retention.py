@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.streams import ChangeStream, StreamState
+from pgsluice.shared.broker.streams import ChangeStream, Stream, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.message import MessageHeaders
@@ -91,7 +91,7 @@ class ChangeRetention:
         return MessageHeaders.decode(message.headers)
 
 
-async def newest_before(stream: ChangeStream, time: datetime, first: int, last: int) -> int | None:
+async def newest_before(stream: Stream, time: datetime, first: int, last: int) -> int | None:
     """The newest of the sequences ``first`` to ``last`` stored before ``time``; a binary search, since times ascend."""
     found = None
     while first <= last:

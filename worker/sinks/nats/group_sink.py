@@ -7,16 +7,21 @@ Positions keep the source's commit LSNs, and count the changes that are left.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from nats.aio.client import Client
 
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.change_retention import INTERVAL_S, newest_before
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.nats.change_bodies import ChangeBody
@@ -40,6 +45,11 @@ class GroupSink(NatsSink):
         if nats.group == settings.group:
             raise UsageError("nats-group is the group that the worker reads", "give a group of its own")
         self._settings = settings
+        self._kept_s = nats.max_age_s
+        """0: for ever. JetStream lets nothing expire here: with the newest message the position would go."""
+        self._limits = replace(self._limits, max_age_s=0.0)
+        self._looked_at = -INTERVAL_S
+        """When something was last removed, or nothing was old enough."""
         self._derived: DerivedGroup | None = None
         self._end = DerivedEnd()
 
@@ -65,6 +75,22 @@ class GroupSink(NatsSink):
         await self._derived.begin(self._limits.stream, transformation)
         self._end = DerivedEnd()
         return state
+
+    async def _let_expire(self, stream: TargetStream, last: StoredMessage | None) -> None:
+        await super()._let_expire(stream, last)
+        await self._remove_old(stream)
+
+    async def _remove_old(self, stream: TargetStream) -> None:
+        """What is older than it becomes, between transactions, but never the newest message."""
+        now = time.monotonic()
+        if not self._kept_s or now - self._looked_at < INTERVAL_S:
+            return
+        self._looked_at = now
+        state, border = await stream.state(), datetime.now(UTC) - timedelta(seconds=self._kept_s)
+        old = None if state is None else await newest_before(stream, border, state.first_sequence, self._end.settled - 1)
+        message = None if old is None else await stream.message(old)
+        if message is not None:
+            await stream.purge_up_to(MessageHeaders.decode(message.headers).settled)
 
     def _note_end(self, last: StoredMessage | None) -> None:
         self._end = DerivedEnd() if last is None else DerivedEnd.of(last.sequence, last.headers)
@@ -97,6 +123,7 @@ class GroupSink(NatsSink):
         bodies = [body for _, body in held if body.changes or not self._end.is_settled]
         await self._publish_body(bodies[0] if bodies else None, reached)
         await self._target.settled()
+        await self._remove_old(self._target)
         with contextlib.suppress(*CLIENT_ERRORS):  # whoever waits looks for himself after a while
             assert self._client is not None
             await self._client.publish(self._names.bell_subject)

@@ -37,6 +37,7 @@ from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter,
 
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload
 CLOSE_TIMEOUT_S = 5.0
+TTL_HEADER = "Nats-TTL"
 
 
 class NatsSink:
@@ -208,8 +209,18 @@ class NatsSink:
             assert state is not None, "it was looked at"
             self._state = replace(state, writer=self._state.writer)
             self._note_end(last)
+        await self._let_expire(stream, last)
         self._known = self._place
         self._is_sure = True
+
+    async def _let_expire(self, stream: TargetStream, last: StoredMessage | None) -> None:
+        """Where messages are not to stay for ever. ``last`` may be older than they become from now on."""
+        if self._limits.max_age_s and last is not None and TTL_HEADER not in last.headers:
+            try:
+                await self._mark(self._place)
+            except StreamMoved:
+                raise TransientError(f"stream {stream.name} did not end where it was expected", cause=Cause.NATS) from None
+        await stream.let_expire()
 
     async def _last(self, stream: TargetStream) -> StoredMessage | None:
         """The last message, which is our own; None when there never was one. Raises TerminalError when it is not."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import StreamConfig
 
 from pgsluice.shared.broker.connection import send_framed
 from pgsluice.shared.broker.stream_error import (
@@ -85,33 +86,52 @@ class TargetStream(Stream):
         self.confirmed = 0
         """Of the last message that is known to be stored."""
         self._attempt = 0
+        self._max_age_s = 0.0
+        self._allows_ttl = False
 
     def configuration(self, settings: StreamSettings) -> dict[str, Any]:
         chosen = stream_configuration(self.name, self._all_subjects, settings)
         return chosen | {
             "allow_atomic": True,
-            "allow_msg_ttl": True,
+            "allow_msg_ttl": self._allows_ttl,
             "allow_rollup_hdrs": True,
-            "max_age": self._limits.max_age_s,
+            "max_age": self._max_age_s,
             "duplicate_window": DUPLICATE_WINDOW_S,
         }
 
     async def is_ours(self) -> bool:
         """Whether pgsluice made the stream, or there is none."""
-        return await self.state() is None or CREATED_METADATA in ((await self.configuration_of(self.name)).metadata or {})
+        found = await self._found()
+        return found is None or CREATED_METADATA in (found.metadata or {})
 
     async def begin(self, *, is_atomic: bool = True) -> StreamState:
-        """Makes the stream, or brings its limits to the settings. Raises TerminalError when the server is too old."""
+        """Makes the stream, or brings its limits to the settings; messages expire as they did until ``let_expire``. Raises
+        TerminalError when the server is too old.
+
+        Messages with a time of their own are allowed where they are needed, because that costs the server a tenth of what it
+        does for each message, and JetStream does not take the permission back.
+        """
         version = self._client.connected_server_version
         if is_atomic and (version.major, version.minor) < ATOMIC_SERVER_VERSION:
             raise TerminalError(
                 f"NATS server {version.major}.{version.minor}.{version.patch} has no atomic batches",
                 "worker nats needs NATS server 2.12 or later; upgrade it",
             )
+        found = await self._found()
+        self._max_age_s = 0.0 if found is None else found.max_age or 0.0
+        self._allows_ttl = bool(self._limits.max_age_s or (found is not None and found.allow_msg_ttl))
         state = await self.ensure(self._limits.stream)
         self.sequence = self.confirmed = state.last_sequence
         await self._client.subscribe(f"{self._inbox}.*", cb=self._receive_answer)
         return state
+
+    async def let_expire(self) -> None:
+        """From now on messages do as the settings say; the position is in one that does not."""
+        self._max_age_s = self._limits.max_age_s
+        await self.ensure(self._limits.stream)
+
+    async def _found(self) -> StreamConfig | None:
+        return None if await self.state() is None else await self.configuration_of(self.name)
 
     async def publish(self, unit: Unit, state: bytes) -> None:
         """Returns when it is under way and the one before is stored. Raises as ``settled``."""
@@ -122,7 +142,7 @@ class TargetStream(Stream):
     async def publish_position(self, state: bytes) -> None:
         """The position without a change; it takes the place of the one before on its subject, and does not expire."""
         message_id = f"position:{uuid.uuid4().hex}"
-        headers = b"Nats-Rollup:sub\r\nNats-TTL:never\r\n"
+        headers = b"Nats-Rollup:sub\r\n" + (b"Nats-TTL:never\r\n" if self._allows_ttl else b"")
         await self.publish_alone(Outgoing(self._position_subject.encode(), message_id.encode(), headers, b"", 0), state)
 
     async def publish_alone(self, message: Outgoing, state: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,12 +24,13 @@ from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from tests.changes_builder import insert, message_of, table, transaction
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
+from tests.waiting import wait_until
 from tests.worker.definitions.test_definition_changes import ALTERED
 from tests.worker.sinks.batch import apply
 from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.nats.target import NatsDestination, TargetStreamReader
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import EVENTS, batch, followed_accounts, position
+from tests.worker.sinks.tried_batches import EVENTS, batch, events, followed_accounts, position
 
 
 class JsonDestination(NatsDestination):
@@ -50,10 +52,10 @@ class TestJson(SinkContract):
 class GroupDestination(NatsDestination):
     """The change stream of a group that the worker publishes, as its workers decode it."""
 
-    def __init__(self, nats: NatsSettings, group: str) -> None:
+    def __init__(self, nats: NatsSettings, group: str, **changed: Any) -> None:
         derived = f"{group}-next"
         super().__init__(nats, group)
-        self._changed = {"group": derived}
+        self._changed = {"group": derived} | changed
         self.reader = TargetStreamReader(nats, GroupNames(derived).changes_stream)
 
     @property
@@ -141,6 +143,47 @@ def test_dead_letters_are_replayed_between_batches_and_both_places_stay(
     successor = destination.new_sink()
     assert successor.open() == position(4)
     successor.close()
+
+
+def test_messages_that_become_too_old_go_and_the_position_stays_whoever_asked_for_that_and_when(
+    nats_server: NatsServer, group: str
+) -> None:
+    destination = JsonDestination(nats_server.settings(), group)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1, 2]))
+    sink.close()
+    expiring = JsonDestination(nats_server.settings(), group, max_age_s=1.0)
+    sink = expiring.new_sink()
+    assert sink.open() == position(2)
+    sink.close()
+    wait_until(lambda: not destination.reader.messages(), deadline_s=60, what="an empty stream but for the position")
+    sink = expiring.new_sink()
+    assert sink.open() == position(2)
+    apply(sink, batch([3]))
+    assert destination.delivered() == events(3)[len(events(2)) :]
+    sink.close()
+    lasting = destination.new_sink()
+    assert lasting.open() == position(3)
+    lasting.close()
+
+
+def test_a_groups_old_messages_go_but_for_the_newest_which_has_the_position(nats_server: NatsServer, group: str) -> None:
+    tell_group(nats_server.settings(), group)
+    destination = GroupDestination(nats_server.settings(), group, max_age_s=1.0)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1]))
+    apply(sink, batch([2]))
+    newest = destination.reader.stored()[-1]
+    wait_until(lambda: datetime.now(UTC) - newest.stored_at > timedelta(seconds=2), deadline_s=60, what="old messages")
+    sink.close()
+    successor = destination.new_sink()
+    assert successor.open() == position(2)
+    assert [message.sequence for message in destination.reader.stored()] == [newest.sequence]
+    apply(successor, batch([3]))
+    successor.close()
+    assert [message.sequence for message in destination.reader.stored()] == [newest.sequence, newest.sequence + 1]
 
 
 def test_a_message_of_a_group_says_which_transaction_is_whole_also_when_another_is_open(
