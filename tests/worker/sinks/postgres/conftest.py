@@ -12,7 +12,7 @@ from psycopg import sql
 
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.worker.dead_letters.rejection import WriteAgain
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
@@ -92,6 +92,9 @@ class Target:
                 return self.sink.commit(write(self.sink, batch), STREAM_CREATED)
             except WriteAgain:
                 continue
+            except RejectedChanges:
+                self.sink.rejected()
+                raise
 
     def execute(self, statement: str) -> None:
         self._connection.execute(statement.encode())
