@@ -59,15 +59,26 @@ class ClusterTopics:
 
     def check_in_order(self, topic: str) -> None:
         """Raises TerminalError when a record in this topic has no place among those of other partitions."""
-        with self._complaints.translated(topic):
-            found = self._client.list_topics(topic, timeout=ANSWER_DEADLINE_S).topics[topic]
-        if len(found.partitions) > 1:
+        partitions = self._partitions(topic)
+        if partitions > 1:
             raise TerminalError(
-                f"a table of topic {topic} was truncated or is copied again, and its rows lie in {len(found.partitions)} "
+                f"a table of topic {topic} was truncated or is copied again, and its rows lie in {partitions} "
                 "partitions: no reader could tell which of them are from before",
                 "write kafka-key: {table}, or give the table a topic with one partition; begin anew for that, with another "
                 "kafka-topic and another --name",
             )
+
+    def _partitions(self, topic: str) -> int:
+        """How many the topic has. One that was just made is waited for: until brokers know it they tell of none."""
+        deadline = time.monotonic() + MADE_DEADLINE_S
+        while True:
+            with self._complaints.translated(topic):
+                found = self._client.list_topics(topic, timeout=ANSWER_DEADLINE_S).topics[topic]
+            if found.error is None and found.partitions:
+                return len(found.partitions)
+            if time.monotonic() > deadline or (found.error is not None and found.error.code() not in _SETTLING):
+                raise self._complaints.of(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE), topic)
+            time.sleep(LOOK_INTERVAL_S)
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Returns when the topic can be used. One that is there by now is as good."""
