@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from nats.js.api import StoreCompression
 
 from pgsluice.shared.broker.connection import connected
@@ -51,6 +52,7 @@ async def _compressions(stream: ChangeStream, replicated: Group) -> list[str | N
     return [(await stream.configuration_of(name)).compression for name in names]
 
 
+@pytest.mark.long
 def test_a_worker_goes_on_while_compression_is_switched_on_and_off(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:

@@ -46,6 +46,7 @@ def run_storm(source: Database, target: Database, nats: NatsServer, group: str, 
     print(f"{storm.transactions} transactions, {audit.changes} changes, {audit.definitions} definitions: {storm.kinds}")
 
 
+@pytest.mark.long
 def test_a_storm_of_definitions_loses_and_doubles_nothing(
     source_database: Database, target: Database, nats: NatsServer, group: str
 ) -> None:

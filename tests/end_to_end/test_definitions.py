@@ -179,6 +179,7 @@ INSERT INTO cast_ VALUES (1, 1); INSERT INTO parted VALUES (1), (11);
 """
 
 
+@pytest.mark.long
 def test_what_is_done_about_a_definition_is_the_users_choice(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
@@ -307,6 +308,7 @@ def test_a_capture_that_fails_leaves_the_statement_alive_and_stops_the_worker_wi
 RULES = "tables:\n  t:\n    - {type: transform, column: v, parameters: {type: mask, mask_char: '*'}}\n"
 
 
+@pytest.mark.long
 def test_a_new_column_of_a_masked_table_is_held_until_a_person_decides(
     keys: dict[str, Any], source_database: Database, target_database: Database, tmp_path: Path
 ) -> None:
@@ -329,6 +331,7 @@ def test_a_new_column_of_a_masked_table_is_held_until_a_person_decides(
     assert target_database.execute("SELECT secret FROM t ORDER BY id") == [(None,), (None,), (None,), ("let through",)]
 
 
+@pytest.mark.long
 def test_a_stop_that_was_asked_for_stops_a_sink_of_lines_too_until_it_is_accepted(
     keys: dict[str, Any], source_database: Database
 ) -> None:

@@ -73,7 +73,8 @@ class PausedAtRandom:
         await wait_until_async(has_passed, deadline_s=120, what=f"{column} of the slot while the worker rests", interval_s=0.2)
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("times", [5, 100])
 @pytest.mark.timeout(1800)
 def test_random_pauses_cut_no_batch_lose_nothing_and_keep_no_wal(
     source: Database, target_database: Database, nats_server: NatsServer, group: str, times: int

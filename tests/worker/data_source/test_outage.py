@@ -53,6 +53,7 @@ def test_a_query_that_begins_without_a_broker_ends_with_its_address(spark: Spark
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_stream_waits_for_a_silent_broker_with_a_warning_and_not_for_ever(
     group: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

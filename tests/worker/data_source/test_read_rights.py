@@ -66,6 +66,7 @@ def connection_names(monitor: int) -> set[str]:
         return {connection.get("name", "") for connection in json.load(answer)["connections"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", SUBJECTS)
 def test_a_reader_that_lacks_a_right_ends_with_what_does_not_answer(group: str, missing: str) -> None:
     with NatsServer(config=config_for(group, set(SUBJECTS) - {missing})) as nats:

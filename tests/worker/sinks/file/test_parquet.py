@@ -373,6 +373,7 @@ def live_through(directory: Path) -> None:
     sink.close()
 
 
+@pytest.mark.long
 def test_a_process_may_die_before_any_system_call(tmp_path: Path) -> None:
     """Whatever a reader takes away meanwhile does not come back."""
     calls = 0
