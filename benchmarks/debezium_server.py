@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from benchmarks.rival_process import RivalProcess
 from tests.servers import Database
-from tests.servers.child import STOP_DEADLINE_S, ChildProcess, PrivateDirectory, free_port
+from tests.servers.child import ChildProcess, free_port
 from tests.servers.maven import java
 
 VARIABLE = "DEBEZIUM_SERVER"
@@ -18,11 +16,12 @@ PREFIX = "dbz"
 """What its topics and subjects begin with."""
 
 
-class DebeziumServer:
+class DebeziumServer(RivalProcess):
     """Streams the tables of ``source`` from now on, without a copy; JSON without schemas. ``sink`` are its properties without
     ``debezium.sink.``. Otherwise as its documentation sets it up."""
 
     def __init__(self, source: Database, slot: str, sink: Mapping[str, str]) -> None:
+        super().__init__("debezium")
         at = source.settings
         properties = {
             "source.connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -45,31 +44,12 @@ class DebeziumServer:
         } | {f"sink.{name}": value for name, value in sink.items()}
         self._properties = {f"debezium.{name}": value for name, value in properties.items()}
         self._properties |= {"quarkus.http.port": str(free_port()), "quarkus.log.console.json": "false"}
-        self._directory = PrivateDirectory("debezium")
-        self._process: ChildProcess | None = None
 
-    def __enter__(self) -> Self:
-        home, directory = Path(os.environ[VARIABLE]), self._directory.path
+    def _start(self, directory: Path, log: Path) -> ChildProcess:
+        home = Path(os.environ[VARIABLE])
         (directory / "config").mkdir()
         lines = (f"{name}={value}\n" for name, value in self._properties.items())
         (directory / "config" / "application.properties").write_text("".join(lines))
         [runner] = home.glob("debezium-server-*runner.jar")
         command = [java(), "-cp", f"{runner}:{home}/lib/*", "io.debezium.server.Main"]
-        self._process = ChildProcess(command, log_path=directory / "log", cwd=directory)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        assert self._process is not None
-        if kind is not None:
-            print(self.log()[-6000:])
-        self._process.send(signal.SIGTERM)
-        self._process.wait(STOP_DEADLINE_S)
-        self._directory.remove()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def log(self) -> str:
-        return (self._directory.path / "log").read_text(errors="replace")
+        return ChildProcess(command, log_path=log, cwd=directory)
