@@ -97,6 +97,7 @@ def test_each_half_is_removed_alone(replication: Group) -> None:
     assert source_objects(replication) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_side_that_is_gone_is_named_with_the_option_for_the_other_one(replication: Group) -> None:
     replication.replicate()
     whole = settings(replication)

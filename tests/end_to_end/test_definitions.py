@@ -113,6 +113,7 @@ def test_what_the_target_refuses_stops_the_worker_with_the_statement_and_nothing
     assert target_database.execute("SELECT * FROM t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
 
 
+@pytest.mark.long
 def test_a_lock_at_the_target_is_waited_for_and_told(
     keys: dict[str, Any], source_database: Database, target_database: Database
 ) -> None:
@@ -206,6 +207,7 @@ def test_what_is_done_about_a_definition_is_the_users_choice(
     assert target_database.execute("SELECT id FROM parted ORDER BY id") == [(11,), (12,)]
 
 
+@pytest.mark.long
 def test_a_person_is_asked_where_the_user_wants_it(
     keys: dict[str, Any], source_database: Database, target_database: Database
 ) -> None:

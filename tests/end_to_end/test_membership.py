@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
@@ -46,6 +48,7 @@ def test_a_table_that_returns_and_one_that_was_made_again_are_copied_into_emptie
     assert "public.leaves  left" in shown
 
 
+@pytest.mark.long
 def test_after_somebody_altered_the_publication_only_a_new_copy_makes_the_target_equal(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -102,6 +104,7 @@ def test_others_go_on_while_a_table_is_copied_whoever_is_killed_meanwhile(
             assert rows(target, table) == rows(source, table)
 
 
+@pytest.mark.long
 def test_a_worker_that_ends_by_itself_has_taken_all_tables_along(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:

@@ -103,6 +103,7 @@ async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Future
     return any(text in f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
 
 
+@pytest.mark.long
 async def test_without_a_quorum_every_call_says_that_it_may_succeed_later(nats_cluster: NatsCluster, group: str) -> None:
     names = GroupNames(group)
     async with connection(nats_cluster) as client:
