@@ -126,9 +126,10 @@ def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address
     """
     try:
         answers = socket.getaddrinfo(receiver.host, receiver.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name, such as a..b
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise TransientError(
-            f"the address of {receiver.host} cannot be looked up ({error.strerror or type(error).__name__})",
+            f"the address of {receiver.host} cannot be looked up ({reason})",
             "check the name and the name server",
             Cause.TARGET,
         ) from None

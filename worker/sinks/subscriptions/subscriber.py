@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
 from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverConnection
+from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.subscriptions.subscription_records import ReceiverState, SubscriptionRecord
 from pgsluice.worker.sinks.subscriptions.event_request import EventRequest
@@ -128,16 +129,21 @@ class Subscriber:
         self.pending_texts = self.pending_own_bytes = 0
 
     def post(self, request: EventRequest) -> PgsluiceError | None:
-        """Sends it; what went wrong, or None when it was accepted. Blocks."""
+        """Sends it; what went wrong, whatever that is, or None when it was accepted. Blocks."""
+        try:
+            return self._posted(request)
+        except PgsluiceError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  a request without an end would hold the stream for good
+            return unexpected(error, "a request")
+
+    def _posted(self, request: EventRequest) -> PgsluiceError | None:
         body = request.body
         key = request.identify(self._service.group, self.identifier, body)
         common = {"User-Agent": USER_AGENT, "Content-Type": "application/json", "Idempotency-Key": key}
         headers = common | {"Pgsluice-Subscription": self.identifier} | dict(self._signer.headers(key, int(time.time()), body))
         self._asked_pause_s, self._is_gone = 0.0, False
-        try:
-            answer = self._connected().post(headers, body)
-        except PgsluiceError as error:
-            return error
+        answer = self._connected().post(headers, body)
         if outcome_of(answer.status) is RequestOutcome.ACCEPTED:
             return None
         self._asked_pause_s = parse_retry_after(answer.retry_after, datetime.now(UTC))

@@ -56,7 +56,7 @@ def parse_retry_after(header: str, now: datetime) -> float:
         return min(float(text), LONGEST_RETRY_AFTER_S)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)) - now
     return min(max(seconds.total_seconds(), 0.0), LONGEST_RETRY_AFTER_S)

@@ -102,6 +102,30 @@ def test_a_receiver_that_fails_gets_the_same_request_again_and_then_all_the_rest
     assert signed["webhook-signature"] == request.headers["webhook-signature"]
 
 
+@pytest.mark.parametrize("header", ["Sat, 31 Jan 2026 9999999999:01:30 GMT", "\xff", "9" * 70_000])
+def test_an_answer_that_nobody_understands_is_a_failure_like_any_other(stage: Stage, receiver: HttpServer, header: str) -> None:
+    """It would hold the stream for good otherwise."""
+    receiver.answers = [Answer(503, {"Retry-After": header}), Failure.CLOSE]
+    stage.subscribe(receiver, "one")
+    sink = stage.start()
+    stage.apply(sink, 5)
+    gets(receiver, "one", 5)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"), [("a..example.com", "cannot be looked up"), ("ä..example.com", "an unexpected error ended a request")]
+)
+def test_a_host_that_is_no_name_is_a_failure_like_any_other(stage: Stage, receiver: HttpServer, host: str, reason: str) -> None:
+    stage.subscribe(receiver, "one")
+    identifier = stage.subscribe(receiver, "other")
+    stage.write(identifier, replace(stage.read(identifier), url=f"http://{host}/other"))
+    sink = stage.start(pause_after_s=0.2)
+    stage.apply(sink, 5)
+    gets(receiver, "one", 5)
+    wait_until(lambda: sink.held() is None, what="it is paused")
+    wait_until(lambda: reason in stage.told_of().get(identifier, ""), what="people are told why")
+
+
 def test_a_successor_goes_on_for_everybody_where_they_are(stage: Stage, receiver: HttpServer) -> None:
     released = threading.Event()
     receiver.answer = held_until(released, "slow")

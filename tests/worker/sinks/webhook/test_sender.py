@@ -38,6 +38,8 @@ def test_a_status_means(statuses: tuple[int, ...], meaning: RequestOutcome) -> N
         ("soon", 0),
         ("-5", 0),
         ("1.5", 0),
+        ("Sat, 31 Jan 2026 9999999999:01:30 GMT", 0),
+        ("Sat, 31 Jan 0001 00:00:00 +2359", 0),
     ],
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, seconds: float) -> None:
