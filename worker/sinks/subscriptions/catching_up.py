@@ -15,6 +15,7 @@ from typing import NamedTuple, assert_never
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import MissingMessagesError, PgsluiceError, TransientError
+from pgsluice.shared.process.defect import unexpected
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlock, EventBlocks
 from pgsluice.worker.sinks.subscriptions.event_index import share_of
@@ -113,6 +114,9 @@ class CatchingUp:
             return _READING_PAUSE_S
         except PgsluiceError as error:
             log.warning("the stream cannot be read again for a subscription", reason=str(error))
+            return _HARD_READING_PAUSE_S
+        except Exception as error:  # noqa: BLE001  without another turn it would hold the stream for good
+            log.error("the stream cannot be read again for a subscription", reason=str(unexpected(error, "reading")))
             return _HARD_READING_PAUSE_S
         read = self._requests(subscriber, block, begin)
         with self._lock:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TransientError
-from pgsluice.worker.sinks.sink import Receipt
+from pgsluice.worker.sinks.sink import PartitionWriter, Receipt
+from pgsluice.worker.sinks.subscriptions import catching_up
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.servers.http_server import Answer, Failure, HttpServer, Received
@@ -124,6 +125,25 @@ def test_a_host_that_is_no_name_is_a_failure_like_any_other(stage: Stage, receiv
     gets(receiver, "one", 5)
     wait_until(lambda: sink.held() is None, what="it is paused")
     wait_until(lambda: reason in stage.told_of().get(identifier, ""), what="people are told why")
+
+
+def test_a_receiver_has_another_turn_whatever_ended_the_one_before(
+    stage: Stage, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up, "_HARD_READING_PAUSE_S", 0.1)
+    stage.subscribe(receiver, "one")
+    receiver.answers = [Answer(503)]
+    sink = stage.start()
+    failing = iter([MemoryError, KeyError])
+
+    def reread(writer: PartitionWriter, first: int, last: int) -> Iterator[tuple[bytes, int]]:
+        for error in failing:
+            raise error
+        return stage.reread(writer, first, last)
+
+    sink.reread_by(reread)
+    stage.apply(sink, 5)
+    gets(receiver, "one", 5)
 
 
 def test_a_successor_goes_on_for_everybody_where_they_are(stage: Stage, receiver: HttpServer) -> None:
