@@ -1,7 +1,8 @@
 """One run of a pipeline, from the look at open transactions to the checkpoint: this module names the steps, others know how.
 
 1. The source is locked against another run of the pipeline, for as long as this one is connected.
-2. It is asked which transactions are open (``late_rows``), then a snapshot is exported, which all that follows reads under.
+2. It is asked which transactions are open (``late_rows``). What the query reads is held, so that nobody writes it anew, and then
+   a snapshot is exported, which all that follows reads under.
 3. The server describes the query; what is left of an earlier run is taken up (``resumption``), or a new one is planned
    (``run_planning``).
 4. The plan is stored, then the ledger says whose rows come, then a begin message and the ranges (``run_ranges``) go into the
@@ -228,23 +229,26 @@ class _Opened:
     async def open(cls, settings: PipelineSettings, pipeline: Pipeline, client: Client, closing: AsyncExitStack) -> _Opened:
         pipeline = pipeline.with_tasks(settings.spark)
         opened_at = time.monotonic()
-        source = await Source.connect(settings.source)
+        holding = await connect_source(settings.source)
         try:
+            source = Source(holding)
             facts, system_id, encoding = await source.facts(), await source.system_id(), source.encoding
             if encoding == UNCHECKED:
                 raise TerminalError("the source's encoding is SQL_ASCII", "pipelines need a database that knows its encoding")
             transactions = await look(source)
+            await begin(holding)
+            await QueryReader(holding, pipeline).hold()
+            keeper = await SnapshotKeeper.export(settings.source)
+            closing.push_async_callback(keeper.close)
+            connection = await connect_source(settings.source)
+            closing.push_async_callback(connection.close)
+            pipeline = pipeline.with_work_mem(await server_work_mem_kb(connection))
+            reader = QueryReader(connection, pipeline)
+            await begin(connection)
+            await import_snapshot(connection, keeper.snapshot.name)
+            query = QuerySql(pipeline, await reader.describe())
         finally:
-            await source.close()
-        keeper = await SnapshotKeeper.export(settings.source)
-        closing.push_async_callback(keeper.close)
-        connection = await connect_source(settings.source)
-        closing.push_async_callback(connection.close)
-        pipeline = pipeline.with_work_mem(await server_work_mem_kb(connection))
-        reader = QueryReader(connection, pipeline)
-        await begin(connection)
-        await import_snapshot(connection, keeper.snapshot.name)
-        query = QuerySql(pipeline, await reader.describe())
+            await holding.close()  # the reader's transaction holds the tables now
         steps, table = await bound(settings, pipeline, query.table, closing)
         return cls(
             settings,

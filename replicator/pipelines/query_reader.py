@@ -57,13 +57,15 @@ class QueryReader:
         self._connection = connection
         self._pipeline = pipeline
 
+    async def hold(self) -> None:
+        """Until the transaction's end nobody writes what the query reads anew, as TRUNCATE and some forms of ALTER TABLE do. To a
+        snapshot of before, such a table is empty. Raises as ``describe``."""
+        await self._no_rows()
+
     async def describe(self) -> Table:
         """The target's table with the query's columns. Raises UsageError for a query that cannot be read, or lacks columns that
         the pipeline names."""
-        pipeline = self._pipeline
-        await self._rows(_SESSION, [list(part) for part in zip(*pipeline.session, strict=True)])
-        cursor = await self._execute(f"SELECT * FROM ({pipeline.query}\n) AS q LIMIT 0")
-        result = cursor.pgresult
+        pipeline, result = self._pipeline, (await self._no_rows()).pgresult
         assert result is not None
         names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
         self._check_names(names)
@@ -74,6 +76,11 @@ class QueryReader:
         type_names = [name for (name,) in await self._rows(_TYPE_NAMES, [oids, modifiers])]
         await self._rows(_SESSION, [["search_path"], [pipeline.search_path]])
         return self._table(names, oids, type_names, modifiers)
+
+    async def _no_rows(self) -> psycopg.AsyncCursor[Any]:
+        """The server locks all that the query reads."""
+        await self._rows(_SESSION, [list(part) for part in zip(*self._pipeline.session, strict=True)])
+        return await self._execute(f"SELECT * FROM ({self._pipeline.query}\n) AS q LIMIT 0")
 
     def _table(self, names: list[str], oids: list[int], type_names: list[str], modifiers: list[int]) -> Table:
         key = () if self._pipeline.write is WriteMode.APPEND else self._pipeline.key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from pgsluice.replicator.pipelines.pipeline import RunMode, WriteMode
@@ -9,6 +11,7 @@ from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.pipelines.run_records import RunState
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
 from tests.replicator.pipelines.test_pipeline_run import insert
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -58,6 +61,22 @@ def test_what_is_left_of_a_run_is_not_taken_up(replacing: PipelineUnderTest) -> 
     assert [each.state for each in replacing.record().runs] == [RunState.ABANDONED, RunState.FINISHED]
     assert [part for run, part, _ in marks(replacing) if run == 2] == ["begin", "rows", "end"]
     assert "end" not in [part for run, part, _ in marks(replacing) if run == 1]
+
+
+@pytest.mark.parametrize(
+    "anew", ["TRUNCATE t; INSERT INTO t SELECT n FROM generate_series(1, 7) n", "ALTER TABLE t ALTER v TYPE integer USING 1"]
+)
+def test_a_table_that_is_being_written_anew_is_never_read_as_an_empty_one(replacing: PipelineUnderTest, anew: str) -> None:
+    """To a snapshot of before its rows are in a file that is no more, or came too late: the target would lose all of them."""
+    insert(replacing, 1, 5)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with replacing.source.connect(autocommit=False) as loading, ThreadPoolExecutor(1) as threads:
+        loading.execute(anew.encode())
+        running = threads.submit(replacing.run)
+        wait_until(lambda: running.done() or replacing.source.execute(waiting), what="the run waits for the table")
+        loading.commit()
+        assert running.result().rows_read == len(replacing.expected())
+    assert replacing.merged() == replacing.expected()
 
 
 def test_each_attempt_has_a_higher_version_though_the_source_went_back(pipeline: PipelineUnderTest) -> None:
