@@ -24,7 +24,7 @@ from pgsluice.replicator.pipelines.pipeline import WriteMode
 from pgsluice.replicator.pipelines.query_reader import QueryReader
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import TerminalError, UsageError
 
 EVERYTHING = "-infinity"
 """A border where nothing is known to be complete."""
@@ -35,6 +35,7 @@ NONE_LATE = "0"
 _MEASURED_TYPE = "timestamp with time zone"
 _INTERVAL_TYPES = ("timestamp", "date")
 _NUMBER_TYPES = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
+_LAST_OF_ALL = ("infinity", "nan")
 _DOING = "looking for open transactions"
 
 _MAY_MEASURE: LiteralString = """
@@ -130,7 +131,14 @@ async def measured_border(reader: QueryReader, query: QuerySql, transactions: Op
 
 
 async def border_behind(reader: QueryReader, query: QuerySql, last: str) -> str:
-    """The same for a column that says no time, by the last value that was read; "" where no overlap was asked for."""
+    """The same for a column that says no time, by the last value that was read; "" where no overlap was asked for. Raises
+    TerminalError when no row can come after that."""
+    if last.lower() in _LAST_OF_ALL and _overlap_kind(_incremental_type(query)):
+        raise TerminalError(
+            f"incremental-key {query.pipeline.incremental_key!r} of pipeline '{query.pipeline.name}' has the value {last}, which"
+            " no value comes after, so no later run would find a row",
+            "leave such rows out in the query, and run it with --full where it was read before",
+        )
     return "" if query.pipeline.overlap == NONE_LATE else await _earlier(reader, query, last)
 
 

@@ -23,7 +23,7 @@ _SESSION: LiteralString = "SELECT set_config(name, value, true) FROM unnest(%s::
 
 # Before the query's search path is set: types of other schemas are named with these.
 _TYPE_NAMES: LiteralString = """
-    SELECT format_type(type_oid, nullif(typmod, -1))
+    SELECT format_type(type_oid, typmod)
       FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS w (type_oid, typmod, ordinality)
      ORDER BY ordinality
 """

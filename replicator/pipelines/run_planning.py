@@ -96,7 +96,7 @@ class RunPlanning:
         if not pipeline.skips_nulls and wanted != RowsWanted():  # looking for the borders of all rows would find them
             await self.reader.check_nulls(self.query)
         borders = await self.reader.borders(self.query, wanted)
-        last = await self._furthest(borders, () if is_full else record.checkpoint)
+        last = await self._furthest(borders, wanted, () if is_full else record.checkpoint)
         if pipeline.incremental_key and last and not is_time(self.query):
             border = await border_behind(self.reader, self.query, last[0])
         run = RunRecord(
@@ -123,8 +123,11 @@ class RunPlanning:
             return RowsWanted(reread_from=record.reread_from)
         return RowsWanted(after=record.checkpoint)
 
-    async def _furthest(self, borders: list[Border], checkpoint: Key) -> Key:
-        """The checkpoint after this run, which never goes back."""
-        if not borders or (checkpoint and not await self.reader.value(self.query.is_after(borders[-1].key, checkpoint))):
+    async def _furthest(self, borders: list[Border], wanted: RowsWanted, checkpoint: Key) -> Key:
+        """The checkpoint after this run, which never goes back. Rows that are read behind it are known to be there: two texts
+        alone are compared in the database's order, which need not be the column's."""
+        if not borders:
             return checkpoint
-        return borders[-1].key
+        key = borders[-1].key
+        is_behind = not checkpoint or bool(wanted.after) or await self.reader.value(self.query.is_after(key, checkpoint))
+        return key if is_behind else checkpoint

@@ -111,6 +111,33 @@ def test_rows_are_appended_only_when_none_can_come_before_them(pipeline: Pipelin
     assert len(pipeline.lines()) == 10
 
 
+@pytest.mark.parametrize("kind", ["bpchar", '"bit"'])
+def test_a_key_of_no_declared_length_is_compared_whole(pipeline: PipelineUnderTest, kind: str) -> None:
+    pipeline.source.execute("INSERT INTO t SELECT n, n::bit(6)::text FROM generate_series(1, 50) n")
+    pipeline.change(query=f"SELECT v::{kind} AS code, id FROM t", mode=RunMode.FULL, incremental_key="")
+    pipeline.change(key=("code",), batch_rows=7, tasks=1)
+    assert pipeline.run().rows_read == 50
+    assert pipeline.merged() == pipeline.expected()
+    assert {column for _, column in pipeline.plan().columns} == {kind, "bigint"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"), [("timestamp", "infinity"), ("date", "infinity"), ("float8", "NaN"), ("numeric", "NaN")]
+)
+def test_a_row_that_no_row_could_come_after_is_refused(pipeline: PipelineUnderTest, kind: str, last: str) -> None:
+    first = "2026-01-31" if last == "infinity" else "1"
+    pipeline.change(query=f"SELECT id, v::{kind} AS v FROM t", incremental_key="v", overlap="0")
+    pipeline.source.execute(f"INSERT INTO t VALUES (1, '{first}'), (2, '{last}')")
+    with pytest.raises(TerminalError, match=f"'v' .*{last}"):
+        pipeline.run()
+    pipeline.source.execute("DELETE FROM t WHERE id = 2")
+    assert pipeline.run().rows == 1
+    pipeline.source.execute(f"INSERT INTO t VALUES (3, '{last}')")
+    with pytest.raises(TerminalError, match=f"'v' .*{last}"):
+        pipeline.run()
+    assert pipeline.record().checkpoint[1:] == ("1",)
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [
