@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.replicator.retention import FinishedCopyRetention, copied_by_all
+from pgsluice.replicator.snapshot.export import CHECK_INTERVAL_S
 from pgsluice.replicator.snapshot.group_lock import try_lock_group, unlock_group
 from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
@@ -24,6 +28,8 @@ from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.table import Table
 
 LOOK_INTERVAL_S = 0.2
+
+T = TypeVar("T")
 
 log = telemetry.logger(__name__)
 
@@ -45,6 +51,25 @@ async def lock_run(source: Source, pipeline: Pipeline) -> None:
             "wait for its end; one that was killed is gone for the source in a moment",
             Cause.LOCK,
         )
+
+
+async def watch_lock(source: Source) -> None:
+    """Ends only by raising TransientError: the connection is gone, and with it the lock. One that is asked now and then is none
+    that a proxy ends for being idle."""
+    while True:
+        await source.rows("keeping the pipeline locked", "SELECT 1")
+        await asyncio.sleep(CHECK_INTERVAL_S)
+
+
+async def while_locked(source: Source, call: Coroutine[Any, Any, T]) -> T:
+    """What ``call`` gives. It is ended when the lock is gone: raises as ``watch_lock``."""
+    given = []
+
+    async def calling() -> None:
+        given.append(await call)
+
+    await run_until_first([calling(), watch_lock(source)])
+    return given[0]
 
 
 async def unlock_run(source: Source, pipeline: Pipeline) -> None:

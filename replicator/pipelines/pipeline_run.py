@@ -33,6 +33,8 @@ from pgsluice.replicator.pipelines.pipeline_group import (
     make_streams,
     unlock_run,
     wait_for_workers,
+    watch_lock,
+    while_locked,
 )
 from pgsluice.replicator.pipelines.query_reader import QueryReader, server_work_mem_kb
 from pgsluice.replicator.pipelines.range_copy import PublishingRun
@@ -159,24 +161,30 @@ async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: Asked, *, 
             if ended is None:
                 async with AsyncExitStack() as reading:
                     opened = await _Opened.open(settings, pipeline, client, reading)
-                    ended = await opened.run(asked)
+                    ended = await opened.run(asked, source)
             if ended.state is RunState.FINISHED and await is_to_reconcile(bucket, pipeline, asked.reconciling):
-                await wait_for_workers(client, GroupNames(pipeline.group), ended.last_sequence)
-                await note_outcome(bucket)
-                ended = replace(ended, last_sequence=await _reconcile(settings, pipeline, client, asked.reconciling))
+                reconciling = _reconcile(settings, pipeline, client, asked.reconciling, ended.last_sequence)
+                ended = replace(ended, last_sequence=await while_locked(source, reconciling))
         if wait and ended.state is RunState.FINISHED:
             await wait_for_workers(client, GroupNames(pipeline.group), ended.last_sequence)
         return ended
 
 
-async def _reconcile(settings: PipelineSettings, pipeline: Pipeline, client: Client, asked: Reconciling) -> int:
-    """Deletes rows at the target that the query gives no longer: where the stream ends with them. All rows are applied."""
+async def _reconcile(
+    settings: PipelineSettings, pipeline: Pipeline, client: Client, asked: Reconciling, last_sequence: int
+) -> int:
+    """Deletes rows at the target that the query gives no longer, when all up to ``last_sequence`` is applied: where the stream
+    ends with them."""
     if asked.target is None:
         raise UsageError(
             f"where the rows of pipeline '{pipeline.name}' are is not known, so nothing can be compared",
             "give the target's host, dbname and user beside the source's: target-host, …",
         )
-    bucket, connection = StateBucket(client, GroupNames(pipeline.group)), await connect_source(asked.target)
+    names = GroupNames(pipeline.group)
+    bucket = StateBucket(client, names)
+    await wait_for_workers(client, names, last_sequence)
+    await note_outcome(bucket)
+    connection = await connect_source(asked.target)
     record = await load_pipeline(bucket)
     assert record is not None
     await store_pipeline(bucket, replace(record, is_reconciling=True))
@@ -250,20 +258,8 @@ class _Opened:
         finally:
             await holding.close()  # the reader's transaction holds the tables now
         steps, table = await bound(settings, pipeline, query.table, closing)
-        return cls(
-            settings,
-            client,
-            transactions,
-            keeper,
-            reader,
-            query,
-            table,
-            steps,
-            system_id,
-            facts.database,
-            encoding,
-            opened_at,
-        )
+        facts_of_source = system_id, facts.database, encoding
+        return cls(settings, client, transactions, keeper, reader, query, table, steps, *facts_of_source, opened_at)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -281,7 +277,8 @@ class _Opened:
     def bucket(self) -> StateBucket:
         return StateBucket(self.client, self.names)
 
-    async def run(self, asked: Asked) -> RunRecord:
+    async def run(self, asked: Asked, locked: Source) -> RunRecord:
+        """As far as ``locked`` keeps others away."""
         letters = await RunLetters.read(self.client, self.names)
         planned = await self._without_left_ranges((await self.plan(asked)).with_rows(letters.asked_again), letters)
         version = planned.record.next_version(self.keeper.snapshot.lsn)
@@ -293,7 +290,7 @@ class _Opened:
         watch, self.published_at = WishWatch(self.bucket, run.number), time.monotonic()
         try:
             if run.ranges or run.number == 1 or self._replaces:  # the first makes the target's table, rows or not
-                await run_until_first([watch.run(), self._publish(ranges)])
+                await run_until_first([watch.run(), self._publish(ranges), watch_lock(locked), self.reader.watch()])
         except PgsluiceError as error:
             await self._note_end(ranges.planned, RunState.FAILED, error.fact)
             raise

@@ -6,6 +6,7 @@ So a query that holds a second one, or that writes, is refused.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -14,6 +15,7 @@ from psycopg import errors
 
 from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
+from pgsluice.replicator.snapshot.export import CHECK_INTERVAL_S
 from pgsluice.replicator.source.connection import Connection, server_said, sql_error
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.pipelines.run_records import Key, RangeRecord
@@ -113,6 +115,12 @@ class QueryReader:
             raise UsageError(
                 f"{self._called} has no column {', '.join(missing)}", f"its columns are {', '.join(names)} (case matters)"
             )
+
+    async def watch(self) -> None:
+        """Ends only by raising PgsluiceError: the connection is gone, and nothing is held."""
+        while True:
+            await self._rows("SELECT 1")
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def check_nulls(self, query: QuerySql) -> None:
         """Raises TerminalError when rows have no place in the order."""

@@ -75,6 +75,28 @@ def test_a_run_whose_source_is_away_for_a_moment_takes_itself_up(
     assert pipeline.merged() == pipeline.expected()
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory') AND state = 'idle'",
+        "pid IN (SELECT pid FROM pg_locks WHERE relation = 't'::regclass) AND state = 'idle in transaction'",
+    ],
+    ids=["the pipeline", "the tables"],
+)
+def test_a_run_that_keeps_something_locked_no_more_ends_and_takes_itself_up(
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path, kept: str
+) -> None:
+    """Another run would publish beside it; a table that is written anew would be empty for the rest of its ranges."""
+    insert_wide_rows(pipeline)
+    with held_at(pipeline, nats_server, tmp_path, 22) as process:
+        ended = "SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgsluice'"
+        assert pipeline.source.execute(f"{ended} AND datname = current_database() AND {kept}") == [(True,)]
+        process.wait_for_log("the run ended early and is taken up")
+        wait_until(lambda: pipeline.record().runs[0].attempt == 2, what="the run is taken up")
+        with pytest.raises(TransientError, match="another run of pipeline"):
+            pipeline.run()
+
+
 def test_rows_that_change_while_they_are_read_come_once_as_they_were_and_then_as_they_are(
     pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:
