@@ -29,6 +29,9 @@ from pgsluice.shared.pipelines.run_schedule import OverlapPolicy, RunSchedule
 MOST_COUNTED = 1000
 """Ticks of one absence that are counted; with more there were so many at least."""
 
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""Of two machines at most; what is later than that was never due."""
+
 PAUSED, IN_HAND, QUEUED = "the pipeline is paused", "a run was in hand", "a run was in hand, and another one waits"
 
 
@@ -45,7 +48,7 @@ def check_cron(text: str) -> None:
 def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) -> RunRequests:
     """With all ticks up to ``now`` accounted for; the same object when nothing is new. Of several the last one counts, and the
     others were missed."""
-    ticks = known.ticks
+    ticks = _without_future(known.ticks, now)
     if schedule is None:
         return known if not ticks.schedule else replace(known, ticks=replace(ticks, schedule="", next=""))
     if ticks.schedule != schedule.text:
@@ -62,8 +65,18 @@ def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) ->
     return _with_tick(replace(known, ticks=ticks), schedule, at, now)
 
 
+def _without_future(ticks: Ticks, now: datetime) -> Ticks:
+    """A clock that was ahead, and was set since, noted times that are long to come. Nobody waits for those: it is as if that was
+    noted now."""
+    furthest = now + CLOCKS_DIFFER
+    noted = [now.isoformat() if text and datetime.fromisoformat(text) > furthest else text for text in (ticks.since, ticks.last)]
+    return ticks if noted == [ticks.since, ticks.last] else replace(ticks, since=noted[0], last=noted[1])
+
+
 def _with_tick(known: RunRequests, schedule: RunSchedule, at: str, now: datetime) -> RunRequests:
     reason = _reason_to_skip(known, schedule)
+    if known.find(at) is not None:  # by a clock that has been set back since
+        return known
     if reason:
         return replace(known, ticks=known.ticks.with_note(TickNote(at, TickOutcome.SKIPPED, reason=reason)))
     return known.with_request(RunRequest(at, full=False, by=AskedBy.SCHEDULE, requested_at=now.isoformat()))

@@ -144,7 +144,7 @@ async def is_to_reconcile(bucket: StateBucket, pipeline: Pipeline, asked: Reconc
     if record.is_reconciling or not record.reconciled_at:
         return True
     since = datetime.now(UTC) - datetime.fromisoformat(record.reconciled_at)
-    return since.total_seconds() >= pipeline.reconcile_every_s
+    return abs(since.total_seconds()) >= pipeline.reconcile_every_s  # a clock that was ahead may have noted the last one
 
 
 async def differing(target: TargetKeys, reader: QueryReader, keys: KeysOf) -> list[int]:

@@ -88,6 +88,27 @@ def test_after_a_very_long_absence_the_newest_tick_runs() -> None:
     assert known.ticks.missed == MOST_COUNTED - 1
 
 
+@pytest.mark.parametrize("schedule", [QUARTERLY, RunSchedule(every_s=900.0)])
+def test_a_clock_that_was_ahead_holds_no_tick_up_once_it_is_right(schedule: RunSchedule) -> None:
+    known = done(advanced(RunRequests(), schedule, START))
+    known = done(advanced(known, schedule, START + timedelta(days=400)))
+    known = done(advanced(known, schedule, START + timedelta(minutes=1)))
+    assert datetime.fromisoformat(known.ticks.next) <= START + timedelta(minutes=16)
+    known = advanced(known, schedule, START + timedelta(minutes=17))
+    assert [each.by for each in known.open] == [AskedBy.SCHEDULE]
+    known = RunRequests()
+    known = advanced(known, schedule, START + timedelta(days=400))  # it was ahead from the beginning
+    known = done(advanced(known, schedule, START))
+    assert advanced(known, schedule, START + timedelta(minutes=17)).open
+
+
+def test_no_tick_runs_twice_though_clocks_go_back() -> None:
+    known = advanced(RunRequests(), QUARTERLY, START)
+    known = done(advanced(known, QUARTERLY, START + timedelta(minutes=15)))
+    known = done(advanced(known, QUARTERLY, START + timedelta(minutes=2)))
+    assert advanced(known, QUARTERLY, START + timedelta(minutes=15)).open == ()
+
+
 def test_a_tick_while_a_run_is_in_hand_is_skipped_and_recorded() -> None:
     known = advanced(RunRequests(), EVERY_MINUTE, START)
     for minute in range(1, 4):

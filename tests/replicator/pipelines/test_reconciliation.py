@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from pgsluice.replicator.pipelines.reconciliation import (
 from pgsluice.replicator.pipelines.steps.step import PythonStep
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.errors import Cause, TerminalError, TransientError, UsageError
-from pgsluice.shared.pipelines.run_records import RunRecord, RunState
+from pgsluice.shared.pipelines.run_records import RunRecord, RunState, store_pipeline
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
 from tests.servers import Database
@@ -174,6 +175,16 @@ def test_it_is_done_when_it_is_due_and_again_when_it_ended_early(reconciled: Rec
             reconciled.run()
     reconciled.run(now=False)
     assert len(reconciled.deleted()) == 3
+
+
+def test_a_clock_that_was_ahead_puts_no_comparison_off(reconciled: Reconciled) -> None:
+    reconciled.pipeline.change(reconcile_every_s=3600.0)
+    reconciled.run(now=False)
+    record = replace(reconciled.pipeline.record(), reconciled_at=(datetime.now(UTC) + timedelta(days=400)).isoformat())
+    reconciled.pipeline.asked(lambda bucket: store_pipeline(bucket, record))
+    reconciled.run(now=False)
+    assert len(reconciled.looked) == 2
+    assert datetime.fromisoformat(reconciled.pipeline.record().reconciled_at) < datetime.now(UTC)
 
 
 def test_a_pipeline_with_steps_is_not_compared() -> None:
