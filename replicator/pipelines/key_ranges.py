@@ -40,27 +40,28 @@ class QuerySql:
 
     def borders(self, wanted: RowsWanted) -> str:
         """The keys that ranges may end with, in order, each with the number of rows up to there, whether its row has the key of
-        the one before it, and whether it lacks a value of its key; such rows are given, too, wherever they are."""
+        the one before it, and whether it lacks a value of its key; such rows are given, too, wherever they are. Keys are compared
+        from the end, which tells most of them apart; one that lacks a value is that of no other row."""
         names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
         columns = sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
             for name, alias in zip(self.pipeline.cursor, names, strict=True)
         )
-        before = sql.SQL(", ").join(sql.SQL("lag({}) OVER w").format(name) for name in names)
+        same = sql.SQL(" AND ").join(sql.SQL("{0} = lag({0}) OVER w").format(name) for name in reversed(names))
         plain = sql.SQL(", ").join(names)
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(name) for name in names)
         return (
             sql.SQL(
                 "SELECT {texts}, n, is_double, {missing} FROM ("
                 "SELECT {plain}, row_number() OVER w AS n, lead(1) OVER w IS NULL AS is_last,"
-                " row_number() OVER w > 1 AND ROW({plain}) IS NOT DISTINCT FROM ROW({before}) AS is_double"
+                " ({same}) IS TRUE AS is_double"
                 " FROM (SELECT {columns} FROM {rows} WHERE {wanted}) AS keys WINDOW w AS (ORDER BY {plain})) AS numbered"
                 " WHERE n % {step} = 0 OR is_last OR is_double OR {missing} ORDER BY n"
             )
             .format(
                 texts=sql.SQL(", ").join(sql.SQL("{}::text").format(name) for name in names),
                 plain=plain,
-                before=before,
+                same=same,
                 columns=columns,
                 rows=self.rows,
                 missing=missing,

@@ -203,6 +203,25 @@ def test_rows_that_the_key_does_not_tell_apart_are_refused(pipeline: PipelineUnd
         pipeline.run()
 
 
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        ("float8", "-0", "0"),
+        ("float8", "NaN", "NaN"),
+        ("numeric", "1.0", "1.00"),
+        ("bpchar", "a", "a "),
+        ("date", "infinity", "infinity"),
+    ],
+)
+def test_keys_that_are_equal_for_their_type_are_the_same(pipeline: PipelineUnderTest, kind: str, one: str, other: str) -> None:
+    pipeline.source.execute(f"INSERT INTO t VALUES (1, '{one}'), (2, '{other}')")
+    pipeline.change(
+        query=f"SELECT v::{kind} AS v, 1 AS part, id FROM t", mode=RunMode.FULL, incremental_key="", key=("part", "v")
+    )
+    with pytest.raises(TerminalError, match="several rows with the same part, v"):
+        pipeline.run()
+
+
 def test_another_query_asks_for_a_full_run(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 1, 5)
     pipeline.run()
