@@ -7,6 +7,7 @@ So a query that holds a second one, or that writes, is refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -134,11 +135,12 @@ class QueryReader:
         found = []
         try:
             async with self._connection.cursor() as cursor:
-                async for *texts, rows, is_double, is_missing in cursor.stream(query.borders(wanted).encode(), size=1000):
+                streaming = cursor.stream(query.borders(wanted).encode(), size=1000)
+                async for *texts, rows, is_double, is_missing, is_repeated in streaming:
                     if is_missing:
                         raise self._nulls_error()
-                    if is_double:
-                        raise self._doubles_error()
+                    if is_double or is_repeated:
+                        raise self._doubles_error(self._pipeline.cursor if is_double else self._pipeline.key)
                     found.append(Border(tuple(texts), rows))
         except psycopg.Error as error:
             raise self._error(error) from None
@@ -154,9 +156,9 @@ class QueryReader:
             "leave them out in the query, or say nulls: skip",
         )
 
-    def _doubles_error(self) -> TerminalError:
+    def _doubles_error(self, columns: Sequence[str]) -> TerminalError:
         return TerminalError(
-            f"{self._called} gives several rows with the same {', '.join(self._pipeline.cursor)}",
+            f"{self._called} gives several rows with the same {', '.join(columns)}",
             "name columns in key that tell its rows apart",
         )
 

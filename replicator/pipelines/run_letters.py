@@ -28,7 +28,7 @@ class RunLetters:
     def asked_again(self) -> tuple[RangeRecord, ...]:
         """Rows that people want to be read again. Their ranges have no numbers yet."""
         queued = [stored.letter.row for stored in self.letters if stored.is_queued]
-        return tuple(RangeRecord(0, (), tuple(orjson.loads(row)), is_row=True) for row in queued)
+        return tuple(RangeRecord(0, (), tuple(orjson.loads(row)), is_row=True, is_replayed=True) for row in queued)
 
     def without_dead(self, run: RunRecord, ranges: Sequence[RangeRecord]) -> list[RangeRecord]:
         """``ranges`` that are left of ``run``, without rows that it set aside already: it ended before it could note that."""

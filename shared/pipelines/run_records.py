@@ -53,12 +53,14 @@ class RunState(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
     """Rows whose key is above ``after`` (() for the run's own beginning) and up to ``last``. ``is_row``: the row with that key
-    alone, whether the run wants it or not; it is a dead letter that is read again."""
+    alone, whether the run wants it or not. ``is_replayed``: it is a dead letter that is read again, unless the run wants the row
+    and so reads it in another range."""
 
     number: int
     after: tuple[str, ...]
     last: tuple[str, ...]
     is_row: bool = False
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

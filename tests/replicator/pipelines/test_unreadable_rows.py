@@ -104,6 +104,20 @@ def test_a_replay_has_the_next_run_read_the_row_and_its_letter_goes_then(pipelin
     assert (ids(pipeline), letters(pipeline)) == (without(100), [])
 
 
+def test_a_replayed_row_that_the_next_run_reads_anyhow_is_read_once(pipeline: PipelineUnderTest) -> None:
+    insert(pipeline, 100, 3, 99)
+    pipeline.change(query="SELECT id, v::int AS v, updated_at::timestamp AS updated_at FROM t", overlap="10 seconds")
+    pipeline.run()
+    mend(pipeline)
+    at_letters(pipeline, lambda stream: ask_for_replay(stream, EVERY))
+    before = len(pipeline.lines())
+    again = pipeline.run()
+    read = [int(line.split(b"\t")[0]) for line in pipeline.lines()[before:]]
+    assert 99 in read
+    assert (sorted(set(read)), again.rows_read) == (sorted(read), len(read))
+    assert (pipeline.merged(), letters(pipeline)) == (pipeline.expected(), [])
+
+
 def test_what_is_discarded_is_not_read_again(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 100, 3, 50)
     pipeline.run()
