@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pgsluice.shared.broker.worker_records import UnchangedRows
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.run_mark import RunMark
 from tests.changes_builder import Row, begins_run, of_run, table
 from tests.worker.sinks.batch import apply_copied, write_copied
@@ -50,6 +51,12 @@ def test_what_is_equal_but_of_another_text_is_written(target: Target, changed: R
     assert target.sink.unchanged() == UnchangedRows(21, 0)
     [found] = target.rows("SELECT id::text, note, price::text, doc::text FROM items")
     assert found == tuple(value.decode() if isinstance(value, bytes) else value for value in changed)
+
+
+def test_of_rows_that_come_together_with_one_key_none_is_chosen(target: Target) -> None:
+    with pytest.raises(TerminalError, match="give each key once"):
+        run(target, 1, SAME, (b"1", b"b", None, None))
+    assert target.rows("SELECT count(*) FROM items") == [(0,)]
 
 
 def test_rows_of_all_batches_of_a_run_are_counted_once_by_a_successor_too(target: Target) -> None:

@@ -88,6 +88,10 @@ _NO_ORDER = (
     "rows are copied in no particular order: set target-disable-foreign-keys: true, or drop the constraint until the copy is"
     " done; then start again"
 )
+_SAME_KEY = (
+    "several rows of one key came together: have the pipeline's query and steps give each key once; then 'pgsluice drop"
+    " --nats-only' removes what waits in the stream, and the next run reads all rows"
+)
 
 
 def target_error(
@@ -117,8 +121,12 @@ def target_error(
 
 def copy_error(error: PieceError, doing: str, *, is_last: bool) -> PgsluiceError:
     """The same for copied rows, of which some may be loaded."""
-    is_reference = isinstance(error.cause, psycopg.errors.ForeignKeyViolation)
-    return target_error(error.cause, error.table, doing, _NO_ORDER if is_reference else _COPY_AGAIN, is_last=is_last)
+    remedy = _COPY_AGAIN
+    if isinstance(error.cause, psycopg.errors.ForeignKeyViolation):
+        remedy = _NO_ORDER
+    elif isinstance(error.cause, psycopg.errors.CardinalityViolation):
+        remedy = _SAME_KEY
+    return target_error(error.cause, error.table, doing, remedy, is_last=is_last)
 
 
 def _condition(error: psycopg.Error) -> str:
