@@ -2,12 +2,15 @@
 
 The document is composed but not constructed: YAML's guesses at types (``no`` is false, ``0123`` is 83) are not made, every
 scalar keeps its characters, tags make no objects, and every key and value keeps its line, so that an error can name it. Anchors,
-aliases and merge keys (``<<``) work; a mapping's own key wins over a merged one.
+aliases and merge keys (``<<``) work; a mapping's own key wins over a merged one. A few lines of aliases of aliases may stand for
+millions of values, and whoever wrote them need not be trusted with the process: what they stand for is bounded, and so is how
+deep a document is nested.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +22,14 @@ _QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
 """What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
 _NULLS = ("", "~", "null", "Null", "NULL")
 _MERGE = "<<"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+MOST_ALIASED_BYTES = 64 * 1024 * 1024
+"""So much all aliases of a document may stand for. The rules of 20 columns, shared by 5,000 tables, come to 50 MB."""
+DEEPEST = 100
+"""So many levels a document may be nested, aliases followed."""
+_NODE_BYTES = 64
+"""About what a value takes, beside its characters."""
 
 
 class InvalidYamlError(Exception):
@@ -60,11 +71,12 @@ def read_text(path: str, what: str) -> str:
 def compose(text: str) -> Document:
     """Raises InvalidYamlError."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
-        merging = _Merging(loader)
+        merging = _Merging()
         if root is not None:
-            merging.merge(root, ())
+            _Extent().measure(root)
+            merging.merge(root)
     except yaml.MarkedYAMLError as error:
         problem = error.problem or "see the YAML specification"
         remedy = "indent with spaces, not with a tab" if r"'\t'" in problem else _QUOTED.sub("…", problem)
@@ -90,30 +102,92 @@ def check_plain(text: str, name: str, deepest: int) -> None:
         return
 
 
-class _Merging:
-    """Replaces merge keys, and notes repeated keys before: a mapping's own key may repeat a merged one."""
+class _Loader(yaml.SafeLoader):
+    """Stops at the first value that is nested too deep."""
 
-    def __init__(self, loader: yaml.SafeLoader) -> None:
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if parent is not None and self._depth > DEEPEST:
+            raise _too_deep(parent.start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+class _Extent:
+    """How much a document's values come to, aliases followed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int]] = {}
+        """Bytes and levels of nodes, by their ids."""
+        self._around: set[int] = set()
+        """Nodes that what is measured now is part of."""
+        self._aliased_bytes = 0
+
+    def measure(self, node: yaml.Node) -> tuple[int, int]:
+        """Its bytes and its levels. What has an alias is measured once, where it stands. Raises MarkedYAMLError for too many."""
+        self._around.add(id(node))
+        size, levels = _NODE_BYTES, 0
+        for part in _parts(node):
+            part_size, part_levels = self._measure_part(part, node)
+            size, levels = size + part_size, max(levels, part_levels)
+        if isinstance(node, yaml.ScalarNode):
+            size += len(node.value)
+        if levels >= DEEPEST:
+            raise _too_deep(node.start_mark)
+        self._around.discard(id(node))
+        self._known[id(node)] = size, levels + 1
+        return size, levels + 1
+
+    def _measure_part(self, part: yaml.Node, node: yaml.Node) -> tuple[int, int]:
+        if id(part) in self._around:
+            raise yaml.MarkedYAMLError(problem="an alias stands for what it is part of", problem_mark=part.start_mark)
+        known = self._known.get(id(part))
+        if known is None:
+            return self.measure(part)
+        self._aliased_bytes += known[0]
+        if self._aliased_bytes > MOST_ALIASED_BYTES:
+            problem = f"aliases stand for more than {MOST_ALIASED_BYTES >> 20} MiB: write less of it, or in several files"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return known
+
+
+def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
+    match node:
+        case yaml.MappingNode():
+            yield from (part for pair in node.value for part in pair)
+        case yaml.SequenceNode():
+            yield from node.value
+        case _:
+            return
+
+
+def _too_deep(mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=f"is nested more than {DEEPEST} levels deep: write it flatter", problem_mark=mark)
+
+
+class _Merging:
+    """Replaces merge keys, and notes repeated keys before: a mapping's own key may repeat a merged one. No node is part of
+    itself."""
+
+    def __init__(self) -> None:
         self.repeated: list[RepeatedKey] = []
-        self._loader = loader
         self._done: set[int] = set()
 
-    def merge(self, node: yaml.Node, around: tuple[int, ...]) -> None:
-        """``around`` are the nodes that ``node`` is part of."""
-        if id(node) in around:
-            raise yaml.MarkedYAMLError(problem="an alias stands for what it is part of", problem_mark=node.start_mark)
+    def merge(self, node: yaml.Node) -> None:
         if id(node) in self._done or isinstance(node, yaml.ScalarNode):
             return
         self._done.add(id(node))
-        inside = (*around, id(node))
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self.merge(item, inside)
+                self.merge(item)
         elif isinstance(node, yaml.MappingNode):
             self._note_repeated(node)
             for _, value in node.value:
-                self.merge(value, inside)
-            self._loader.flatten_mapping(node)
+                self.merge(value)
+            node.value = _merged(node)
 
     def _note_repeated(self, node: yaml.MappingNode) -> None:
         first_lines: dict[str, int] = {}
@@ -122,6 +196,26 @@ class _Merging:
             if name in first_lines and name != _MERGE:
                 self.repeated.append(RepeatedKey(key, first_lines[name]))
             first_lines.setdefault(name, line_of(key))
+
+
+def _merged(node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+    """Its keys and values, after those that it has from others: of several that say the same key the first one counts. It is done
+    here because releases of PyYAML differ in who wins."""
+    own = [pair for pair in node.value if pair[0].tag != _MERGE_TAG]
+    named = {str(key.value) for key, _ in own}
+    brought = []
+    for key, value in node.value:
+        for source in _sources(value) if key.tag == _MERGE_TAG else ():
+            brought += [pair for pair in source.value if str(pair[0].value) not in named]
+            named |= {str(key.value) for key, _ in source.value}
+    return [*brought, *own]
+
+
+def _sources(node: yaml.Node) -> Iterator[yaml.MappingNode]:
+    for each in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        if not isinstance(each, yaml.MappingNode):
+            raise yaml.MarkedYAMLError(problem="a merge key takes mappings only", problem_mark=each.start_mark)
+        yield each
 
 
 def line_of(node: yaml.Node) -> int:

@@ -156,3 +156,15 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\)"):
         read_config_file(str(tmp_path))
+
+
+def test_of_several_mappings_that_are_merged_the_first_one_that_has_a_key_counts() -> None:
+    """Whatever the key's length, and whichever release of PyYAML reads it."""
+    text = "a: &a {note: first, n: first}\nb: &b {note: second, n: second, more: x}\nc: {<<: [*a, *b]}\n"
+    file = parse_config_file("f.yaml", text)
+    assert file.entries["c"].raw == {"note": "first", "n": "first", "more": "x"}
+
+
+def test_only_mappings_can_be_merged() -> None:
+    with pytest.raises(UsageError, match=r"line 1, column 10: not valid YAML: a merge key takes mappings only"):
+        parse_config_file("f.yaml", "a: {<<: [x]}\n")
