@@ -11,9 +11,10 @@ What a server says of one operation:
 | 2xx; 404 for a delete | DONE |
 | 409: what it has is newer | STALE, which is as good |
 | 429, 5xx, ``es_rejected_execution_exception``, ``circuit_breaking_exception`` | THROTTLED: it alone is sent again |
+| 400 ``index_closed_exception`` | THROTTLED as well: a person opens it again |
 | 403 ``cluster_block_exception`` | BLOCKED: the same, when a person has made room |
+| 404 of the index, 400 of an alias that two indexes have, 401, 403 | WRONG: what is wrong concerns all |
 | any other 400, 413 | REFUSED: this document will never be taken |
-| 404 of the index, 401, 403 | WRONG: what is wrong concerns all |
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pgsluice.shared.errors import Cause, TransientError
-from pgsluice.worker.sinks.search.server_connection import BLOCK, NDJSON, ServerConnection, error_type, raise_refused
+from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON, ServerConnection, error_type, raise_refused
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
 WAITING_SHARE = 1 / 2
@@ -76,6 +77,8 @@ DONE = ItemAnswer(Outcome.DONE)
 
 _CONFLICT, _NOT_FOUND, _TOO_LARGE, _TOO_MANY_REQUESTS = 409, 404, 413, 429
 _REJECTED = frozenset({"es_rejected_execution_exception", "rejected_execution_exception", "circuit_breaking_exception"})
+_NOT_ONE_INDEX = "no write index is defined for alias"
+"""In the reason of an ``illegal_argument_exception``, which otherwise is about a document."""
 _TRY_AGAIN = frozenset({_TOO_MANY_REQUESTS, 408})
 _FIELD_MARKS = ("field [", "introduction of [", "mapper [", 'term in field="', "field '")
 """What stands before a field's name in the server's reasons, and what ends it is the character that closes the last one."""
@@ -145,7 +148,9 @@ def _item_answer(item: dict[str, Any], operation: Operation) -> ItemAnswer:
     kind = error.get("type", "")
     if operation.document is None and status == _NOT_FOUND and not kind:
         return ItemAnswer(Outcome.DONE, status)
-    return ItemAnswer(_outcome(status, kind), status, kind, field_in(error.get("reason") or ""))
+    reason = error.get("reason") or ""
+    outcome = Outcome.WRONG if _NOT_ONE_INDEX in reason else _outcome(status, kind)
+    return ItemAnswer(outcome, status, kind, field_in(reason))
 
 
 def _outcome(status: int, kind: str) -> Outcome:
@@ -153,7 +158,7 @@ def _outcome(status: int, kind: str) -> Outcome:
         return Outcome.STALE
     if kind == BLOCK:
         return Outcome.BLOCKED
-    if status in _TRY_AGAIN or status >= 500 or kind in _REJECTED:
+    if status in _TRY_AGAIN or status >= 500 or kind in _REJECTED or kind == CLOSED:
         return Outcome.THROTTLED
     return Outcome.REFUSED if status in (400, _TOO_LARGE) else Outcome.WRONG
 

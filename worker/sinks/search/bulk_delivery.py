@@ -27,7 +27,7 @@ from pgsluice.worker.sinks.search.bulk import (
 )
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
-from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, ConnectionPool
+from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool
 
 PATIENCE_S = 20.0
 PAUSES = Pauses(1.0, 30.0)
@@ -275,6 +275,8 @@ def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:
     if answer.outcome is Outcome.BLOCKED:
         return TransientError(f"index '{index}' may not be written now ({answer.error})", BLOCK_REMEDY, Cause.DISK_FULL)
     fact = f"the search server does not take documents of index '{index}' now ({answer.error or answer.status})"
+    if answer.error == CLOSED:
+        return TransientError(f"index '{index}' is closed", "open it again: it goes on by itself then", Cause.TARGET)
     if answer.is_overload:
         return TransientError(fact, "it has too much to do: they are sent again", Cause.THROTTLED)
     return TransientError(fact, "they are sent again", Cause.TARGET)
@@ -284,4 +286,6 @@ def _wrong(operation: Operation, answer: ItemAnswer) -> TerminalError:
     fact = f"the search server answered with status {answer.status} ({answer.error}) for '{operation.target}'"
     if answer.status == 404:
         return TerminalError(fact, "the index was removed while it was written: start the worker again with a new copy")
+    if answer.status == 400:
+        return TerminalError(fact, "more than one index has this alias: take it away from the one that was restored or cloned")
     return TerminalError(fact, "check what the user or API key may do with this index")

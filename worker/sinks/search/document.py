@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,10 @@ from pgsluice.worker.sinks.search.mapping import KEY_FIELD, TableMapping
 
 LONGEST_ID_BYTES = 512
 HASHED = b"sha256:"
+
+_KEPT_LEVELS = 100
+"""Neither Python (about 1,000) nor orjson (254) reads and writes any depth; a search server takes 1,000."""
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 Fields = dict[str, Any]
 """A document's, by name: orjson.Fragment, or what JSON means by it."""
@@ -151,9 +156,42 @@ def with_field(document: bytes, name: str, text: bytes) -> bytes:
 
 
 def read_fields(document: bytes | str) -> Fields:
-    """Of a document line. Numbers keep every digit."""
-    found: Fields = json.loads(document, parse_int=_integer, parse_float=_number)
+    """Of a document line, or of an answer that holds some. Numbers keep every digit. What is nested too deep to be written again
+    stays text."""
+    text = document if isinstance(document, str) else document.decode()
+    try:
+        found = _read(text, ())
+        if text.count("[") + text.count("{") > _KEPT_LEVELS:
+            orjson.dumps(found)
+    except (RecursionError, orjson.JSONEncodeError):
+        return _read(*_cut(text))
     return found
+
+
+def _read(text: str, cut: Iterable[str]) -> Fields:
+    """``cut`` are the values that NaN, which JSON does not know, stands for."""
+    rest = iter(cut)
+    found: Fields = json.loads(
+        text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: orjson.Fragment(next(rest))
+    )
+    return found
+
+
+def _cut(text: str) -> tuple[str, list[str]]:
+    """``text`` with NaN for each value that is nested too deep, and those."""
+    kept, cut = [], []
+    level = begin = done = 0
+    for token in _STRING_OR_BRACKET.finditer(text):
+        if token[0] in "[{":
+            level += 1
+            begin = token.start() if level == _KEPT_LEVELS + 1 else begin
+        elif token[0] in "]}":
+            if level == _KEPT_LEVELS + 1:
+                kept += [text[done:begin], "NaN"]
+                cut.append(text[begin : token.end()])
+                done = token.end()
+            level -= 1
+    return "".join([*kept, text[done:]]), cut
 
 
 def document_of(fields: Mapping[str, Any]) -> bytes:

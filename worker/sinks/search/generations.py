@@ -20,7 +20,8 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.search.index import FoundGeneration, Generation, IndexCatalog
+from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
+from pgsluice.worker.sinks.search.index_name import Generation
 
 SWEEP_INTERVAL_S = 60.0
 
@@ -83,7 +84,7 @@ class FilledGenerations:
                     self._replace(catalog, found)
             replaced = [each for each in catalog.generations(alias) if not each.is_read and each.meta.delete_after]
             for found in replaced[:-1]:
-                catalog.remove(found.generation)
+                catalog.remove(found)
 
     def check_none_is_filled(self) -> None:
         """Raises TransientError while a copy fills a generation, or one that it filled has not taken over."""
@@ -125,8 +126,7 @@ class FilledGenerations:
     def _remove_unread(self, catalog: IndexCatalog, generation: Generation) -> None:
         """A person may have given the alias back to an old one."""
         for found in catalog.generations(generation.alias):
-            if found.generation == generation and not found.is_read:
-                catalog.remove(generation)
+            if found.generation == generation and not found.is_read and catalog.remove(found):
                 log.info("an old index is removed", index=generation.name)
 
     def _replace(self, catalog: IndexCatalog, found: FoundGeneration) -> None:
@@ -137,7 +137,7 @@ class FilledGenerations:
             if other.is_read or other.meta.delete_after:
                 continue
             if other.meta.is_filling or not self._keep_old_s:
-                catalog.remove(other.generation)
+                catalog.remove(other)
             else:
                 catalog.note(other, other.meta.to_be_deleted(int(time.time() + self._keep_old_s)))
         catalog.note(found, found.meta.is_read_now())

@@ -1,12 +1,4 @@
-"""Names of indexes, and the generations behind an alias.
-
-    shop_orders                   what people search: an alias of the newest generation that is whole
-    shop_orders-000001            a generation: an index
-    shop_orders-000001-write      the alias that its documents are written by
-
-A table's documents are in one generation at a time. A new one takes over at once, by moving the alias. Writers name the
-generation that they mean, by an alias that goes with its index: what a task that was given up still sends after the change
-reaches no reader, and a missing index is never made by writing.
+"""What the search server has of our indexes, and how it changes: generations behind an alias (``index_name``).
 
 The rows of a copy go to a generation of their own, known by the snapshot. The first of a table is read from the beginning. Any
 other is filled behind the alias, and takes over when the copy is whole (``generations``).
@@ -14,85 +6,25 @@ other is filled behind the alias, and takes over when the copy is whole (``gener
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.position import Position
-from pgsluice.shared.wire.table import NamePattern, Table
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.search.index_name import PLACEHOLDER, Generation, index_alias
 from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
-from pgsluice.worker.sinks.search.server_connection import ServerConnection, path_of
+from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, error_type, path_of, raise_refused
 
-WRITE = "-write"
-"""What the alias ends with that documents are written by."""
-
-_DIGITS = 6
-_LONGEST_NAME_BYTES = 255 - len("-000001-write")
-_FORBIDDEN = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
-_BAD_BEGIN = ("-", "_", "+", ".")
-_PLACEHOLDER = re.compile(r"\{(schema|table)\}")
 _EXISTS = "resource_already_exists_exception"
+_IN_SNAPSHOT = "snapshot_in_progress_exception"
 _NOT_FOUND = 404
 _LOOKS = 10
 """For what another task makes meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """The ``number``-th index of what is searched as ``alias``."""
-
-    alias: str
-    number: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.alias}-{self.number:0{_DIGITS}d}"
-
-    @property
-    def write_alias(self) -> str:
-        return f"{self.name}{WRITE}"
-
-    @property
-    def following(self) -> Generation:
-        return Generation(self.alias, self.number + 1)
-
-    @classmethod
-    def named(cls, name: str) -> Generation | None:
-        """The one whose index has that name; None when none has."""
-        return cls.parse(name.rpartition("-")[0], name)
-
-    @classmethod
-    def parse(cls, alias: str, name: str) -> Generation | None:
-        """None for an index that is none of the alias's."""
-        number = name.removeprefix(f"{alias}-")
-        if name == number or not number.isascii() or not number.isdigit() or len(number) < _DIGITS:
-            return None
-        return cls(alias, int(number))
-
-
-def index_alias(table: Table, settings: SearchSinkSettings) -> str:
-    """What the table's documents are searched by. Raises TerminalError when the name cannot be one, or is not allowed."""
-    name = settings.index.replace("{schema}", table.schema).replace("{table}", table.name).lower()
-    if flaw := flaw_of_name(name, settings.allow_indexes):
-        raise TerminalError(
-            f"table '{table.qualified_name}' would have the index '{name}', which {flaw}",
-            "give the table another name on the way, by a route, or set search-index",
-        )
-    return name
-
-
-def flaw_of_name(name: str, allowed: Sequence[str]) -> str:
-    """What keeps an index from being searched by it; "" for nothing."""
-    is_long = len(name.encode()) > _LONGEST_NAME_BYTES
-    if _FORBIDDEN.search(name) or name.startswith(_BAD_BEGIN) or is_long or name != name.lower():
-        return "is no name of an index"
-    if allowed and not any(NamePattern(pattern).matches(name) for pattern in allowed):
-        return "search-allow-indexes does not allow"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +205,7 @@ class IndexCatalog:
         self.begin_reading(found)
         for each in self.generations(alias):
             if not each.is_read and not (each.meta.is_filling and each.meta.snapshot) and not each.meta.delete_after:
-                self.remove(each.generation)
+                self.remove(each)
         self.note(found, found.meta.is_read_now())
         return made
 
@@ -307,7 +239,7 @@ class IndexCatalog:
 
     def metas(self) -> dict[str, IndexMeta]:
         """Of all indexes that may be of tables of this configuration, by name."""
-        names = _PLACEHOLDER.sub("*", self._settings.index).lower()
+        names = PLACEHOLDER.sub("*", self._settings.index).lower()
         path = f"/{path_of(names)}-*/_mapping?filter_path=*.mappings._meta.pgsluice"
         status, answer = self._connection.ask("GET", path, accepted=(_NOT_FOUND,))
         if status == _NOT_FOUND:
@@ -319,9 +251,18 @@ class IndexCatalog:
         there = self.generations(alias)
         return there[-1].generation if there else Generation(alias, 0)
 
-    def remove(self, generation: Generation) -> None:
-        """Its documents are gone; nothing happens when it is not there."""
-        self._connection.ask("DELETE", f"/{path_of(generation.name)}", accepted=(_NOT_FOUND,))
+    def remove(self, found: FoundGeneration) -> bool:
+        """Its documents are gone; nothing happens when it is not there. False while the server takes a snapshot of it and keeps
+        it: then it says of itself that it may go."""
+        path = f"/{path_of(found.generation.name)}"
+        status, answer = self._connection.send("DELETE", path, None, JSON)
+        if status < 300 or status == _NOT_FOUND:
+            return True
+        if error_type(answer) != _IN_SNAPSHOT:
+            raise_refused(status, answer, f"DELETE {path}")
+        if not found.meta.delete_after:
+            self.note(found, found.meta.to_be_deleted(int(time.time())))
+        return False
 
     def add_fields(self, mapping: TableMapping, found: FoundGeneration, *, may_add: bool = True) -> None:
         """Gives the index the fields that it lacks. Raises TerminalError when one of them is of another type there."""

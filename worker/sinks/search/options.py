@@ -127,7 +127,7 @@ class SearchSinkSettings:
 
 def _check(settings: SearchSinkSettings) -> None:
     from pgsluice.shared.http.receiver import check_receiver
-    from pgsluice.worker.sinks.search.index import flaw_of_name
+    from pgsluice.worker.sinks.search.index_name import flaw_of_name
     from pgsluice.worker.sinks.search.mapping_file import load_mapping
 
     if bool(settings.user) is not bool(settings.password):

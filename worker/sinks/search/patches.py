@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from pgsluice.shared.errors import Cause, OverloadError, TransientError
+from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation
@@ -29,10 +29,13 @@ from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, re
 from pgsluice.worker.sinks.search.document_fold import At, FormerId, Patch, Vacated
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
-from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, raise_refused
+from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerConnection, raise_refused
 
 MGET_DOCUMENTS = 100
 """So many are read at once: their values are the large ones."""
+
+_LASTING = frozenset({"index_not_found_exception", "illegal_argument_exception", "security_exception"})
+"""What does not pass by itself. The second one is that of an alias which two indexes have."""
 
 DocumentId = tuple[str, RowId]
 
@@ -141,6 +144,8 @@ class PatchDelivery:
             raise_refused(status, answer, "POST /_mget")
         try:
             said: list[dict[str, Any]] = read_fields(answer)["docs"]
+            for each in said:
+                _check_given(each)
             pairs = zip(asked, said, strict=True)
             return {document: _found(each) for (document, _), each in pairs if each.get("found")}
         except (ValueError, KeyError, TypeError) as error:
@@ -149,6 +154,18 @@ class PatchDelivery:
                 "it is asked again",
                 Cause.TARGET,
             ) from None
+
+
+def _check_given(said: dict[str, Any]) -> None:
+    """Raises for a document of which the server cannot say whether it is there: that one is not missing."""
+    error = said.get("error")
+    if not error:
+        return
+    kind, index = error["type"], str(said["_index"]).removesuffix("-write")
+    fact = f"the search server does not give documents of index '{index}' ({kind})"
+    if kind in _LASTING:
+        raise TerminalError(fact, "check that the index is there, that no other one has its aliases, and what the user may do")
+    raise TransientError(fact, "open it again" if kind == CLOSED else "they are asked for again", Cause.TARGET)
 
 
 def _found(said: dict[str, Any]) -> FoundDocument:

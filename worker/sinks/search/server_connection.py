@@ -25,6 +25,9 @@ NDJSON = "application/x-ndjson"
 BLOCK = "cluster_block_exception"
 """Type of the error of an index that may not be written for now: a full disk, or what a person did."""
 
+CLOSED = "index_closed_exception"
+"""The same of an index that a person closed, as one has to for some of its settings."""
+
 _MOST_ANSWER_BYTES = 1 << 30
 _GZIP_LEVEL = 1  # of what is sent a tenth is left; more would cost more than it saves in a data centre
 _GZIP_FROM_BYTES = 1024

@@ -23,7 +23,7 @@ from pgsluice.worker.sinks.search.bulk_delivery import Refused
 from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredBatch
 from pgsluice.worker.sinks.search.document import DocumentForm, position_id
 from pgsluice.worker.sinks.search.document_fold import At, DocumentFold
-from pgsluice.worker.sinks.search.index import WRITE
+from pgsluice.worker.sinks.search.index_name import WRITE
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, receipt_of
 from pgsluice.worker.sinks.search.task_session import Guide, TaskSession, process_session

@@ -17,7 +17,8 @@ from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
-from pgsluice.worker.sinks.search.index import Generation, IndexCatalog
+from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.index_name import Generation
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 from tests.changes_builder import table
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy, Refusal
@@ -107,6 +108,19 @@ def test_an_index_that_may_not_be_written_is_waited_for_with_what_to_do(trial: T
         delivery.deliver(trial.operations(3))
     assert raised.value.cause is Cause.DISK_FULL
     trial.block(False)
+    trial.delivery().deliver(trial.operations(3))
+    assert trial.count() == 3
+
+
+def test_an_index_that_is_closed_is_waited_for(trial: Trial) -> None:
+    """As one has to close it for some of its settings: what comes meanwhile is not refused for what it holds."""
+    trial.server.ask("POST", f"/{trial.generation.name}/_close")
+    delivery = trial.delivery(patience_s=0.05)
+    with pytest.raises(TransientError, match=f"index '{trial.generation.name}' is closed: open it again") as raised:
+        delivery.deliver(trial.operations(3))
+    assert raised.value.cause is Cause.TARGET
+    assert delivery.tally.refused == []
+    trial.server.ask("POST", f"/{trial.generation.name}/_open")
     trial.delivery().deliver(trial.operations(3))
     assert trial.count() == 3
 

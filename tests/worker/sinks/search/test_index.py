@@ -10,7 +10,8 @@ from threading import Barrier
 import pytest
 
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.search.index import WRITE, Generation, IndexCatalog
+from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.index_name import WRITE, Generation
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
 from tests.changes_builder import table

@@ -145,7 +145,7 @@ class IndexRebuilding:
         position = str(rebuild.position)
         for each in self._catalog.generations(rebuild.alias):
             if not each.is_read and each.meta.is_filling and each.meta.altered:
-                self._catalog.remove(each.generation)
+                self._catalog.remove(each)
         made = None
         while made is None:
             newest = self._catalog.newest(rebuild.alias)
@@ -193,7 +193,9 @@ class IndexRebuilding:
 
     def _pages(self, index: str) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """All documents of the index, and how many there are."""
-        self._connection.ask("POST", f"/{path_of(index)}/_refresh")
+        _, refreshed = self._connection.ask("POST", f"/{path_of(index)}/_refresh")
+        if refreshed["_shards"]["failed"]:
+            raise _unread("what was written last is not found everywhere")
         query = {"size": self._page_size(index), "version": True, "sort": ["_doc"], "query": {"match_all": {}}}
         answer = self._search(f"/{path_of(index)}/_search?scroll={KEPT_OPEN}", query | {"track_total_hits": True})
         total, seen = int(answer["hits"]["total"]["value"]), 0
@@ -232,7 +234,7 @@ class IndexRebuilding:
             if each.is_read or each.meta.delete_after or (each.meta.is_filling and each.meta.snapshot):
                 continue
             if each.meta.is_filling or not self._keep_old_s:
-                self._catalog.remove(each.generation)
+                self._catalog.remove(each)
             else:
                 kept = replace(each.meta.to_be_deleted(int(time.time() + self._keep_old_s)), snapshot="")
                 self._catalog.note(each, kept)

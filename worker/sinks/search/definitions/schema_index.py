@@ -17,7 +17,7 @@ from pgsluice.shared.wire.published_definition import concerned, kind_of
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
 from pgsluice.worker.sinks.search.document_fold import Defined
-from pgsluice.worker.sinks.search.index import Generation
+from pgsluice.worker.sinks.search.index_name import Generation
 from pgsluice.worker.sinks.search.server_connection import ServerConnection, path_of
 
 _KEYWORD = {"type": "keyword"}

@@ -1,0 +1,58 @@
+"""Documents that are nested deeper than Python and its libraries go: a row of anybody's must not stop a worker."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.search.document import document_of, read_fields
+from pgsluice.worker.sinks.search.sink import SearchSink
+from tests.changes_builder import insert, message, table, update
+from tests.servers.opensearch import SearchServer
+from tests.worker.sinks.batch import apply
+
+EVENTS = table("shop.events", "id bigint", "payload jsonb", "body text")
+
+
+def nested(levels: int, within: str = '"[{\\"", 1.50') -> bytes:
+    return (b'{"a":[' * (levels // 2)) + within.encode() + (b"]}" * (levels // 2))
+
+
+@pytest.mark.parametrize("levels", [50, 250, 300, 1000, 50_000])
+def test_a_document_of_any_depth_is_written_as_it_was_read(levels: int) -> None:
+    text = b'{"id":7,"payload":%b,"note":"[[","more":[%b,{"b":%b}],"n":1.50}\n' % ((nested(levels),) * 3)
+    assert document_of(read_fields(text)).replace(b" ", b"") == text.replace(b" ", b"")
+
+
+def test_an_answer_says_what_is_around_its_documents() -> None:
+    answer = read_fields(b'{"docs":[{"found":true,"_source":{"payload":%b}},{"found":false}]}' % nested(600))
+    assert [each["found"] for each in answer["docs"]] == [True, False]
+    assert b'"payload":' + nested(600) in orjson.dumps(answer["docs"][0]["_source"]).replace(b'",1', b'", 1')
+
+
+@pytest.mark.parametrize("levels", [300, 800])
+def test_an_update_that_leaves_a_large_value_out_keeps_a_deep_one(
+    sink: SearchSink, search_server: SearchServer, group: str, levels: int
+) -> None:
+    deep, deeper = nested(levels, "1"), nested(levels, "2")
+    apply(sink, [[message(1, insert(EVENTS, b"1", deep, b"large"))]])
+    apply(sink, [[message(2, update(EVENTS, b"1", deeper, UNCHANGED))]])
+    apply(sink, [[message(3, update(EVENTS, b"1", UNCHANGED, b"other"))]])
+    found = search_server.ask("GET", f"/{group}_shop_events/_doc/1?_source=false")
+    assert found["_version"] == 3000
+    apply(sink, [[message(4, insert(EVENTS, b"2", deep, b"x"), update(EVENTS, b"2", UNCHANGED, b"y"))]])
+    assert search_server.ask("GET", f"/{group}_shop_events/_doc/2?_source=false")["found"]
+
+
+def test_what_a_server_finds_too_deep_is_a_dead_letter(sink: SearchSink, search_server: SearchServer, group: str) -> None:
+    """The fake one takes anything."""
+    apply(sink, [[message(1, insert(EVENTS, b"1", b"{}", b"large"))]])
+    rejections = 0
+    try:
+        apply(sink, [[message(2, update(EVENTS, b"1", nested(20_000, "1"), UNCHANGED))]])
+    except RejectedChanges as refused:
+        rejections = len(refused.rejections)
+    version = search_server.ask("GET", f"/{group}_shop_events/_doc/1?_source=false")["_version"]
+    assert (version, rejections) == ((1000, 1) if search_server.kind == "real" else (2000, 0))
