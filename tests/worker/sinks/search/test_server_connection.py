@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,15 +108,6 @@ def test_an_address_that_is_not_allowed_is_not_connected_to(node: HttpServer, al
 
 
 class TestCertificates:
-    @pytest.fixture
-    def authority(self) -> trustme.CA:
-        return trustme.CA()
-
-    @pytest.fixture
-    def ca_file(self, authority: trustme.CA, tmp_path: Path) -> str:
-        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        return str(tmp_path / "ca.pem")
-
     @pytest.fixture
     def secure_node(self, authority: trustme.CA) -> Iterator[HttpServer]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

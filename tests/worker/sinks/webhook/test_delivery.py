@@ -282,15 +282,6 @@ def test_a_request_under_way_is_broken_off_at_once(receiver: HttpServer, open_si
 
 
 class TestCertificates:
-    @pytest.fixture
-    def authority(self) -> trustme.CA:
-        return trustme.CA()
-
-    @pytest.fixture
-    def ca_file(self, authority: trustme.CA, tmp_path: Path) -> str:
-        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        return str(tmp_path / "ca.pem")
-
     def serve(self, authority: trustme.CA, *names: str) -> HttpServer:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         authority.issue_cert(*names).configure_cert(context)
