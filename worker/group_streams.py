@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nats.aio.client import Client
 
-from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.halt import read_halt
 from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, measure_lag
 from pgsluice.shared.broker.published_tables import is_text_unchecked
@@ -38,6 +38,7 @@ class GroupStreams:
 
     def __init__(self, loop: EventLoopThread, client: Client, names: GroupNames) -> None:
         self._loop = loop
+        self._client = client
         self._names = names
         self._changes = ChangeStream(client, names)
         self._snapshot = SnapshotStream(client, names)
@@ -52,6 +53,15 @@ class GroupStreams:
         change stream."""
         states = self._loop.run(self._states())
         return bool(states.changes or states.snapshot) and self._loop.run(self._bucket.exists())
+
+    def suspect_typo(self) -> str:
+        """What may be wrong when they do not exist for long."""
+        group = self._names.group
+        try:
+            groups = self._loop.run(list_groups(self._client))
+        except TransientError as error:
+            return f"group {group!r} is misspelt ({error.fact})"
+        return f"group {group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
 
     def created(self) -> str:
         """Identifies the change stream; "" while there is none."""

@@ -1,17 +1,25 @@
-"""What is wrong with a worker's settings, said at once and before anything is started or waited for."""
+"""What is wrong with a worker's settings, said at once and before anything is started or waited for.
+
+And with its rules, when it is known which tables there are.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from pgsluice.rules.transformation import Transformation
-from pgsluice.rules.transformation_files import load_transformation
+from pgsluice.rules.transformation_files import check_tables, load_transformation
+from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.preflight.finding import Findings, Subject, raise_errors
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.wire.names import check_worker_name
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.positions.target import check_until
+
+log = telemetry.logger(__name__)
 
 
 def check_start(settings: WorkerSettings) -> Transformation:
@@ -29,3 +37,12 @@ def check_start(settings: WorkerSettings) -> Transformation:
         transformation = load_transformation(settings.rules_file, settings.routing_file)
     raise_errors(found, "the worker")
     return transformation
+
+
+def check_transformation(transformation: Transformation, tables: Sequence[Table]) -> Transformation:
+    """The same, knowing the tables that the replicator publishes. Raises UsageError when it does not fit them."""
+    check_tables(transformation, tables)
+    for warning in transformation.warnings(tables):
+        log.warning("a rule may surprise", reason=warning)
+    log.info("rules are in force", hash=transformation.hash)
+    return transformation.knowing(tables)

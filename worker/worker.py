@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
-from pgsluice.rules.transformation_files import check_tables
 from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.alert_watch import AlertWatch
-from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.broker.unit_records import worker_unit
@@ -55,7 +54,7 @@ from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import FileReadingSink, PatientSink, ReportingSink
 from pgsluice.worker.sinks.sink import Applied, Sink
 from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
-from pgsluice.worker.start_checks import check_start
+from pgsluice.worker.start_checks import check_start, check_transformation
 from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, Stopping, StopRequested, Waiting
 from pgsluice.worker.unit import WorkerUnit
 
@@ -289,16 +288,9 @@ class Worker:
 
     def _existing_streams(self, client: Client) -> GroupStreams:
         streams = GroupStreams(self._loop, client, self._names)
-        patience = Waiting("the group's replicator, which creates the streams", lambda: self._suspect_typo(client))
+        patience = Waiting("the group's replicator, which creates the streams", streams.suspect_typo)
         self._stopping.wait_for(lambda: streams.exist() or None, patience)
         return streams
-
-    def _suspect_typo(self, client: Client) -> str:
-        try:
-            groups = self._loop.run(list_groups(client))
-        except TransientError as error:
-            return f"group {self._names.group!r} is misspelt ({error.fact})"
-        return f"group {self._names.group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
 
     def _take_lease(self, bucket: StateBucket) -> None:
         lease = self._vitals.lease = Lease(bucket, self._settings.name)
@@ -317,11 +309,7 @@ class Worker:
         tables = self._stopping.wait_for(
             lambda: self._loop.run(load_tables(bucket)), Waiting("the group's replicator, which names its tables")
         )
-        check_tables(transformation, tables)
-        for warning in transformation.warnings(tables):
-            log.warning("a rule may surprise", reason=warning)
-        log.info("rules are in force", hash=transformation.hash)
-        return transformation.knowing(tables)
+        return check_transformation(transformation, tables)
 
     def _load_letters(self, client: Client) -> DeadLetterRegistry:
         settings = self._settings

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import psycopg
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
@@ -20,13 +21,14 @@ from pgsluice.worker.sinks.postgres.merge.staging import SessionStages
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
-from pgsluice.worker.sinks.postgres.target.catalog import find_table
+from pgsluice.worker.sinks.postgres.target.catalog import find_table, tables_with_foreign_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection, connect, disable_foreign_keys
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 from pgsluice.worker.sinks.postgres.target_tables import TargetTables
 
+log = telemetry.logger(__name__)
 T = TypeVar("T")
 
 
@@ -115,6 +117,21 @@ class DriverSession:
     def log_missing_sequences(self) -> None:
         if self._missing_sequences is not None:
             self._missing_sequences.log()
+
+    def warn_of_foreign_keys(self) -> None:
+        """When tables fall behind the others. The position is moved by then, so what fails here is nobody's concern."""
+        try:
+            tables = tables_with_foreign_keys(self.connection)
+        except psycopg.Error as error:
+            log.warning("whether the target has foreign keys is not known", error=type(error).__name__)
+            return
+        if tables:
+            log.warning(
+                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to what is not"
+                " there yet",
+                tables=", ".join(tables),
+                remedy="set target-disable-foreign-keys: true",
+            )
 
     def _prepare_stage(self, piece: Piece) -> None:
         """Raises PieceError: the table may have been altered since it was looked at."""

@@ -41,7 +41,6 @@ from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.target_role import check_role
 from pgsluice.worker.sinks.postgres.sessions import DriverSession
-from pgsluice.worker.sinks.postgres.target.catalog import tables_with_foreign_keys
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError, is_transient, target_error
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
 from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
@@ -233,30 +232,14 @@ class PostgresSink:
                 self.close()  # what was a primary is none any more: connecting again finds the one that is
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
-        if position.catch_up is not None and self._applied.catch_up is None:
-            self._tell_of_foreign_keys(session)
+        falls_behind = position.catch_up is not None and self._applied.catch_up is None
+        if falls_behind and not self._settings.disable_foreign_keys:
+            session.warn_of_foreign_keys()
         self._applied, self._in_doubt = position, None
         self._has_leftovers = self._attempts.committed() or self._has_leftovers
         lane = rest[0].lane
         self._clean_up(session, position.caught_up_sequence if lane is Lane.COPIED else position.sequence_in(lane))
         return self._applied
-
-    def _tell_of_foreign_keys(self, session: DriverSession) -> None:
-        """When tables fall behind the others. The position is moved by then, so what fails here is nobody's concern."""
-        if self._settings.disable_foreign_keys:
-            return
-        try:
-            tables = tables_with_foreign_keys(session.connection)
-        except psycopg.Error as error:
-            _log.warning("whether the target has foreign keys is not known", error=type(error).__name__)
-            return
-        if tables:
-            _log.warning(
-                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to what is not"
-                " there yet",
-                tables=", ".join(tables),
-                remedy="set target-disable-foreign-keys: true",
-            )
 
     def missed(self) -> Sequence[MissedChanges]:
         """The changes that met no row, by table, for ``CountingSink``."""
