@@ -121,6 +121,7 @@ ENTRANCES = {
     "psycopg": ("replicator/", "worker/sinks/postgres/", "shared/postgres/refused_connection.py"),
     "pyspark": (
         "shared/spark/session.py",
+        "shared/spark/gateway_habits.py",
         "shared/spark/executors.py",
         "replicator/snapshot/spark_daemon.py",
         "replicator/snapshot/spark_job.py",

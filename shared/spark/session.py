@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
 
-from py4j.java_collections import ListConverter, MapConverter
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import NoOpSerializer
-from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 from pyspark.util import _load_from_socket
 
 from pgsluice.shared import telemetry
@@ -34,6 +32,13 @@ from pgsluice.shared.process.private_directory import PrivateDirectory, make_pri
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.failure import failure_reason, jvm_ended, start_error
 from pgsluice.shared.spark.filed_results import FiledTask, filed_results
+from pgsluice.shared.spark.gateway_habits import (
+    end_accumulators_meanwhile,
+    forgo_numpy,
+    ignore_stop_signals,
+    log_broken_connection,
+    spare_calls,
+)
 from pgsluice.shared.spark.python_program import choose_python
 from pgsluice.shared.spark.shipped_code import ship_code
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
@@ -171,16 +176,16 @@ class Spark:
         assert self._process.stdout is not None
         threading.Thread(target=self._log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
         try:
-            _forgo_numpy(gateway._gateway_client)
-            _ignore_stop_signals(gateway.jvm)
+            forgo_numpy(gateway._gateway_client)
+            ignore_stop_signals(gateway.jvm)
             self.context = SparkContext(conf=self._session_configuration(gateway.jvm), gateway=gateway)
             if not is_here:
                 self.code = ship_code(self.context, self._temporary.path)
-            _spare_calls(self.context, gateway)
+            spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
             raise start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
-        self.context._accumulatorServer.handle_error = _log_broken_connection
+        self.context._accumulatorServer.handle_error = log_broken_connection
 
     def _session_configuration(self, jvm: Any) -> SparkConf:
         assert self._temporary is not None
@@ -326,9 +331,10 @@ class Spark:
     def close(self, patience_s: float = 10.0) -> int | None:
         """Waits so long for the JVM to end; returns its exit code, None when there was no JVM or it had to be killed."""
         self.expect_end()  # PySpark's daemon and the JVM may both remove the daemon's socket, and one of them complains
-        exit_code = None
+        exit_code, ending = None, None
         try:
             if self.has_started:
+                ending = end_accumulators_meanwhile(self.context)
                 self.context.stop()
         except (Py4JError, OSError) as error:
             log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)
@@ -343,38 +349,12 @@ class Spark:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if ending is not None and ending.ident is not None:
+            ending.join()
         for directory in (self._scratch, self._temporary):
             if directory is not None:
                 directory.close()
         return exit_code
-
-
-def _ignore_stop_signals(jvm: Any) -> None:
-    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
-    PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
-    of a query end by it."""
-    for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
-        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
-
-
-def _forgo_numpy(client: Any) -> None:
-    """No array of NumPy goes to the JVM. PySpark would ask of every argument whether it is one, and load pandas and PyArrow to
-    find out: 50 MB, and a third of a second at the start."""
-    unneeded = (NumpyArrayConverter, NumpyScalarConverter)
-    client.converters = [converter for converter in client.converters if not isinstance(converter, unneeded)]
-
-
-def _log_broken_connection(*_: object) -> None:
-    log.debug("a connection of the JVM broke")
-
-
-def _spare_calls(context: Any, gateway: Any) -> None:
-    """Of the JVM, by each job: PySpark asks for classes by name each time, and then the JVM looks through all of its archives;
-    and it makes a Java map and a Java list again that never change, element by element."""
-    for name in ("SimplePythonFunction", "PythonRDD", "PythonUtils"):
-        setattr(gateway.jvm, name, getattr(gateway.jvm, name))
-    context.environment = MapConverter().convert(context.environment, gateway._gateway_client)
-    context._python_includes = ListConverter().convert(context._python_includes, gateway._gateway_client)
 
 
 @dataclass(frozen=True, slots=True)

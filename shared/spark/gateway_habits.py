@@ -1,0 +1,50 @@
+"""What PySpark does between Python and its JVM that we do otherwise: it costs time, memory, or a batch in hand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from py4j.java_collections import ListConverter, MapConverter
+from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+from pgsluice.shared import telemetry
+
+log = telemetry.logger(__name__)
+
+
+def ignore_stop_signals(jvm: Any) -> None:
+    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
+    PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
+    of a query end by it."""
+    for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
+
+
+def forgo_numpy(client: Any) -> None:
+    """No array of NumPy goes to the JVM. PySpark would ask of every argument whether it is one, and load pandas and PyArrow to
+    find out: 50 MB, and a third of a second at the start."""
+    unneeded = (NumpyArrayConverter, NumpyScalarConverter)
+    client.converters = [converter for converter in client.converters if not isinstance(converter, unneeded)]
+
+
+def end_accumulators_meanwhile(context: Any) -> threading.Thread:
+    """Has ``context.stop`` begin the end of PySpark's server of accumulators, in the thread returned, and not wait for it: the
+    server looks once a second whether it is to end, or ends at once when the JVM is gone."""
+    server = context._accumulatorServer
+    ending = threading.Thread(target=server.shutdown, name="spark-accumulators", daemon=True)
+    server.shutdown = ending.start
+    return ending
+
+
+def log_broken_connection(*_: object) -> None:
+    log.debug("a connection of the JVM broke")
+
+
+def spare_calls(context: Any, gateway: Any) -> None:
+    """Of the JVM, by each job: PySpark asks for classes by name each time, and then the JVM looks through all of its archives;
+    and it makes a Java map and a Java list again that never change, element by element."""
+    for name in ("SimplePythonFunction", "PythonRDD", "PythonUtils"):
+        setattr(gateway.jvm, name, getattr(gateway.jvm, name))
+    context.environment = MapConverter().convert(context.environment, gateway._gateway_client)
+    context._python_includes = ListConverter().convert(context._python_includes, gateway._gateway_client)
