@@ -117,7 +117,7 @@ class BatchLoop:
     def finish(self) -> None:
         """No further batch is begun; ``ended`` tells when the one in hand is done with."""
         self._stopping.set()
-        self._planner.wake()
+        self._planner.end()
 
     def stop(self) -> None:
         """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""

@@ -220,12 +220,13 @@ class BatchPlanner:
         self._has_begun = False
         """There were changes to apply, or nothing to wait for before them: this is no first copy any more."""
         self._marks: dict[int, Mark] = {}
+        self._is_ended = False
 
     def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
         before it. None when there is nothing new within ``patience_s``, or nothing that may be applied yet."""
         deadline = time.monotonic() + patience_s
-        while True:
+        while not self._is_ended:
             self._bell.note_look()
             needed = min(start.changes, start.caught_up) if start.cohort else start.changes
             self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= needed}
@@ -236,6 +237,12 @@ class BatchPlanner:
                 return replace(batch, planned_s=time.monotonic() - began_at)
             if not self._bell.wait(deadline):
                 return None
+        return None
+
+    def end(self) -> None:
+        """``next`` looks and waits no longer. Any thread may call."""
+        self._is_ended = True
+        self._bell.wake()
 
     def wake(self) -> None:
         """Has a ``next`` that waits look once more. Any thread may call."""

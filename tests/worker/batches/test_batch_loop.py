@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +151,21 @@ def test_while_nothing_comes_spark_is_kept_warm_and_memory_given_back(harness: H
     finally:
         batches.stop()
         sink.close()
+
+
+def test_a_worker_at_rest_stops_at_once(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when it would have looked again."""
+    monkeypatch.setattr(batch_loop, "LOOK_INTERVAL_S", LONGEST_S)
+    monkeypatch.setattr(batch_loop, "END_DEADLINE_S", LONGEST_S)
+    sink = harness.sink()
+    batches = start_batches(running_worker(harness.settings, harness.loop, harness.client, harness.spark, sink))
+    try:
+        wait_until(lambda: batches.applied.sequence == 3, deadline_s=LONGEST_S, what="all that there is")
+    finally:
+        began_at = time.monotonic()
+        batches.stop()
+        sink.close()
+    assert time.monotonic() - began_at < LONGEST_S / 4
 
 
 def test_what_comes_between_batches_has_its_turn_though_there_is_always_another_one(

@@ -238,6 +238,20 @@ def test_nothing_new_is_waited_for_until_patience_ends(stream: Group) -> None:
     assert time.monotonic() - started >= 0.2
 
 
+def test_who_is_to_end_waits_no_longer(stream: Group) -> None:
+    """However much patience there is left, and whatever there is to be found."""
+    stream.publish(1)
+    found: list[PlannedBatch | None] = []
+    planner = stream.planner()
+    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, 10 * LONGEST_S)), daemon=True)
+    waiting.start()
+    wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
+    planner.end()
+    waiting.join(LONGEST_S)
+    assert found == [None]
+    assert planner.next(Place(0, 0), 2, 0.0) is None
+
+
 @pytest.mark.parametrize("rings", [True, False])
 def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group, rings: bool) -> None:
     stream.loop.run(stream.bell.listen(stream.client, stream.names))
