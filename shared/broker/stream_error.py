@@ -25,9 +25,10 @@ _TOO_LARGE = _NO_ROOM | {10002, 10122}  # for what the account may have, for wha
 _SUBJECTS_OVERLAP = 10065
 _NO_PEERS = 10005
 _DUPLICATE_IN_PROCESS = 10158  # the first copy of the message is still being stored: its acknowledgement is late, not lost
+_INCOMPLETE_BATCH = 10176  # the rest of an atomic batch is with a leader before, or with nobody after ten seconds
 _NOT_HERE = frozenset({10076, 10039, 10035})  # JetStream is off: for the server, for the account
 
-_UNAVAILABLE_STATUS = frozenset({500, 503})
+_PASSING_STATUS = frozenset({429, 500, 503})  # there is too much at once, or nobody to take it
 
 FULL_STREAM_REMINDER_S = 10.0
 """So often a publisher says that it waits for room in its stream."""
@@ -65,7 +66,7 @@ def is_passing_answer(error: Mapping[str, Any]) -> bool:
         return False
     if code == _NO_PEERS:
         return "offline" in str(error.get("description"))
-    return code == _DUPLICATE_IN_PROCESS or error.get("code") in _UNAVAILABLE_STATUS
+    return code in (_DUPLICATE_IN_PROCESS, _INCOMPLETE_BATCH) or error.get("code") in _PASSING_STATUS
 
 
 def is_too_large(error: Mapping[str, Any]) -> bool:
