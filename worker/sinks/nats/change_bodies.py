@@ -114,9 +114,9 @@ def _first_behind(start: Position | None, transaction: Transaction) -> int | Non
     return min(transaction.end_change, first + max(0, start.ordinal - transaction.first_ordinal + 1))
 
 
-def body_of_copy(copied: CopiedRows, after: Anchor) -> ChangeBody:
+def body_of_copy(copied: CopiedRows, after: Anchor, *, is_open: bool = False) -> ChangeBody:
     """A transaction of its own, of inserts or of one TRUNCATE, that commits where the one of ``after`` did: copied rows have no
-    place in commit order, so they follow what is there."""
+    place in commit order, so they follow what is there. Where that one ``is_open`` they are part of it."""
     table = own_table(copied.table)
     lsn = max(after.position.commit_lsn, FIRST_LSN)
     begin = Begin(LSN(lsn), after.committed_at, after.xid)
@@ -126,8 +126,8 @@ def body_of_copy(copied: CopiedRows, after: Anchor) -> ChangeBody:
         columns = decode_rows(bytes(copied.data), len(table.columns))
         head = b"I" + pack(">I", table.oid)
         frames = [head + image for image in row_images(b"N", columns, copied.rows)]
-    share = TransactionShare(lsn, after.xid, after.committed_at, len(frames), commits=True)
-    written = [encode_message(begin), *frames, encode_message(_commit_of(begin))]
+    share = TransactionShare(lsn, after.xid, after.committed_at, len(frames), commits=not is_open)
+    written = [encode_message(begin), *frames, *([] if is_open else [encode_message(_commit_of(begin))])]
     return ChangeBody((share,), _body([table], written))
 
 

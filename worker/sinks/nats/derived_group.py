@@ -45,15 +45,16 @@ class DerivedEnd:
         return cls(sequence, last.settled, last.total_bytes, last.flushed, anchor or NO_ANCHOR)
 
     @property
-    def is_settled(self) -> bool:
-        return self.settled == self.sequence
+    def is_open(self) -> bool:
+        """Whether a transaction is: changes of it are there, and its commit is not. Chunks that were given up are of none."""
+        return self.anchor.position.commit_lsn > self.flushed
 
     def pieces(self, body: ChangeBody | None, id_prefix: str, most_bytes: int) -> Iterator[tuple[Outgoing, DerivedEnd]]:
         """The messages that hold ``body``, one or several chunks, each with the end of the stream behind it; None stands for a
-        message without changes."""
+        message without changes, which leaves a transaction open that is."""
         anchor, first = self._reached(body)
-        commits = body is None or body.transactions[-1].commits
-        flushed = LSN(anchor.position.commit_lsn) if body is None else self._flushed_with(body)
+        commits = not self.is_open if body is None else body.transactions[-1].commits
+        flushed = self.flushed if body is None else self._flushed_with(body)
         end, data = self, EMPTY_BODY if body is None else body.body
         for chunk, piece in cut(data, most_bytes):
             headers = end._headers(chunk, piece, first, anchor, flushed, commits=commits)

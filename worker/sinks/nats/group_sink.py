@@ -55,7 +55,8 @@ class GroupSink(NatsSink):
 
     def writer(self) -> PartitionWriter:
         self._make_sure()
-        return GroupWriter(str(self._end.anchor), self._place.changes, self._place.copied, self._is_replay)
+        place, end = self._place, self._end
+        return GroupWriter(str(end.anchor), place.changes, place.copied, self._is_replay, end.is_open)
 
     def _new_stream(self, client: Client) -> TargetStream:
         source, bucket = StateBucket(client, GroupNames(self._settings.group)), StateBucket(client, self._names)
@@ -78,6 +79,12 @@ class GroupSink(NatsSink):
 
     async def _let_expire(self, stream: TargetStream, last: StoredMessage | None) -> None:
         await super()._let_expire(stream, last)
+        await self._remove_old(stream)
+
+    async def _look_again(self, stream: TargetStream) -> None:
+        """The stream may be full, and nobody else makes room in it."""
+        await super()._look_again(stream)
+        self._looked_at = -INTERVAL_S
         await self._remove_old(stream)
 
     async def _remove_old(self, stream: TargetStream) -> None:
@@ -113,14 +120,14 @@ class GroupSink(NatsSink):
 
     async def _publish_bodies(self, held: list[tuple[str, ChangeBody]], lane: Lane) -> None:
         for place, body in held:
-            if body.changes or not self._end.is_settled:
+            if body.changes or self._end.is_open:
                 await self._publish_body(body, self._place.through(place or self._place.start(lane), lane, 0))
 
     async def _end_batch(self, held: list[tuple[str, ChangeBody]], applied: Applied, lane: Lane) -> None:
         if applied == self._place.applied:
             return
         reached = self._place.at(applied, lane)
-        bodies = [body for _, body in held if body.changes or not self._end.is_settled]
+        bodies = [body for _, body in held if body.changes or self._end.is_open]
         await self._publish_body(bodies[0] if bodies else None, reached)
         await self._target.settled()
         await self._remove_old(self._target)

@@ -21,12 +21,15 @@ _LENGTHS = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
-    """``start`` and ``copied_start`` are those of ``MessageWriter``; ``after`` is the anchor of the stream's last message."""
+    """``start`` and ``copied_start`` are those of ``MessageWriter``; ``after`` is the anchor of the stream's last message, at
+    whose end a transaction ``is_open`` when a batch broke off in it. It ends when that goes on, and not before: whatever comes
+    between is part of it."""
 
     after: str
     start: str = ""
     copied_start: str = ""
     is_replay: bool = False
+    is_open: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         place = place_of(self.start) if self.start else None
@@ -45,7 +48,10 @@ class GroupWriter:
         """A letter's change as one of the newest transaction, as copied rows are: its own place was passed long ago."""
         after = Anchor.parse(self.after)
         lsn = max(after.position.commit_lsn, FIRST_LSN)
-        newest = [each._replace(commit_lsn=lsn, xid=after.xid, committed_at=after.committed_at) for each in message.transactions]
+        newest = [
+            each._replace(commit_lsn=lsn, xid=after.xid, committed_at=after.committed_at, commits=not self.is_open)
+            for each in message.transactions
+        ]
         return _encoded(body_of_message(replace(message, transactions=newest), None), replay_id(message.sequence).decode())
 
     def _copied(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[list[bytes], bool]]:
@@ -56,8 +62,8 @@ class GroupWriter:
                 raise no_pipeline("a derived group", "its changes would be inserts of rows that are there")
             place = rows.sequence, track, rows.rows
             is_new = (start is None or place > start) and (rows.rows or rows.restarts)
-            pieces = _encoded(body_of_copy(rows, after), copied_id(place).decode()) if is_new else []
-            yield pieces, not rows.more_follow
+            body = body_of_copy(rows, after, is_open=self.is_open) if is_new else None
+            yield _encoded(body, copied_id(place).decode()), not rows.more_follow
             track = track + 1 if rows.more_follow else 0
 
 

@@ -1,0 +1,116 @@
+"""What readers of a group that ``worker nats`` publishes rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.shared.errors import TransientError
+from pgsluice.shared.rows.columns import decode_changes
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.worker.sinks.nats.change_bodies import body_of_message
+from pgsluice.worker.sinks.nats.derived_group import DerivedEnd
+from pgsluice.worker.sinks.nats.sink import NatsSink
+from tests.changes_builder import insert, message, message_of, transaction
+from tests.servers import NatsServer
+from tests.waiting import wait_until
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
+from tests.worker.sinks.contract import broken_off
+from tests.worker.sinks.nats.test_contract import GroupDestination, tell_group
+from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, copied_batch, position
+
+LETTER = message_of(7, transaction(1000, insert(EVENTS, b"70", b"n"), first_ordinal=3))
+
+
+@pytest.fixture
+def destination(nats_server: NatsServer, group: str) -> GroupDestination:
+    tell_group(nats_server.settings(), group)
+    return GroupDestination(nats_server.settings(), group)
+
+
+def in_three_messages(commit_lsn: int) -> Batch:
+    """One transaction of three events, each in a partition of its own."""
+    return [
+        [
+            message_of(
+                n, transaction(commit_lsn, insert(EVENTS, b"%d" % n, b"n"), first_ordinal=n - 1, committed_at=9, commits=n == 4)
+            )
+        ]
+        for n in (2, 3, 4)
+    ]
+
+
+def copy_rows(destination: GroupDestination, sink: NatsSink) -> None:
+    apply_copied(sink, copied_batch([10]))
+
+
+def replay_a_letter(destination: GroupDestination, sink: NatsSink) -> None:
+    replay = destination.new_sink(name="sink.replay")
+    replay.open()
+    apply(replay, [[LETTER]], "dead letters")
+    replay.close()
+    sink.open()
+
+
+def renumber(destination: GroupDestination, sink: NatsSink) -> None:
+    sink.renumber(replace(sink.open(), sequence=1))
+
+
+@pytest.mark.parametrize(("between", "more"), [(copy_rows, [20, 21]), (replay_a_letter, [70]), (renumber, [])])
+def test_what_comes_into_a_transaction_that_broke_off_leaves_it_open_until_its_end(
+    between: Callable[[GroupDestination, NatsSink], None], more: list[int], destination: GroupDestination
+) -> None:
+    """As when the worker dies in a large transaction, and a table was added, or a letter is to be replayed, when it starts."""
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1]))
+    with pytest.raises(TransientError):
+        sink.commit(broken_off(write(sink, in_three_messages(7000))), STREAM_CREATED)
+    sink.close()
+    successor = destination.new_sink()
+    successor.open()
+    between(destination, successor)
+    apply(successor, in_three_messages(7000))
+    successor.close()
+    assert destination.delivered() == [2, 3, 2, *more, 3, 4]
+    stored = destination.reader.stored()
+    headers = [MessageHeaders.decode(each.headers) for each in stored]
+    assert [each.settled for each in headers] == [1] * (len(stored) - 1) + [len(stored)]
+    assert [each.flushed for each in headers] == [1000] * (len(stored) - 1) + [7000]
+    commits = [
+        [each.commits for each in decode_changes(one.data, first_sequence=1, sequence=1, first_ordinal=1).transactions]
+        for one in stored
+    ]
+    assert [each for each in commits if each] == [[True], [False], *([False] for _ in more[:1]), [False], [True]]
+
+
+def test_old_messages_make_room_in_a_full_stream_when_they_are_to_go(nats_server: NatsServer, group: str) -> None:
+    """JetStream removes none of them by itself."""
+    tell_group(nats_server.settings(), group)
+    destination = GroupDestination(nats_server.settings(), group, max_bytes=1 << 20, max_age_s=1.0)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1], note=LARGE_NOTE))
+    apply(sink, batch([2]))
+
+    def has_room() -> bool:
+        try:
+            return apply(sink, batch([3], note=LARGE_NOTE)) == position(3)
+        except TransientError:
+            return False
+
+    assert not has_room()
+    wait_until(has_room, deadline_s=20, what="room in the stream", interval_s=0.5)
+    sink.close()
+
+
+def test_chunks_that_were_given_up_leave_nothing_open() -> None:
+    first, second = (body_of_message(message(n, insert(EVENTS, b"1", b"n" * 100)), None) for n in (1, 2))
+    *_, (_, end) = DerivedEnd().pieces(first, "", 50)
+    (message_of_chunk, chunk), *_ = end.pieces(second, "", 50)
+    headers = dict(line.split(":", 1) for line in message_of_chunk.headers.decode().splitlines())
+    assert DerivedEnd.of(chunk.sequence, headers) == chunk
+    assert not end.is_open
+    assert not chunk.is_open
