@@ -7,6 +7,7 @@ message that the stream holds.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames, replayed_worker
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.event_loop import EventLoopThread
@@ -36,7 +37,8 @@ from pgsluice.worker.sinks.nats.writer import MessageWriter
 from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Receipt
 
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload
-CLOSE_TIMEOUT_S = 5.0
+SETTLE_TIMEOUT_S = 3.0
+CLOSE_TIMEOUT_S = SETTLE_TIMEOUT_S + 5.0
 TTL_HEADER = "Nats-TTL"
 
 
@@ -119,13 +121,13 @@ class NatsSink:
         """There is nothing to do: a row is published when its batch is committed."""
 
     def close(self) -> None:
-        loop, client = self._loop, self._client
+        loop, client, stream = self._loop, self._client, self._stream
         self._loop = self._client = self._stream = None
         if loop is None:
             return
         try:
             if client is not None:
-                loop.run(disconnect(client), CLOSE_TIMEOUT_S)
+                loop.run(_leave(client, stream), CLOSE_TIMEOUT_S)
         finally:
             loop.close()
 
@@ -157,22 +159,27 @@ class NatsSink:
 
     async def _publish_held(self, held: list[Unit], lane: Lane) -> None:
         for unit in held:
-            state = self._moved(self._place.through(unit.last.message_id.decode(), lane, _part_of(unit)))
-            await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
-            self._state = state
+            await self._publish_unit(unit, self._place.through(unit.last.message_id.decode(), lane, _part_of(unit)))
 
     async def _complete(self, held: list[Unit], applied: Applied, lane: Lane) -> None:
         """Publishes what is left of a batch, with the position behind it."""
         place = self._place.at(applied, lane)
         if applied == self._place.applied:
             return
-        state = self._moved(place)
         for unit in held:
-            await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
-            self._state = state
-        if not held or self._limits.max_age_s:
+            await self._publish_unit(unit, place)
+        if not held:
             await self._mark(place)
         await self._target.settled()
+
+    async def _publish_unit(self, unit: Unit, place: PublishedPlace) -> None:
+        """Where messages expire, with the place once more behind it, in one that does not: nobody knows for how long the worker
+        is away after this."""
+        state = self._moved(place)
+        await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
+        self._state = state
+        if self._limits.max_age_s:
+            await self._mark(place)
 
     async def _mark(self, place: PublishedPlace) -> None:
         state = self._moved(place)
@@ -231,7 +238,7 @@ class NatsSink:
         if last is None:
             raise TerminalError(
                 f"stream {stream.name} has lost its last message, and with it the position of worker '{self._worker}'",
-                "remove the stream, or give another nats-stream: the worker begins with the oldest message then",
+                f"restore it; or remove it, then {_begin_anew(self._worker)}",
             )
         found = _told(stream.name, last)
         if found is None or found.worker != self._worker:
@@ -258,7 +265,7 @@ class NatsSink:
         uncommitted = stream.forget()
         state = await stream.state()
         if state is None:
-            raise TerminalError(f"stream {stream.name} is gone", "start the worker again: it is made and filled anew")
+            raise TerminalError(f"stream {stream.name} is gone", f"restore it; or {_begin_anew(self._worker)}")
         if state.last_sequence != stream.confirmed:
             self._state = await self._state_after(stream, state.last_sequence, uncommitted)
         elif state.last_sequence:
@@ -301,10 +308,24 @@ class NatsSink:
         raise _foreign(stream.name, sequence, self._worker, found)
 
 
+async def _leave(client: Client, stream: TargetStream | None) -> None:
+    """What is under way is stored first: a successor that looked before that would be refused for it."""
+    if stream is not None and client.is_connected:
+        with contextlib.suppress(StreamMoved, PgsluiceError, TimeoutError):  # whoever comes next looks what there is
+            await asyncio.wait_for(stream.settled(), SETTLE_TIMEOUT_S)
+    await disconnect(client)
+
+
 def _part_of(unit: Unit) -> int:
     """Of the transaction that is open at the end of ``unit``."""
     part = unit.last.headers.rpartition(b"Pgsluice-Part:")[2].strip()
     return int(part) if part.isdigit() else 0
+
+
+def _begin_anew(worker: str) -> str:
+    """What is left to do where the position is gone: a start alone is refused, because the group knows that there was one."""
+    name = worker.rpartition("/")[2]
+    return f"run 'pgsluice forget --worker {name}' and start the worker: it begins with the oldest message of its group"
 
 
 def _told(stream: str, message: StoredMessage) -> PublishedState | None:

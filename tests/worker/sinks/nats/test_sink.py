@@ -10,6 +10,8 @@ from dataclasses import replace
 import nats
 import pytest
 
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.streams import Stream
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
@@ -17,6 +19,7 @@ from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_MESSAGES
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
+from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.line_settings import line_settings
@@ -110,15 +113,31 @@ def test_a_batch_that_broke_off_goes_on_behind_what_is_published(destination: Na
     changes = large(1, 3 * UNIT_MESSAGES)
     with pytest.raises(TransientError):
         sink.commit(broken_off([*write(sink, changes), *write(sink, batch([9]))]), STREAM_CREATED)
-    published = len(destination.reader.messages())
-    assert 0 < published < 3 * UNIT_MESSAGES
     sink.close()
+    assert len(destination.reader.messages()) == UNIT_MESSAGES, "what was under way is stored when the sink is closed"
     with opened(destination) as successor:
         assert successor.open().sequence == 0
         apply(successor, changes)
     stored = destination.reader.messages()
     assert [each.headers["Nats-Msg-Id"] for each in stored] == [f"0/1B58:{n}" for n in range(1, 3 * UNIT_MESSAGES + 1)]
     assert stored[-1].headers["Pgsluice-Part"] == "3/3"
+
+
+def test_a_batch_that_broke_off_goes_on_when_what_is_published_of_it_has_expired(nats_server: NatsServer, group: str) -> None:
+    """The worker was away for longer than messages stay."""
+    changes = large(1, 3 * UNIT_MESSAGES)
+    expiring = NatsDestination(nats_server.settings(), group, max_age_s=1.0)
+    with opened(expiring) as sink, pytest.raises(TransientError):
+        sink.commit(broken_off([*write(sink, changes), *write(sink, batch([9]))]), STREAM_CREATED)
+    wait_until(lambda: not expiring.reader.messages(), deadline_s=60, what="an empty stream but for the position")
+    lasting = NatsDestination(nats_server.settings(), group)
+    with opened(lasting) as successor:
+        apply(successor, changes)
+    stored = lasting.reader.messages()
+    assert [each.headers["Nats-Msg-Id"] for each in stored] == [
+        f"0/1B58:{n}" for n in range(UNIT_MESSAGES + 1, 3 * UNIT_MESSAGES + 1)
+    ]
+    assert [each.headers["Pgsluice-Part"] for each in stored] == ["2"] * UNIT_MESSAGES + ["3/3"] * UNIT_MESSAGES
 
 
 def test_what_follows_the_last_part_is_in_no_transaction_of_parts(destination: NatsDestination, sink: NatsSink) -> None:
@@ -252,6 +271,31 @@ def test_a_stream_that_somebody_made_is_not_touched(nats_server: NatsServer, gro
     with pytest.raises(TerminalError, match="exists, and pgsluice did not make it"), opened(destination):
         pass
     assert asyncio.run(subjects()) == [f"{group}.theirs"]
+
+
+def test_a_position_that_somebody_removed_stops_the_worker_and_it_says_what_a_start_needs(
+    destination: NatsDestination, sink: NatsSink, nats_server: NatsServer
+) -> None:
+    """With the newest messages, or with the stream under a running worker."""
+
+    async def remove(*, all_of_it: bool) -> None:
+        async with connected(nats_server.settings(), "test") as client:
+            stream = Stream(client, destination.reader.name, "")
+            if all_of_it:
+                await stream.delete()
+            else:
+                await stream.purge_up_to(destination_end)
+
+    apply(sink, batch([1]))
+    destination_end = destination.reader.last_sequence()
+    asyncio.run(remove(all_of_it=False))
+    with pytest.raises(TerminalError, match=r"has lost its last message.*'pgsluice forget --worker sink'"), opened(destination):
+        pass
+    asyncio.run(remove(all_of_it=True))
+    with pytest.raises(TransientError):
+        apply(sink, batch([2]))
+    with pytest.raises(TerminalError, match=r"is gone.*'pgsluice forget --worker sink'"):
+        apply(sink, batch([2]))
 
 
 def test_a_stream_of_another_worker_is_not_written(destination: NatsDestination, sink: NatsSink, nats_server: NatsServer) -> None:
