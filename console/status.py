@@ -22,7 +22,13 @@ from pgsluice.console.table_status import (
     membership_status,
     table_statuses,
 )
-from pgsluice.console.worker_status import WorkerLook, WorkerStatus, missed_lines, worker_line
+from pgsluice.console.worker_status import (
+    PublisherStatus,
+    WorkerLook,
+    WorkerStatus,
+    missed_lines,
+    worker_line,
+)
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.slot_look import SlotLook
@@ -31,11 +37,12 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, LetterCounts
 from pgsluice.shared.broker.definition_log import DefinitionLog, load_log
 from pgsluice.shared.broker.halt import Halt, read_halt
+from pgsluice.shared.broker.lag import UNKNOWN_LAG
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
-from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports, worker_key
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.units.found_units import known_units, read_units
 from pgsluice.shared.units.paused_tables import PausedTable, PausedTables, load_paused_tables
@@ -49,7 +56,8 @@ class GroupStatus:
     """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for. ``halt`` is why
     the replicator must not go on (``shared.broker.halt``). ``forged_definitions`` are messages that somebody else emitted in the
     group's name, ``missed_definitions`` count tables that were altered, and nothing had told of it. ``units`` are the states of
-    the processes, ``paused_tables`` those whose changes people have held back."""
+    the processes, ``paused_tables`` those whose changes people have held back. ``publisher`` is what stands in the replicator's
+    place, where a worker publishes the group."""
 
     group: str
     bound_to: GroupRecord | None
@@ -66,6 +74,7 @@ class GroupStatus:
     missed_definitions: int
     units: list[UnitState] = field(default_factory=list)
     paused_tables: list[PausedTable] = field(default_factory=list)
+    publisher: PublisherStatus | None = None
 
     @property
     def was_started(self) -> bool:
@@ -127,7 +136,20 @@ async def look(
         missed_definitions=known.definitions.missed.count,
         units=list(known.units.values()),
         paused_tables=list(known.paused_tables.tables),
+        publisher=None if known.publisher is None else await _publisher(client, *known.publisher),
     )
+
+
+async def _publisher(client: Client, group: str, worker: str) -> PublisherStatus:
+    names, unit = GroupNames(group), worker_unit(worker)
+    bucket, stream = StateBucket(client, names), ChangeStream(client, names)
+    if not await bucket.exists():
+        return PublisherStatus(group, worker, unit_state(UnitFacts(unit)), None, None)
+    ledger, state = await Ledger(bucket).load(), await stream.state()
+    [facts] = await read_units(bucket, [unit], ledger)
+    report = await bucket.read(worker_key(worker), WorkerReport)
+    lag = UNKNOWN_LAG if report is None else await WorkerLook(bucket, stream, state, ledger).lag(report.value)
+    return PublisherStatus(group, worker, unit_state(facts), lag.messages, lag.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +165,11 @@ class _Known:
     definitions: DefinitionLog = field(default_factory=DefinitionLog)
     units: Mapping[str, UnitState] = field(default_factory=dict)
     paused_tables: PausedTables = field(default_factory=PausedTables)
+
+    @property
+    def publisher(self) -> tuple[str, str] | None:
+        """Group and name of the worker that publishes the group; None where a replicator does."""
+        return None if self.group is None else self.group.publishing_worker
 
     @property
     def published(self) -> LSN:
@@ -174,12 +201,17 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     """One aligned line for each thing."""
     yield f"group        {status.group}"
     yield f"source       {_source_line(status)}"
-    yield f"slot         {_slot_line(status)}"
+    if status.publisher is None:
+        yield f"slot         {_slot_line(status)}"
     if status.membership is not None:
         yield from format_membership(status.membership)
     states = {unit.unit: unit for unit in status.units}
-    yield f"replicator   {_replicator_line(status.replicator)}"
-    yield from _state_lines(states.get(REPLICATOR_UNIT))
+    if status.publisher is None:
+        yield f"replicator   {_replicator_line(status.replicator)}"
+        yield from _state_lines(states.get(REPLICATOR_UNIT))
+    else:
+        yield f"publisher    {status.publisher.line()}"
+        yield from _state_lines(status.publisher.unit)
     yield from _definition_lines(status)
     if status.halt is not None:
         yield f"HALTED       since {status.halt.since}: {status.halt.fact}: {status.halt.remedy}"

@@ -77,7 +77,7 @@ class WorkerLook:
     async def status(self, name: str, report: WorkerReport, unit: UnitState | None, dead_letters: int) -> WorkerStatus:
         """Raises TransientError when NATS does not answer."""
         state, is_recent = self.state, bool(report.updated_at) and _age_s(report.updated_at) < LATENCY_AGE_S
-        holds_lease, lag = await self._holds_lease(name), await self._lag(report)
+        holds_lease, lag = await self._holds_lease(name), await self.lag(report)
         catch_up_lag = lag
         if state is not None and report.catching_up:
             catch_up_lag = await measure_lag(self.stream, state, report.catch_up_sequence)
@@ -113,10 +113,33 @@ class WorkerLook:
         age_s = None if await self.bucket.get(key) is None else await self.bucket.age_s(key)
         return age_s is not None and age_s <= LEASE_DURATION_S
 
-    async def _lag(self, report: WorkerReport) -> Lag:
+    async def lag(self, report: WorkerReport) -> Lag:
         if self.state is None or report.stream_created not in (self.state.created, ""):
             return UNKNOWN_LAG
         return await measure_lag(self.stream, self.state, report.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """The worker of another group that publishes this one: whatever it has not applied is not in this group yet. Its lag is None
+    where it is not known, as when that group is gone."""
+
+    group: str
+    worker: str
+    unit: UnitState
+    lag_messages: int | None
+    lag_s: float | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}/{self.worker}"
+
+    def line(self) -> str:
+        """How far it is."""
+        if self.lag_messages is None:
+            return f"worker {self.worker} of group {self.group}: lag not known"
+        seconds = "" if self.lag_s is None else f", {self.lag_s:.1f} s"
+        return f"worker {self.worker} of group {self.group}: {self.lag_messages} messages{seconds} behind"
 
 
 def _age_s(time: str) -> float:

@@ -21,7 +21,9 @@ def troubles(status: GroupStatus) -> Iterator[str]:
     for table in status.tables:
         if table.phase is Phase.ERRORED:
             yield f"{table.table} is not copied: {table.error}" + (f": {table.remedy}" if table.remedy else "")
-    yield from (_unit(unit) for unit in status.units if unit.state in _TROUBLED or unit.cause is not None)
+    if status.publisher is not None and _is_troubled(status.publisher.unit):
+        yield f"group {status.publisher.group}: {_unit(status.publisher.unit)}"
+    yield from (_unit(unit) for unit in status.units if _is_troubled(unit))
     for worker in status.workers:
         if worker.holds_back:
             yield f"{worker.name} does not run and holds back {worker.holds_back:,} messages"
@@ -30,6 +32,10 @@ def troubles(status: GroupStatus) -> Iterator[str]:
             for missed in worker.missed
             if missed.diverged
         )
+
+
+def _is_troubled(unit: UnitState) -> bool:
+    return unit.state in _TROUBLED or unit.cause is not None
 
 
 def _unit(unit: UnitState) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pgsluice.console.columns import format_bytes
 from pgsluice.console.status import GroupStatus
 from pgsluice.console.watch.rates import Rates
-from pgsluice.console.worker_status import WorkerStatus
+from pgsluice.console.worker_status import PublisherStatus, WorkerStatus
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
 from pgsluice.shared.units.unit_states import State
 
@@ -39,10 +39,20 @@ class UnitLine:
 
 
 def unit_lines(status: GroupStatus, rates: Rates) -> list[UnitLine]:
-    """The replicator, then the workers by name."""
+    """Who publishes, the replicator or another group's worker; then the workers by name."""
     states = {unit.unit: unit.state for unit in status.units}
     workers = [_worker(worker, states.get(worker_unit(worker.name), State.DRAFT), rates) for worker in status.workers]
+    if status.publisher is not None:
+        return [_publisher(status.publisher), *workers]
     return [_line(REPLICATOR_UNIT, states.get(REPLICATOR_UNIT, State.DRAFT), rates.published_changes), *workers]
+
+
+def _publisher(publisher: PublisherStatus) -> UnitLine:
+    return replace(
+        _line(publisher.name, publisher.unit.state, None),
+        messages=_UNKNOWN if publisher.lag_messages is None else f"{publisher.lag_messages:,}",
+        seconds=_UNKNOWN if publisher.lag_s is None else f"{publisher.lag_s:,.1f}",
+    )
 
 
 def _worker(worker: WorkerStatus, state: State, rates: Rates) -> UnitLine:

@@ -27,6 +27,7 @@ from pgsluice.shared.config.settings import PostgresSettings, StatusSettings
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.process.pulse import Activity
 from pgsluice.shared.wire.message import MessageHeaders
+from tests.console.test_drop import publish_second_group
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
 from tests.servers.child import free_port
@@ -241,3 +242,40 @@ def test_the_state_of_each_process_is_shown_with_what_it_waits_for(
     assert ": the target is away; tries again at 12:00:00 UTC" in shown
     assert "FAILING since " in shown
     assert "PAUSING since " in shown
+
+
+def test_a_group_that_a_worker_publishes_tells_of_that_worker_and_how_far_it_is(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What that has not applied is in no lag of the group's own workers."""
+    second = publish_second_group(replication)
+    replication.source.execute("INSERT INTO t VALUES (1, 'v')")
+    replication.replicate()
+
+    async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+        state = await stream.state()
+        assert state is not None
+        await bucket.put(worker_key("nats"), WorkerReport(state.last_sequence - 1, stream_created=state.created))
+        wait = WaitRecord(Cause.STREAM_FULL, "stream x is full", now())
+        await bucket.put(process_key(worker_unit("nats")), ProcessRecord("host", 7, now(), now(), Activity.WORKING, wait=wait))
+        await bucket.put(lease_key("nats"), LeaseRecord("host", 7))
+
+    replication.with_broker(register)
+    asked = replace(settings(replication, None), group=second)
+    assert run(asked, as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert f"publisher    worker nats of group {replication.name}: 1 messages, " in shown
+    assert "FAILING" in shown
+    assert "stream x is full" in shown
+    assert "replicator " not in shown
+    run(asked, as_json=True)
+    publisher = json.loads(capsys.readouterr().out)["publisher"]
+    assert (publisher["group"], publisher["worker"], publisher["lag_messages"]) == (replication.name, "nats", 1)
+
+    async def remove(stream: ChangeStream, bucket: StateBucket) -> None:
+        await stream.delete()
+        await bucket.destroy()
+
+    replication.with_broker(remove)
+    assert run(asked, as_json=False) == 0
+    assert f"worker nats of group {replication.name}: lag not known" in capsys.readouterr().out

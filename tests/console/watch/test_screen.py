@@ -13,6 +13,7 @@ from rich.screen import Screen
 
 from pgsluice.console.watch.look import Look
 from pgsluice.console.watch.screen import status_screen
+from pgsluice.console.worker_status import PublisherStatus
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.broker.replicator_records import ReplicatorRecord
@@ -47,6 +48,14 @@ def test_a_worker_is_shown_with_its_lag_and_its_letters() -> None:
 def test_a_lag_that_is_not_known_is_no_number() -> None:
     lines = drawn(now(workers=[worker("lake", lag_messages=None, lag_bytes=None, lag_s=None)]))
     assert any(re.fullmatch(r"lake +running +- +- +- +-", line) for line in lines)
+
+
+def test_a_worker_that_publishes_the_group_stands_where_a_replicator_would() -> None:
+    waits = UnitState("worker.nats", State.FAILING, AT, "stream x is full", cause=Cause.STREAM_FULL)
+    lines = drawn(now(publisher=PublisherStatus("shop", "nats", waits, 17, 4.5)), width=100)
+    assert any(re.fullmatch(r"shop/nats +failing +17 +4\.5 +-", line) for line in lines)
+    assert any(line.startswith("group shop: nats failing (stream_full)") for line in lines)
+    assert not any(line.startswith("replicator") for line in lines)
 
 
 def test_rates_are_those_between_two_looks() -> None:
