@@ -81,6 +81,7 @@ from pgsluice.shared.pipelines.run_records import (
     store_pipeline,
 )
 from pgsluice.shared.pipelines.run_requests import end_pause
+from pgsluice.shared.process.domain import check_domain
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
 
@@ -129,6 +130,7 @@ async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool)
     """``plan`` for one who has a loop already, and may cancel it."""
     check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client, AsyncExitStack() as closing:
+        check_domain(settings.placement, client)
         opened = await _Opened.open(settings, pipeline, client, closing)
         found = await opened.plan(Asked(full))
         ranges = len(found.run.ranges)
@@ -139,6 +141,7 @@ async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool)
 async def examine(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> None:
     """Raises PgsluiceError with what a run would refuse before it reads: the query, its columns, and rows that may come late
     where nobody can say how late. Nothing is written, and no row is read."""
+    check_domain(settings.placement, client)
     async with AsyncExitStack() as closing:
         opened = await _Opened.open(settings, pipeline, client, closing)
         if pipeline.incremental_key:
@@ -147,6 +150,7 @@ async def examine(settings: PipelineSettings, pipeline: Pipeline, client: Client
 
 async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: Asked, *, wait: bool) -> RunRecord:
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client:
+        check_domain(settings.placement, client)
         async with AsyncExitStack() as closing:
             source = await Source.connect(settings.source)
             closing.push_async_callback(source.close)

@@ -17,3 +17,6 @@ class PlacementSettings:
     allow_domains: tuple[str, ...] = read(
         Option("allow-domains", Kind.LIST, "Domains in which this process may work; anywhere when it is not given", "aws-a,gcp-b")
     )
+
+
+ANYWHERE = PlacementSettings("", ())

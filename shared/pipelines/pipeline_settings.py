@@ -10,6 +10,7 @@ from pgsluice.shared.config.connections import CONNECT_TIMEOUT, SCHEMA, SPARK, L
 from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.placement_settings import ANYWHERE, PlacementSettings
 from pgsluice.shared.config.retry_settings import RETRY, retry_policy
 from pgsluice.shared.config.stream_settings import REPLICAS, StreamSettings
 from pgsluice.shared.config.values import Values
@@ -33,8 +34,9 @@ PIPELINES_PLACES = Option(
 @settings
 class ReadingSettings:
     """What is read of a source, and how; the pipeline says the rest. ``schema`` is where names of the query without one are
-    looked up. ``spark`` is for reading, like that of WorkerSettings."""
+    looked up. ``placement`` is where its rows may be read. ``spark`` is for reading, like that of WorkerSettings."""
 
+    placement: PlacementSettings = part(PlacementSettings)
     source: PostgresSettings = part(PostgresSettings, database="source")
     schema: str = read(SCHEMA)
     stream: StreamSettings = part(StreamSettings)
@@ -58,10 +60,12 @@ class PipelineSettings:
     spark: dict[str, str] = field(repr=False)
     retry: RetryPolicy
     steps_modules: tuple[str, ...] = ()
+    placement: PlacementSettings = ANYWHERE
 
     @classmethod
     def of(cls, nats: NatsSettings, reading: ReadingSettings, modules: tuple[str, ...] = ()) -> PipelineSettings:
-        return cls(nats, reading.source, reading.schema, reading.stream, reading.spark, reading.retry, modules)
+        beside = reading.spark, reading.retry, modules, reading.placement
+        return cls(nats, reading.source, reading.schema, reading.stream, *beside)
 
 
 @settings

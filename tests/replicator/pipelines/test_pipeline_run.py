@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pgsluice.replicator.pipelines.pipeline import RunMode, WriteMode
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.config.placement_settings import PlacementSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.pipelines.run_records import RunState
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
+from tests.servers import NatsServer
 
 
 def insert(pipeline: PipelineUnderTest, first: int, last: int, at: str = "now()") -> None:
@@ -26,6 +33,19 @@ def test_a_first_run_reads_every_row_and_the_next_one_only_newer_ones(pipeline: 
     assert (second.state, second.rows, second.rows_read, second.is_full) == (RunState.FINISHED, 10, 10, False)
     assert min(second.plan_s, second.read_s) > 0.0
     assert pipeline.merged() == pipeline.expected()
+
+
+def test_a_run_reads_nothing_where_its_rows_may_not_be(pipeline: PipelineUnderTest, nats_server: NatsServer) -> None:
+    pipeline.settings = replace(pipeline.settings, placement=PlacementSettings("azure-c", ("aws-a", "gcp-b")))
+    for begin in (pipeline.run, pipeline.plan):
+        with pytest.raises(TerminalError, match="DomainUnavailable: this process is in domain 'azure-c'"):
+            begin()
+
+    async def exists() -> bool:
+        async with connected(nats_server.settings(), "test") as client:
+            return await StateBucket(client, GroupNames(pipeline.pipeline.group)).exists()
+
+    assert not asyncio.run(exists())
 
 
 def test_the_next_run_notes_when_workers_had_applied_the_one_before(pipeline: PipelineUnderTest) -> None:

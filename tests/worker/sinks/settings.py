@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pgsluice.shared.config.placement_settings import PlacementSettings
+from pgsluice.shared.config.placement_settings import ANYWHERE
 from pgsluice.shared.config.settings import LogSettings, NatsSettings, WorkerSettings
 from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from tests.alerting import NO_ALERTS
 from tests.endpoints import NO_METRICS
 
-ANYWHERE = PlacementSettings("", ())
 NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
 
 
