@@ -112,6 +112,9 @@ class DerivedGroup:
         self._source = source
         self._bucket = bucket
         self._publication = publication_of_worker(worker)
+        self._transformation = Transformation()
+        self._told = 0
+        """The revision of the source's record of tables that was told last."""
         self.id_prefix = ""
         """Of every message in the stream."""
 
@@ -135,20 +138,23 @@ class DerivedGroup:
         await self._bucket.ensure(settings)
         await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it is there
         self.id_prefix = f"{raw.value.system_id}/{self._names.slot}/"
-        await self._tell_tables(transformation)
+        self._transformation, self._told = transformation, 0
+        await self.tell_tables()
 
     def _record(self, raw: GroupRecord) -> GroupRecord:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         own = replace(raw, group=self._names.group, slot=self._names.slot, publication=self._publication)
         return replace(own, publication_oid=0, slot_lsn="", created_at=now)
 
-    async def _tell_tables(self, transformation: Transformation) -> None:
-        tables = await load_tables(self._source)
+    async def tell_tables(self) -> None:
+        """What the source's tables are here, if that is not told yet: they may have joined since, or not have been told there."""
         entry = await self._source.read(TABLES_KEY, PublishedTables)
-        if tables is None or entry is None:
+        tables = None if entry is None or entry.revision == self._told else await load_tables(self._source)
+        if entry is None or tables is None:
             return
-        own = _distinct(own_table(each) for table in tables for each in transformation.destinations(table))
+        own = _distinct(own_table(each) for table in tables for each in self._transformation.destinations(table))
         await store_tables(self._bucket, own, entry.value.encoding)
+        self._told = entry.revision
 
 
 def _distinct(tables: Iterator[Table]) -> Sequence[Table]:

@@ -20,7 +20,7 @@ from pgsluice.shared.broker.change_retention import INTERVAL_S, newest_before
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.dead_letters.rejection import WriteAgain
@@ -131,6 +131,9 @@ class GroupSink(NatsSink):
         await self._publish_body(bodies[0] if bodies else None, reached)
         await self._target.settled()
         await self._remove_old(self._target)
+        assert self._derived is not None
+        with contextlib.suppress(TransientError):  # the next batch tells
+            await self._derived.tell_tables()
         with contextlib.suppress(*CLIENT_ERRORS):  # whoever waits looks for himself after a while
             assert self._client is not None
             await self._client.publish(self._names.bell_subject)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.published_tables import load_tables, store_tables
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.nats.change_bodies import body_of_message
 from pgsluice.worker.sinks.nats.derived_group import DerivedEnd
 from pgsluice.worker.sinks.nats.sink import NatsSink
@@ -19,7 +25,7 @@ from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.nats.test_contract import GroupDestination, tell_group
-from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, copied_batch, position
+from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 
 LETTER = message_of(7, transaction(1000, insert(EVENTS, b"70", b"n"), first_ordinal=3))
 
@@ -114,3 +120,26 @@ def test_chunks_that_were_given_up_leave_nothing_open() -> None:
     assert DerivedEnd.of(chunk.sequence, headers) == chunk
     assert not end.is_open
     assert not chunk.is_open
+
+
+def test_tables_that_joined_since_the_start_are_told_to_the_groups_workers(
+    destination: GroupDestination, nats_server: NatsServer, group: str
+) -> None:
+    """Whose rules are held against them."""
+
+    async def publish_tables(*tables: Table) -> None:
+        async with connected(nats_server.settings(), "test") as client:
+            await store_tables(StateBucket(client, GroupNames(group)), tables, "UTF8")
+
+    async def told() -> list[str]:
+        async with connected(nats_server.settings(), "test") as client:
+            return [each.name for each in await load_tables(StateBucket(client, GroupNames(f"{group}-next"))) or []]
+
+    sink = destination.new_sink()
+    sink.open()
+    assert asyncio.run(told()) == []
+    for number, tables in enumerate(([EVENTS], [EVENTS, ACCOUNTS]), 1):
+        asyncio.run(publish_tables(*tables))
+        apply(sink, batch([number]))
+        assert asyncio.run(told()) == [each.name for each in tables]
+    sink.close()
