@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames, replayed_worker
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.event_loop import EventLoopThread
@@ -39,6 +40,7 @@ from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter,
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload
 SETTLE_TIMEOUT_S = 3.0
 CLOSE_TIMEOUT_S = SETTLE_TIMEOUT_S + 5.0
+BEHIND_PATIENCE_S = 5.0
 TTL_HEADER = "Nats-TTL"
 
 
@@ -70,6 +72,8 @@ class NatsSink:
         """Our place when the stream was last known to hold it."""
         self._is_sure = True
         """Nothing was handed over of which it is not known whether the stream holds it."""
+        self._behind_since: float | None = None
+        """When the stream was first seen to end before what it held, by the monotonic clock."""
         self._loop: EventLoopThread | None = None
         self._client: Client | None = None
         self._stream: TargetStream | None = None
@@ -262,10 +266,11 @@ class NatsSink:
         """After an attempt of which it is not known what became of it. What is under way may still be answered."""
         with contextlib.suppress(StreamMoved, TransientError):
             await stream.settled()
-        uncommitted = stream.forget()
         state = await stream.state()
         if state is None:
             raise TerminalError(f"stream {stream.name} is gone", f"restore it; or {_begin_anew(self._worker)}")
+        self._check_kept(stream, state)
+        uncommitted = stream.forget()
         if state.last_sequence != stream.confirmed:
             self._state = await self._state_after(stream, state.last_sequence, uncommitted)
         elif state.last_sequence:
@@ -274,6 +279,21 @@ class NatsSink:
             self._state = PublishedState(self._worker, self._state.writer)
             self._note_end(None)
         stream.sequence = stream.confirmed = state.last_sequence
+
+    def _check_kept(self, stream: TargetStream, state: StreamState) -> None:
+        """Raises SinkBehindError when the stream has lost what was stored: this process read on from there, so what it would
+        publish next is not what follows. A leader that was elected a moment ago is given time to know all."""
+        if state.last_sequence >= stream.confirmed:
+            self._behind_since = None
+            return
+        now = time.monotonic()
+        self._behind_since = self._behind_since or now
+        fact = (
+            f"stream {stream.name} ends at message {state.last_sequence}, before what this worker published ({stream.confirmed})"
+        )
+        if now - self._behind_since < BEHIND_PATIENCE_S:
+            raise TransientError(fact, "it is looked at again", Cause.NATS)
+        raise SinkBehindError(fact, "after a power cut or a restore, start again: the worker goes on from there")
 
     async def _go_back(self, stream: TargetStream, sequence: int) -> None:
         """Nothing of what was handed over last is stored: what counts is what was stored before, whoever did that."""
