@@ -14,7 +14,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import Stream
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_MESSAGES
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
@@ -121,6 +121,18 @@ def test_a_batch_that_broke_off_goes_on_behind_what_is_published(destination: Na
     stored = destination.reader.messages()
     assert [each.headers["Nats-Msg-Id"] for each in stored] == [f"0/1B58:{n}" for n in range(1, 3 * UNIT_MESSAGES + 1)]
     assert stored[-1].headers["Pgsluice-Part"] == "3/3"
+
+
+def test_what_tasks_wrote_before_a_batch_broke_off_is_written_again(destination: NatsDestination, sink: NatsSink) -> None:
+    changes = large(1, 3 * UNIT_MESSAGES)
+    receipts = write(sink, changes)
+    with pytest.raises(TransientError):
+        sink.commit(broken_off([*receipts, *write(sink, batch([9]))]), STREAM_CREATED)
+    with pytest.raises(WriteAgain):
+        sink.commit(receipts, STREAM_CREATED)
+    apply(sink, changes)
+    ids = [each.headers["Nats-Msg-Id"] for each in destination.reader.messages()]
+    assert ids == [f"0/1B58:{n}" for n in range(1, 3 * UNIT_MESSAGES + 1)]
 
 
 def test_a_batch_that_broke_off_goes_on_when_what_is_published_of_it_has_expired(nats_server: NatsServer, group: str) -> None:
