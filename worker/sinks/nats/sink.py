@@ -30,7 +30,7 @@ from pgsluice.worker.sinks.nats.atomic_unit import Unit
 from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 from pgsluice.worker.sinks.nats.outgoing import split_start
 from pgsluice.worker.sinks.nats.published_state import NOWHERE, PublishedPlace, PublishedState
-from pgsluice.worker.sinks.nats.subject_pattern import SubjectPattern
+from pgsluice.worker.sinks.nats.subject_pattern import DEFAULT_PATTERN, SubjectPattern
 from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream, Uncommitted
 from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
 from pgsluice.worker.sinks.nats.whole_transactions import decode_blocks
@@ -63,7 +63,8 @@ class NatsSink:
         self._nats = settings.nats
         self._form = replace(LineEncoding.of(nats.lines, settings.group), transactions=False)
         self.definitions = self._form.definitions
-        self._pattern = SubjectPattern.parse(nats.subject, nats.stream or GroupNames(nats.group).changes_stream)
+        own = SubjectPattern(DEFAULT_PATTERN, GroupNames(nats.group).changes_stream) if nats.group else None
+        self._pattern = own or SubjectPattern.parse(nats.subject, nats.stream)
         self._cuts = nats.large_messages == "chunks"
         stream = StreamSettings(nats.replicas, nats.placement_tags, nats.max_bytes, "none", 0.0)
         self._limits = TargetLimits(stream, nats.max_age_s)

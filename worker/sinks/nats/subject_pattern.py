@@ -21,6 +21,7 @@ _FIELDS = frozenset(("stream", "schema", "table", "operation"))
 _PLAIN = re.compile(r"[A-Za-z0-9_$-]*")
 _STREAM = re.compile(r"[A-Za-z0-9_-]{1,255}")
 _RESERVED = ("$", "pgsluice.")
+_RESERVED_STREAMS = ("pgsluice_", "KV_")
 POSITION_SUBJECTS = "pgsluice.position"
 
 
@@ -33,6 +34,8 @@ def check_stream_name(name: str) -> str:
     """``name`` itself. Raises UsageError when no stream can be called so."""
     if _STREAM.fullmatch(name) is None:
         raise UsageError(f"nats-stream {name!r} is not a valid name", "use letters, digits, '_' and '-', like SHOP")
+    if name.startswith(_RESERVED_STREAMS):
+        raise UsageError(f"nats-stream {name!r} begins as streams of groups and buckets do", "give a name of your own, like SHOP")
     return name
 
 

@@ -122,6 +122,54 @@ def test_chunks_that_were_given_up_leave_nothing_open() -> None:
     assert not chunk.is_open
 
 
+def test_a_transaction_stays_open_when_chunks_of_its_rest_are_given_up() -> None:
+    first, _, rest = (body_of_message(part[0], None) for part in in_three_messages(7000))
+    assert rest is not None
+    *_, (_, end) = DerivedEnd().pieces(first, "", 1 << 20)
+    (_, chunk), *_, (_, last) = end.pieces(rest, "", 50)
+    assert [each.is_open for each in (end, chunk, last)] == [True, True, False]
+
+
+def test_a_change_of_which_a_chunk_is_missing_is_neither_applied_nor_whole(nats_server: NatsServer, group: str) -> None:
+    """The stream became full between its chunks."""
+    tell_group(nats_server.settings(), group)
+    small, larger = (GroupDestination(nats_server.settings(), group, max_bytes=size) for size in (3 << 19, 1 << 30))
+    sink = small.new_sink()
+    sink.open()
+    apply(sink, batch([1]))
+    with pytest.raises(TransientError, match="is full"):
+        apply(sink, batch([2], note=b"x" * 1_000_000))
+    sink.close()
+    successor = larger.new_sink()
+    assert successor.open() == position(1)
+    assert apply(successor, batch([2], note=b"x" * 1_000_000)) == position(2)
+    successor.close()
+    headers = [MessageHeaders.decode(each.headers) for each in larger.reader.stored()]
+    assert [str(each.chunk) for each in headers] == ["1/1", "1/2", "1/2", "2/2"]
+    assert [each.settled for each in headers] == [1, 1, 1, 4]
+    assert [each.flushed for each in headers] == [1000, 1000, 1000, 2000]
+
+
+def test_a_transaction_whose_commit_comes_alone_ends_with_it(destination: GroupDestination) -> None:
+    opened, ended = in_three_messages(7000)[0][0], message_of(3, transaction(7000, first_ordinal=2, committed_at=9))
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, [[opened], [ended]])
+    sink.close()
+    headers = [MessageHeaders.decode(each.headers) for each in destination.reader.stored()]
+    assert [(each.flushed, each.settled) for each in headers] == [(0, 0), (7000, 2)]
+
+
+def test_batches_of_which_rules_leave_nothing_follow_each_other_at_once(destination: GroupDestination) -> None:
+    """JetStream drops a message whose id it has seen a moment ago."""
+    sink = destination.new_sink()
+    sink.open()
+    for number in range(1, 4):
+        assert apply(sink, [[message_of(number, transaction(1000 * number, committed_at=number))]]) == position(number)
+    sink.close()
+    assert len(destination.reader.stored()) == 3
+
+
 def test_tables_that_joined_since_the_start_are_told_to_the_groups_workers(
     destination: GroupDestination, nats_server: NatsServer, group: str
 ) -> None:

@@ -11,11 +11,12 @@ import nats
 import pytest
 
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.streams import Stream
+from pgsluice.shared.broker.streams import Stream, StreamState
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.nats.sink import NatsSink
+from pgsluice.worker.sinks.nats.target_stream import TargetStream
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_MESSAGES
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
@@ -283,6 +284,27 @@ def test_a_stream_that_somebody_made_is_not_touched(nats_server: NatsServer, gro
     with pytest.raises(TerminalError, match="exists, and pgsluice did not make it"), opened(destination):
         pass
     assert asyncio.run(subjects()) == [f"{group}.theirs"]
+
+
+def test_what_another_process_stores_while_a_sink_opens_is_not_overlooked(
+    destination: NatsDestination, sink: NatsSink, nats_server: NatsServer, group: str
+) -> None:
+    class Interrupted(NatsSink):
+        """Between its look at the position and the rest of ``open`` another process applies a batch."""
+
+        async def _begun(self, stream: TargetStream) -> StreamState:
+            await asyncio.to_thread(apply, sink, batch([2]))
+            return await super()._begun(stream)
+
+    apply(sink, batch([1]))
+    interrupted = Interrupted(worker_settings(group, nats_server.settings()), nats_settings(destination.reader.name))
+    try:
+        assert interrupted.open() == position(1)
+        with pytest.raises(TerminalError, match="another process moved the position"):
+            apply(interrupted, batch([2]))
+    finally:
+        interrupted.close()
+    assert len(destination.reader.messages()) == 4
 
 
 def test_a_position_that_somebody_removed_stops_the_worker_and_it_says_what_a_start_needs(
