@@ -28,6 +28,7 @@ from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_same_top
 from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
 
 READ_DEADLINE_S = 60.0
+"""How long nothing may come."""
 POLL_S = 0.5
 AT_ONCE = 500
 NO_CHANGE = encode_message(Truncate(cascade=False, restart_identity=False, relation_oids=()))
@@ -79,6 +80,7 @@ class RangeReader:
                 self._consumer.assign([TopicPartition(at.topic, at.partition, at.first)])
             self._place = None  # until the whole range is read
             records = list(self._until_end(at))
+            self._complaints.forget()
             self._place = (at.topic, at.partition, at.end)
         return records
 
@@ -105,7 +107,10 @@ class RangeReader:
                     "check that the brokers run and can be reached",
                     Cause.SOURCE,
                 )
-            self._ahead.extend(self._consumer.consume(AT_ONCE, POLL_S))
+            came = self._consumer.consume(AT_ONCE, POLL_S)
+            if came:
+                deadline = time.monotonic() + READ_DEADLINE_S
+            self._ahead.extend(came)
 
     def _failure(self, error: KafkaError, at: KafkaRange) -> PgsluiceError:
         self._ahead.clear()

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TerminalError
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
 from pgsluice.shared.wire.kafka_range import TopicEnds
-from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, UNKNOWN_TOPIC, Complaints, client_settings
+from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
+from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, SETTINGS_UNSEEN, UNKNOWN_TOPIC, Complaints
 
 _BEGIN_ANEW = "begin a new group, with an empty target"
 
@@ -22,17 +23,17 @@ class SourceTopics:
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._complaints = Complaints()
-        with self._complaints.translated():
-            self._client = AdminClient(client_settings(cluster, self._complaints))
+        self._brokers = ClusterBrokers(cluster, self._complaints)
 
     def cluster_id(self) -> str:
-        with self._complaints.translated():
-            return str(self._client.list_topics(timeout=ANSWER_DEADLINE_S).cluster_id)
+        return str(self._brokers.metadata().cluster_id)
 
     def described(self, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Their ids and numbers of partitions. Raises TerminalError when one is not there."""
+        """Their ids and numbers of partitions. Raises TerminalError when one is not there, or a broker has come that must not be
+        connected to."""
+        self._brokers.judge()
         found: dict[str, tuple[str, int]] = {}
-        for topic, future in self._client.describe_topics(TopicCollection(list(topics))).items():
+        for topic, future in self._brokers.client.describe_topics(TopicCollection(list(topics))).items():
             with _named(self._complaints, topic):
                 about = future.result(ANSWER_DEADLINE_S)
             found[topic] = str(about.topic_id), len(about.partitions)
@@ -48,10 +49,13 @@ class SourceTopics:
     def check_keeps_all(self, topic: str) -> None:
         """Raises TerminalError for a topic that is compacted. One whose settings this user may not see is not judged."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        try:
-            found: Mapping[str, Any] = self._client.describe_configs([resource])[resource].result(ANSWER_DEADLINE_S)
-        except KafkaException:
-            return
+        with _named(self._complaints, topic):
+            try:
+                found: Mapping[str, Any] = self._brokers.client.describe_configs([resource])[resource].result(ANSWER_DEADLINE_S)
+            except KafkaException as failure:
+                if failure.args[0].code() in SETTINGS_UNSEEN:
+                    return
+                raise
         if "compact" in str(found["cleanup.policy"].value):
             raise TerminalError(
                 f"topic {topic} is compacted: it forgets changes that rows were made of",
@@ -60,7 +64,7 @@ class SourceTopics:
 
     def _offsets(self, topic: str, partitions: int, which: OffsetSpec) -> tuple[int, ...]:
         wanted = {TopicPartition(topic, partition): which for partition in range(partitions)}
-        asked = self._client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        asked = self._brokers.client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
         with _named(self._complaints, topic):
             return tuple(asked[place].result(ANSWER_DEADLINE_S).offset for place in wanted)
 
@@ -68,10 +72,11 @@ class SourceTopics:
 @contextmanager
 def _named(complaints: Complaints, topic: str) -> Iterator[None]:
     """Errors of the client about a topic that is read, as our own."""
-    try:
-        yield
-    except KafkaException as failure:
-        raise error_of(complaints, failure.args[0], topic) from None
+    with complaints.translated(topic):
+        try:
+            yield
+        except KafkaException as failure:
+            raise error_of(complaints, failure.args[0], topic) from None
 
 
 def error_of(complaints: Complaints, error: KafkaError, topic: str) -> PgsluiceError:

@@ -6,21 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.worker.sinks.kafka.broker_access import check_brokers
-from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complaints, client_settings
+from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
+from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, SETTINGS_UNSEEN, Complaints
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 
 MADE_DEADLINE_S = 30.0
-JUDGED_FOR_S = 5.0
-"""How long the brokers are taken for those that they were: others may join, or move."""
 LOOK_INTERVAL_S = 0.05
-LISTED_S = 1.0
-COMPLAINTS_S = 3.0
-"""How long brokers that start may refuse whom they do not know yet."""
 
 
 class ClusterTopics:
@@ -29,23 +24,18 @@ class ClusterTopics:
     def __init__(self, kafka: KafkaSinkSettings) -> None:
         self._kafka = kafka
         self._complaints = Complaints()
-        with self._complaints.translated():
-            self._client = AdminClient(client_settings(kafka.cluster, self._complaints))
+        self._brokers = ClusterBrokers(kafka.cluster, self._complaints)
         self._seen: set[str] = set()
-        self._judged_at = -JUDGED_FOR_S
 
     def names(self) -> set[str]:
         """The topics there are. The brokers that the cluster tells of are judged as those of the settings were."""
-        metadata = self._metadata()
-        check_brokers([_address(each) for each in metadata.brokers.values()], self._kafka.cluster.allow_hosts)
-        self._judged_at = time.monotonic()
-        self._seen |= set(metadata.topics)
-        return set(metadata.topics)
+        found = set(self._brokers.metadata().topics)
+        self._seen |= found
+        return found
 
     def judge_brokers(self) -> None:
         """To be called before each batch. Raises as ``names`` when a broker has come that must not be connected to."""
-        if time.monotonic() - self._judged_at >= JUDGED_FOR_S:
-            self.names()
+        self._brokers.judge()
 
     def make_sure(self, topic: str) -> None:
         """Makes the topic when it is missing, if that is asked for."""
@@ -73,7 +63,7 @@ class ClusterTopics:
         deadline = time.monotonic() + MADE_DEADLINE_S
         while True:
             with self._complaints.translated(topic):
-                found = self._client.list_topics(topic, timeout=ANSWER_DEADLINE_S).topics[topic]
+                found = self._brokers.client.list_topics(topic, timeout=ANSWER_DEADLINE_S).topics[topic]
             if found.error is None and found.partitions:
                 return len(found.partitions)
             if time.monotonic() > deadline or (found.error is not None and found.error.code() not in _SETTLING):
@@ -83,7 +73,7 @@ class ClusterTopics:
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Returns when the topic can be used. One that is there by now is as good."""
         copies = self._kafka.replication_factor or -1
-        future = self._client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
+        future = self._brokers.client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
         with self._complaints.translated(topic):
             try:
                 future.result(ANSWER_DEADLINE_S)
@@ -97,46 +87,32 @@ class ClusterTopics:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         with self._complaints.translated(topic):
             try:
-                found: Mapping[str, Any] = self._client.describe_configs([resource])[resource].result(ANSWER_DEADLINE_S)
+                found: Mapping[str, Any] = self._brokers.client.describe_configs([resource])[resource].result(ANSWER_DEADLINE_S)
             except KafkaException as failure:
-                if failure.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+                if failure.args[0].code() in SETTINGS_UNSEEN:
                     return {}
                 raise
         return {name: str(entry.value) for name, entry in found.items()}
 
-    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        """Of the first record, and of the one that comes next, whether transactions there are open or not. A topic that was just
-        made is waited for."""
+    def offsets(self, topic: str, partition: int, *, stable: bool = False) -> tuple[int, int]:
+        """Of the first record, and of the one that comes next, whether transactions there are open or not; when it is to be
+        ``stable``, of the first one that an open transaction may take back. A topic that was just made is waited for."""
+        committed = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         deadline = time.monotonic() + MADE_DEADLINE_S
         while True:
             with self._complaints.translated(topic):
                 try:
-                    return self._offset(topic, partition, OffsetSpec.earliest()), self._offset(
-                        topic, partition, OffsetSpec.latest()
-                    )
+                    first = self._offset(topic, partition, OffsetSpec.earliest(), committed)
+                    return first, self._offset(topic, partition, OffsetSpec.latest(), committed)
                 except KafkaException as failure:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
             time.sleep(LOOK_INTERVAL_S)
 
-    def _metadata(self) -> Any:
-        """The library asks for as long as it may, whatever it hears meanwhile: so it may for a moment only, again and again."""
-        began_at = time.monotonic()
-        while True:
-            try:
-                metadata = self._client.list_topics(timeout=LISTED_S)
-            except KafkaException as failure:
-                self._client.poll(0)  # the complaints
-                patience_s = ANSWER_DEADLINE_S if self._complaints.cause() is None else COMPLAINTS_S
-                if time.monotonic() - began_at >= patience_s:
-                    raise self._complaints.of(failure.args[0]) from None
-            else:
-                self._complaints.forget()
-                return metadata
-
-    def _offset(self, topic: str, partition: int, which: OffsetSpec) -> int:
+    def _offset(self, topic: str, partition: int, which: OffsetSpec, committed: IsolationLevel) -> int:
         place = TopicPartition(topic, partition)
-        found: int = self._client.list_offsets({place: which})[place].result(ANSWER_DEADLINE_S).offset
+        asked = self._brokers.client.list_offsets({place: which}, isolation_level=committed)
+        found: int = asked[place].result(ANSWER_DEADLINE_S).offset
         return found
 
 
@@ -148,8 +124,3 @@ _SETTLING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
 }
 """How a partition looks whose leader is being chosen."""
-
-
-def _address(broker: Any) -> str:
-    host = f"[{broker.host}]" if ":" in broker.host else broker.host
-    return f"{host}:{broker.port}"

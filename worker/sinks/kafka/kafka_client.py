@@ -37,6 +37,8 @@ _UNAUTHENTICATED = {
 _TLS_ALERT = "SSL alert"
 """How the library names a broker's refusal that comes after the handshake, as that of a client without a certificate does."""
 UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+SETTINGS_UNSEEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+"""This user may not see a topic's settings."""
 _UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
 _REFUSED_TOPIC = {
     KafkaError.TOPIC_EXCEPTION,
@@ -81,11 +83,13 @@ class Complaints:
 
     @contextmanager
     def translated(self, topic: str = "") -> Iterator[None]:
-        """Errors of the client as our own."""
+        """Errors of the client as our own, and that a future was waited for in vain: the library itself waits longer."""
         try:
             yield
         except KafkaException as failure:
             raise self.of(failure.args[0], topic) from None
+        except TimeoutError:
+            raise self.of(KafkaError(KafkaError._TIMED_OUT), topic) from None
 
     def of(self, error: KafkaError, topic: str = "") -> PgsluiceError:
         self.has_failed = True
@@ -109,9 +113,19 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
             f"Kafka takes no records as large as kafka-max-record-bytes allows ({named})",
             "raise max.message.bytes of the topic, or lower kafka-max-record-bytes",
         )
+    if code == KafkaError.INVALID_RECORD:
+        return TerminalError(
+            f"{named} refuses a record, as compacted ones do without a key: of a TRUNCATE, a definition, a row without one",
+            "set its cleanup.policy to delete, at least until the worker has passed that change",
+        )
     if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
         return TerminalError(
             "Kafka allows no such kafka-transaction-timeout", "lower it, or raise transaction.max.timeout.ms there"
+        )
+    if code == KafkaError._INVALID_ARG:  # its text would quote settings
+        return TerminalError(
+            "the library for Kafka does not take these settings",
+            "check that the files of kafka-ca, kafka-client-cert and kafka-client-key hold what they should",
         )
     if code in _UNSUPPORTED:
         return TerminalError("these brokers have no transactions", "write kafka-transactions: false, for at least once")

@@ -12,7 +12,9 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.kafka_source.topic_ends import SourceTopics
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
+from pgsluice.worker.sinks.kafka import cluster_brokers
 from pgsluice.worker.sinks.kafka.findings import find
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
@@ -86,7 +88,7 @@ def produces(destination: KafkaDestination) -> bool:
 
 
 def refusal(destination: KafkaDestination) -> TerminalError:
-    """What ``open`` says, which ``pgsluice check`` says too."""
+    """What ``open`` says, which ``pgsluice check`` and who reads from there say too."""
     sink = destination.new_sink()
     with pytest.raises(TerminalError) as raised:
         sink.open()
@@ -94,6 +96,9 @@ def refusal(destination: KafkaDestination) -> TerminalError:
     said = f"{raised.value}"
     assert PASSWORD not in said
     assert WRONG not in said
+    with pytest.raises(TerminalError) as told:
+        SourceTopics(destination.settings().cluster).cluster_id()
+    assert f"{told.value}" == said
     found = find(worker_settings(destination.group), destination.settings(), NOTHING_KNOWN)
     [finding] = [each for each in found if each.check == "kafka-brokers"]
     assert finding.fact in said
@@ -135,7 +140,19 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(secured: Secured, grou
     assert "kafka-ca" in str(error)
 
 
-def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker(group: str) -> None:
+@pytest.mark.parametrize("told", ["ca_file", "cert_file"])
+def test_a_file_that_holds_no_certificate_is_told(secured: Secured, group: str, tmp_path: Path, told: str) -> None:
+    (tmp_path / "empty.pem").write_text("nothing of that\n")
+    files = {"cert_file": str(secured.client), "key_file": str(secured.client)} | {told: str(tmp_path / "empty.pem")}
+    error = refusal(secured.destination(MUTUAL, group, **files))
+    assert "kafka-ca, kafka-client-cert and kafka-client-key" in str(error)
+
+
+def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next batch, however soon that comes."""
+    monkeypatch.setattr(cluster_brokers, "JUDGED_FOR_S", 0.0)
     with RealKafka() as broker:
         destination = KafkaDestination(broker, group)
         sink = destination.new_sink()
@@ -148,6 +165,8 @@ def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker
         sink.close()
         with pytest.raises(TerminalError, match=r"127\.0\.0\.2"):
             destination.new_sink().open()
+        with pytest.raises(TerminalError, match=r"127\.0\.0\.2"):
+            SourceTopics(destination.settings().cluster).cluster_id()
         allowed = KafkaDestination(broker, group, allow_hosts=("127.0.0.0/8",)).new_sink()
         broker.stop()
         broker.advertised_host = "127.0.0.1"

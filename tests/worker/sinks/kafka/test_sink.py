@@ -9,6 +9,7 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN, Incoming
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.findings import find
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.kafka import RealKafka
@@ -119,6 +120,19 @@ def test_what_the_topic_does_not_take_is_told_and_nothing_is_left(real_kafka: Re
     took = found["pgsluice_kafka_transaction_seconds",].histogram
     assert took is not None
     assert (sum(took.counts), took.sum > 0) == (2, True)
+
+
+def test_what_has_no_key_is_not_for_a_topic_that_is_compacted(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group, tombstones=True)
+    name = destination.reader("accounts").topic
+    ClusterTopics(destination.settings()).make(name, 1, {"cleanup.policy": "compact"})
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, [[message(1, insert(ACCOUNTS, b"7", b"a"), delete(ACCOUNTS, b"7", None))]])
+    with pytest.raises(TerminalError, match=f"topic {name} refuses a record, as compacted ones do without a key"):
+        apply(sink, [[message(2, insert(ACCOUNTS, b"8", b"a"), truncate(ACCOUNTS))]])
+    sink.close()
+    assert len(destination.reader("accounts").records()) == 3
 
 
 def test_a_table_that_comes_to_the_topic_of_positions_is_refused(real_kafka: RealKafka, group: str) -> None:
