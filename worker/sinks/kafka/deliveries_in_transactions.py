@@ -7,9 +7,10 @@ process itself, the brokers only lost patience with its transaction, and it take
 
 from __future__ import annotations
 
+import time
 import uuid
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
@@ -30,6 +31,8 @@ class TransactionalDelivery:
         self._positions: PositionTopic | None = None
         self._is_open = False
         """A transaction is."""
+        self._began_at = 0.0
+        """The newest one."""
 
     def open(self) -> Applied:
         """Takes the worker over: the position that counts."""
@@ -44,13 +47,10 @@ class TransactionalDelivery:
 
     def begin(self) -> Applied | None:
         """The position, where that had to be looked up again. Raises TerminalError when another process has taken over."""
-        found: Applied | None = None
         assert self._topics is not None, "open comes first"
         self._topics.judge_brokers()
-        if self._producer is None:
-            self._check_writer()
-            self._new_producer()
-            found = self._check_writer()
+        found = self._taken_again() if self._producer is None else None
+        self._began_at = time.monotonic()
         self._current.begin()
         self._is_open = True
         return found
@@ -87,6 +87,7 @@ class TransactionalDelivery:
             self._drop()
             if producer.is_fatal and isinstance(error, Exception):
                 self._check_writer()
+                self._check_duration()
 
     def close(self) -> None:
         if self._producer is not None and self._is_open:
@@ -105,16 +106,37 @@ class TransactionalDelivery:
         producer.init()
         self._producer = producer
 
+    def _taken_again(self) -> Applied:
+        """The position. No producer is kept until it is known: what was committed last may count or not. The first look does not
+        wait for what this process itself left open, which the new producer ends."""
+        self._check_writer(passes_open=True)
+        self._new_producer()
+        try:
+            return self._check_writer()
+        except BaseException:
+            self._drop()
+            raise
+
     def _drop(self) -> None:
         producer, self._producer = self._producer, None
         self._is_open = False
         if producer is not None:
             producer.discard()
 
-    def _check_writer(self) -> Applied:
+    def _check_duration(self) -> None:
+        """Raises TransientError when the transaction lasted longer than the brokers wait for one."""
+        if time.monotonic() - self._began_at >= self._kafka.transaction_timeout_s:
+            raise TransientError(
+                f"the brokers ended a transaction that lasted longer than kafka-transaction-timeout "
+                f"({self._kafka.transaction_timeout_s:g} s)",
+                "raise it, or lower batch-bytes and batch-size",
+                Cause.TARGET,
+            )
+
+    def _check_writer(self, *, passes_open: bool = False) -> Applied:
         """The position. Raises TerminalError when another process is the writer."""
         assert self._positions is not None, "open comes first"
-        entry = self._positions.read()
+        entry = self._positions.read(passes_open=passes_open)
         if entry is not None and entry.writer == self._writer:
             return entry.applied
         raise TerminalError(

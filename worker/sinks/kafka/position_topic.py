@@ -83,10 +83,10 @@ class PositionTopic:
             return
         check_compacted(self._topics, self.name)
 
-    def read(self) -> PositionEntry | None:
+    def read(self, *, passes_open: bool = False) -> PositionEntry | None:
         """The newest one of this worker that is committed; None when there is none. Raises TransientError while it is not known
-        what becomes of a transaction before the end."""
-        first, end = self._topics.offsets(self.name, PARTITION)
+        what becomes of a transaction before the end, unless what comes from there on is passed over: ``passes_open``."""
+        first, end = self._topics.offsets(self.name, PARTITION, stable=passes_open)
         count = NEWEST
         while end > first:
             start = max(first, end - count)

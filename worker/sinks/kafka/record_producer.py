@@ -100,8 +100,11 @@ class RecordProducer:
         return count
 
     def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
-        with self._complaints.translated(topic):
-            self._producer.produce(topic, value, key, partition)
+        try:
+            with self._complaints.translated(topic):
+                self._producer.produce(topic, value, key, partition)
+        except BufferError:
+            self._wait_for_room(topic, key, value, partition, [])
 
     def settle(self) -> None:
         """Returns when the brokers hold all that was handed over."""
@@ -110,6 +113,7 @@ class RecordProducer:
         self._look()
         if left:
             raise self._unanswered()
+        self._complaints.forget()
 
     def commit(self) -> None:
         """After an error it is not known whether what was sent counts."""
@@ -158,7 +162,9 @@ class RecordProducer:
         deadline = time.monotonic() + DELIVERY_DEADLINE_S
         while True:
             try:
-                return call()
+                call()
+                self._complaints.forget()
+                return
             except KafkaException as failure:
                 error = failure.args[0]
                 if not error.retriable() or error.fatal() or time.monotonic() > deadline:

@@ -60,7 +60,7 @@ def test_a_transaction_that_the_brokers_ended_is_begun_again_by_the_same_process
         assert ids(destination) == positions(1), "it waits until nothing is open"
         yield second
 
-    with pytest.raises(TransientError):
+    with pytest.raises(TransientError, match="longer than kafka-transaction-timeout \\(10 s\\)"):
         sink.commit(receipts(), STREAM_CREATED)
     assert apply(sink, batch([2], [3])) == position(3)
     sink.close()
