@@ -52,14 +52,15 @@ class KeysOf:
         )
 
     def keys_in(self, buckets: int, chosen: Iterable[int]) -> str:
-        """The keys in these buckets, as texts."""
+        """The keys in these buckets, as texts, in the order that Python has them in, whatever the server's encoding."""
         return (
             sql.SQL(
                 "SELECT {texts} FROM {rows} WHERE {whole}"
-                " AND (('x' || left({digest}, 8))::bit(32)::bigint & {mask}) = ANY ({chosen}::bigint[])"
+                " AND (('x' || left({digest}, 8))::bit(32)::bigint & {mask}) = ANY ({chosen}::bigint[]) ORDER BY {order}"
             )
             .format(
                 texts=_COMMA.join(map(_text, self.columns)),
+                order=_COMMA.join(sql.SQL("convert_to({}, 'UTF8')").format(_text(name)) for name in self.columns),
                 rows=self.rows,
                 whole=self._whole,
                 digest=self._digest,

@@ -7,7 +7,8 @@ So a query that holds a second one, or that writes, is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -133,17 +134,13 @@ class QueryReader:
         """Where ranges may end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key, or one of
         those that are wanted lacks a value of it."""
         found = []
-        try:
-            async with self._connection.cursor() as cursor:
-                streaming = cursor.stream(query.borders(wanted).encode(), size=1000)
-                async for *texts, rows, is_double, is_missing, is_repeated in streaming:
-                    if is_missing:
-                        raise self._nulls_error()
-                    if is_double or is_repeated:
-                        raise self._doubles_error(self._pipeline.cursor if is_double else self._pipeline.key)
-                    found.append(Border(tuple(texts), rows))
-        except psycopg.Error as error:
-            raise self._error(error) from None
+        async with aclosing(self.stream(query.borders(wanted))) as streaming:
+            async for *texts, rows, is_double, is_missing, is_repeated in streaming:
+                if is_missing:
+                    raise self._nulls_error()
+                if is_double or is_repeated:
+                    raise self._doubles_error(self._pipeline.cursor if is_double else self._pipeline.key)
+                found.append(Border(tuple(texts), rows))
         return found
 
     async def parts(self, query: QuerySql, wanted: RowsWanted, each: RangeRecord, most: int) -> list[Border]:
@@ -170,6 +167,15 @@ class QueryReader:
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """All that the query gives."""
         return await self._rows(query)
+
+    async def stream(self, query: str) -> AsyncGenerator[tuple[Any, ...]]:
+        """The same, a thousand at a time: the caller may hold fewer."""
+        try:
+            async with self._connection.cursor() as cursor:
+                async for row in cursor.stream(query.encode(), size=1000):
+                    yield row
+        except psycopg.Error as error:
+            raise self._error(error) from None
 
     @property
     def _called(self) -> str:

@@ -9,7 +9,8 @@ Call it when all that the pipeline read is applied, and while nobody else may ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -101,8 +102,14 @@ class TargetTableKeys:
         buckets = bucket_count(rows)
         return TargetKeys(rows, buckets, _by_bucket(await self._rows(self._keys.digests(buckets))))
 
-    async def keys_in(self, buckets: int, chosen: Sequence[int]) -> set[tuple[str, ...]]:
-        return set(await self._rows(self._keys.keys_in(buckets, chosen)))
+    async def keys_in(self, buckets: int, chosen: Sequence[int]) -> AsyncGenerator[tuple[str, ...]]:
+        """In order."""
+        try:
+            async with self._connection.cursor() as cursor:
+                async for key in cursor.stream(self._keys.keys_in(buckets, chosen).encode(), size=1000):
+                    yield key
+        except psycopg.Error as error:
+            raise _comparing_failed(error) from None
 
     async def _check(self) -> None:
         """The same text has to mean the same key."""
@@ -123,8 +130,12 @@ class TargetTableKeys:
         try:
             return await (await self._connection.execute(query.encode())).fetchall()
         except psycopg.Error as error:
-            said = server_said(error.sqlstate or "", error.diag.message_primary or str(error))
-            raise TransientError(f"comparing keys at the target failed{said}", "run the pipeline again", Cause.TARGET) from None
+            raise _comparing_failed(error) from None
+
+
+def _comparing_failed(error: psycopg.Error) -> TransientError:
+    said = server_said(error.sqlstate or "", error.diag.message_primary or str(error))
+    return TransientError(f"comparing keys at the target failed{said}", "run the pipeline again", Cause.TARGET)
 
 
 def check_comparable(pipeline: Pipeline, asked: Reconciling) -> None:
@@ -156,12 +167,25 @@ async def differing(target: TargetKeys, reader: QueryReader, keys: KeysOf) -> li
 async def seemingly_gone(
     target: TargetTableKeys, buckets: int, chosen: Sequence[int], reader: QueryReader, keys: KeysOf
 ) -> tuple[list[tuple[str, ...]], int]:
-    """Keys of those buckets that the reader's snapshot does not have, and how many were read."""
+    """Keys of those buckets that the reader's snapshot does not have, in order, and how many were read. No others are held here,
+    however many there are on either side."""
     if not chosen:
         return [], 0
-    there = await target.keys_in(buckets, chosen)
-    here = set(await reader.rows(keys.keys_in(buckets, chosen)))
-    return sorted(there - here), len(there) + len(here)
+    gone, rows_read = [], 0
+    async with (
+        aclosing(target.keys_in(buckets, chosen)) as there,
+        aclosing(reader.stream(keys.keys_in(buckets, chosen))) as here,
+    ):
+        next_here = await anext(here, None)
+        async for key in there:
+            rows_read += 1
+            while next_here is not None and next_here < key:
+                next_here, rows_read = await anext(here, None), rows_read + 1
+            if next_here != key:
+                gone.append(key)
+        async for _ in here:
+            rows_read += 1
+    return gone, rows_read + (next_here is not None)
 
 
 def source_keys(query: QuerySql) -> KeysOf:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -102,10 +104,10 @@ def test_a_row_that_comes_while_keys_are_compared_is_not_deleted(reconciled: Rec
     source.execute("DELETE FROM t WHERE id IN (5, 6)")
     read = TargetTableKeys.keys_in
 
-    async def keys_in(keys: TargetTableKeys, buckets: int, chosen: Any) -> set[tuple[str, ...]]:
+    def keys_in(keys: TargetTableKeys, buckets: int, chosen: Any) -> AsyncGenerator[tuple[str, ...]]:
         source.execute("INSERT INTO t VALUES (5, 'back'), (1000001, 'new')")
         target.execute("INSERT INTO copied VALUES (1000001, 'new')")
-        return await read(keys, buckets, range(buckets))
+        return read(keys, buckets, range(buckets))
 
     monkeypatch.setattr(TargetTableKeys, "keys_in", keys_in)
     reconciled.run()
@@ -136,6 +138,23 @@ def test_keys_of_any_type_are_the_same_on_both_sides(
     [line] = reconciled.deleted()
     assert line.endswith(b"\t\\N")
     assert text is None or line == text + b"\t\\N"
+
+
+def test_keys_are_held_only_as_far_as_they_are_gone(reconciled: Reconciled) -> None:
+    """The target has so few rows that all keys of the source are in their buckets."""
+    reconciled.target.execute("DELETE FROM copied WHERE id > 5; INSERT INTO copied VALUES (0), (77777), (-1)")
+    reconciled.pipeline.source.execute(
+        "INSERT INTO t SELECT n, 'v', now() - interval '1 h' FROM generate_series(100000, 200000) n"
+    )
+    reconciled.run(now=False)
+    tracemalloc.start()
+    try:
+        reconciled.run()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sorted(reconciled.deleted()) == sorted(b"%d\t\\N\t\\N" % n for n in (0, 77777, -1))
+    assert peak < 6_000_000
 
 
 def test_too_many_deletions_are_refused_until_somebody_says_so(reconciled: Reconciled) -> None:
