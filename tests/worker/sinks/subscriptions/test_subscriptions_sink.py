@@ -213,6 +213,18 @@ def test_a_new_subscription_begins_where_the_stream_was(stage: Stage, receiver: 
     assert ids(receiver, "ahead") == [14, 15]
 
 
+def test_a_new_subscription_begins_there_for_a_successor_too(stage: Stage, receiver: HttpServer) -> None:
+    first = stage.start()
+    stage.apply(first, 10)
+    identifier = stage.subscribe(receiver, "ahead", from_sequence=13)
+    wait_until(lambda: identifier in first._opened.receivers._all, what="the sink knows of it")
+    stage.apply(first, 1)
+    assert identifier in stage.standings()[0]
+    first.close()
+    stage.apply(stage.start(), 4)
+    assert ids(receiver, "ahead") == [14, 15]
+
+
 def test_a_subscription_that_fails_for_too_long_is_paused_with_the_reason_and_can_be_resumed(
     stage: Stage, receiver: HttpServer
 ) -> None:
@@ -278,6 +290,26 @@ def test_a_receiver_gets_again_what_it_got_while_a_request_is_under_way_too(stag
     stage.apply(sink, 5)
     wait_until(lambda: ids(receiver, "one")[-5:] == list(range(41, 46)))
     assert ids(receiver, "other") == list(range(1, 46))
+
+
+def test_a_replay_that_is_wished_while_the_stream_is_read_goes_back_as_far(stage: Stage, receiver: HttpServer) -> None:
+    identifier = stage.subscribe(receiver, "one")
+    sink = stage.start()
+    stage.apply(sink, 10)
+    subscriber = sink._opened.receivers._all[identifier]
+    wishes = iter([replace(stage.read(identifier), resumed=1, back_to=3)])
+
+    def reread(writer: PartitionWriter, first: int, last: int) -> Iterator[tuple[bytes, int]]:
+        for wish in wishes:
+            stage.write(identifier, wish)
+            wait_until(lambda: subscriber.resumed == 1, what="the sink obeys")
+        return stage.reread(writer, first, last)
+
+    sink.reread_by(reread)
+    receiver.answers = [Answer(503)]
+    stage.apply(sink, 5)
+    wait_until(lambda: ids(receiver, "one")[-1] == 15, what="the newest")
+    assert ids(receiver, "one")[10:] == list(range(4, 16))
 
 
 def test_a_replay_that_was_wished_while_nobody_ran_happens_once(stage: Stage, receiver: HttpServer) -> None:
