@@ -40,31 +40,28 @@ class QuerySql:
 
     def borders(self, wanted: RowsWanted) -> str:
         """The keys that ranges may end with, in order, each with the number of rows up to there, whether its row has the key of
-        the one before it, whether it lacks a value of its key, and whether another row would take its place at the target; such
-        rows are given, too, wherever they are. Keys are compared from the end, which tells most of them apart; one that lacks a
-        value is that of no other row."""
+        the one before it, and whether it lacks a value of its key; such rows are given, too, wherever they are. Keys are compared
+        from the end, which tells most of them apart; one that lacks a value is that of no other row."""
         names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
-        keys = [sql.Identifier(f"k{number}") for number in range(len(self.pipeline.key))] if self._key_is_shorter else []
         columns = sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
-            for name, alias in zip((*self.pipeline.cursor, *self.pipeline.key), (*names, *keys), strict=False)
+            for name, alias in zip(self.pipeline.cursor, names, strict=True)
         )
         same = sql.SQL(" AND ").join(sql.SQL("{0} = lag({0}) OVER w").format(name) for name in reversed(names))
         plain = sql.SQL(", ").join(names)
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(name) for name in names)
         return (
             sql.SQL(
-                "SELECT {texts}, n, is_double, {missing}, is_repeated FROM ("
+                "SELECT {texts}, n, is_double, {missing} FROM ("
                 "SELECT {plain}, row_number() OVER w AS n, lead(1) OVER w IS NULL AS is_last,"
-                " ({same}) IS TRUE AS is_double, {repeated} AS is_repeated"
+                " ({same}) IS TRUE AS is_double"
                 " FROM (SELECT {columns} FROM {rows} WHERE {wanted}) AS keys WINDOW w AS (ORDER BY {plain})) AS numbered"
-                " WHERE n % {step} = 0 OR is_last OR is_double OR is_repeated OR {missing} ORDER BY n"
+                " WHERE n % {step} = 0 OR is_last OR is_double OR {missing} ORDER BY n"
             )
             .format(
                 texts=sql.SQL(", ").join(sql.SQL("{}::text").format(name) for name in names),
                 plain=plain,
                 same=same,
-                repeated=_repeated(keys),
                 columns=columns,
                 rows=self.rows,
                 missing=missing,
@@ -73,6 +70,18 @@ class QuerySql:
             )
             .as_string(None)
         )
+
+    def repeated(self, wanted: RowsWanted) -> str:
+        """Whether two rows that are wanted would meet at the target."""
+        key = sql.SQL(", ").join(map(sql.Identifier, self.pipeline.key))
+        query = "SELECT EXISTS (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1)"
+        return sql.SQL(query).format(self.rows, self._wanted(wanted), key).as_string(None)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether rows that the cursor tells apart may have one key, and meet at the target."""
+        pipeline = self.pipeline
+        return pipeline.write is not WriteMode.APPEND and not set(pipeline.cursor).issubset(pipeline.key)
 
     def parts(self, wanted: RowsWanted, each: RangeRecord, most: int) -> str:
         """The keys that up to ``most`` parts of a range end with, in order, each with the number of rows up to there. Of the
@@ -136,12 +145,6 @@ class QuerySql:
         )
 
     @property
-    def _key_is_shorter(self) -> bool:
-        """Whether rows that the cursor tells apart may have one key, and meet at the target."""
-        pipeline = self.pipeline
-        return pipeline.write is not WriteMode.APPEND and not set(pipeline.cursor).issubset(pipeline.key)
-
-    @property
     def rows(self) -> sql.Composable:
         """What follows FROM. The line end closes a comment that the query may end with."""
         return sql.SQL("({}\n) AS q").format(sql.SQL(self.pipeline.query))
@@ -178,13 +181,6 @@ class QuerySql:
         return sql.SQL("ROW({})").format(
             sql.SQL(", ").join(_literal(column, text) for column, text in zip(self._cursor_columns, key, strict=True))
         )
-
-
-def _repeated(keys: Sequence[sql.Composable]) -> sql.Composable:
-    """Whether another row has the key."""
-    if not keys:
-        return sql.SQL("false")
-    return sql.SQL("count(*) OVER (PARTITION BY {}) > 1").format(sql.SQL(", ").join(keys))
 
 
 def _literal(column: Column, text: str) -> sql.Composable:

@@ -342,7 +342,8 @@ class _Opened:
     async def plan(self, asked: Asked) -> Planned:
         """What is to be read. Changes nothing."""
         fingerprint = self.pipeline.fingerprint(self.table, f"{self.system_id}/{self.database}")
-        return await RunPlanning(self.reader, self.query, self.transactions, self.bucket, fingerprint).plan(asked)
+        second = QueryReader(self.keeper.connection, self.pipeline)
+        return await RunPlanning(self.reader, second, self.query, self.transactions, self.bucket, fingerprint).plan(asked)
 
     async def _without_left_ranges(self, planned: Planned, letters: RunLetters) -> Planned:
         """Ends the ranges of a run that was not finished. Those of the plan have numbers then that no range had."""

@@ -130,16 +130,22 @@ class QueryReader:
         if found:
             raise self._nulls_error()
 
+    async def check_repeated(self, query: QuerySql, wanted: RowsWanted) -> None:
+        """Raises TerminalError when several of the rows that are wanted have one key. May be called without ``describe``."""
+        await self.hold()
+        if await self.value(query.repeated(wanted)):
+            raise self._doubles_error(self._pipeline.key)
+
     async def borders(self, query: QuerySql, wanted: RowsWanted) -> list[Border]:
         """Where ranges may end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key, or one of
         those that are wanted lacks a value of it."""
         found = []
         async with aclosing(self.stream(query.borders(wanted))) as streaming:
-            async for *texts, rows, is_double, is_missing, is_repeated in streaming:
+            async for *texts, rows, is_double, is_missing in streaming:
                 if is_missing:
                     raise self._nulls_error()
-                if is_double or is_repeated:
-                    raise self._doubles_error(self._pipeline.cursor if is_double else self._pipeline.key)
+                if is_double:
+                    raise self._doubles_error(self._pipeline.cursor)
                 found.append(Border(tuple(texts), rows))
         return found
 

@@ -10,6 +10,7 @@ from pgsluice.replicator.pipelines.late_rows import OpenTransactions, border_beh
 from pgsluice.replicator.pipelines.pipeline import RunMode, WriteMode
 from pgsluice.replicator.pipelines.query_reader import Border, QueryReader, ranges_of
 from pgsluice.replicator.pipelines.reconciliation import NO_RECONCILING, Reconciling
+from pgsluice.replicator.tasks import run_until_all
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.errors import UsageError
@@ -52,9 +53,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class RunPlanning:
-    """``reader`` is under the run's snapshot. ``fingerprint`` is the pipeline's as it is now."""
+    """``reader`` and ``second``, over another connection, are under the run's snapshot. ``fingerprint`` is the pipeline's now."""
 
     reader: QueryReader
+    second: QueryReader
     query: QuerySql
     transactions: OpenTransactions
     bucket: StateBucket
@@ -95,7 +97,7 @@ class RunPlanning:
             wanted = replace(wanted, before=border)
         if not pipeline.skips_nulls and wanted != RowsWanted():  # looking for the borders of all rows would find them
             await self.reader.check_nulls(self.query)
-        borders = await self.reader.borders(self.query, wanted)
+        borders = await self._borders(wanted)
         last = await self._furthest(borders, wanted, () if is_full else record.checkpoint)
         if pipeline.incremental_key and last and not is_time(self.query):
             border = await border_behind(self.reader, self.query, last[0])
@@ -115,6 +117,18 @@ class RunPlanning:
             horizon_s=self.transactions.horizon_s if border and is_time(self.query) else None,
         )
         return Planned(record, run)
+
+    async def _borders(self, wanted: RowsWanted) -> list[Border]:
+        """Of a pipeline whose key is not its whole cursor the server looks meanwhile for rows that share one: both take about as
+        long, and together one core each."""
+        found: list[Border] = []
+
+        async def look() -> None:
+            found.extend(await self.reader.borders(self.query, wanted))
+
+        checks = [self.second.check_repeated(self.query, wanted)] if self.query.may_repeat else []
+        await run_until_all([look(), *checks])
+        return found
 
     async def _rows_since(self, record: PipelineRecord) -> RowsWanted:
         """Those behind the checkpoint, and from an earlier place on where some may have come late."""

@@ -49,10 +49,10 @@ class ExportedSnapshot:
 
 
 class SnapshotKeeper:
-    """The open transaction behind a snapshot. ``source`` reads the catalog as of the snapshot."""
+    """The open transaction behind a snapshot. ``source`` reads the catalog as of the snapshot, on ``connection``."""
 
     def __init__(self, connection: Connection, snapshot: ExportedSnapshot) -> None:
-        self._connection = connection
+        self.connection = connection
         self.snapshot = snapshot
         self.source = Source(connection)
 
@@ -91,7 +91,7 @@ class SnapshotKeeper:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
-                await self._connection.execute("SELECT 1")
+                await self.connection.execute("SELECT 1")
             except psycopg.Error as error:
                 reason = " ".join(str(error).split())
                 raise SnapshotGoneError(
@@ -99,7 +99,7 @@ class SnapshotKeeper:
                 ) from None
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self.connection.close()
 
 
 async def _create_temporary_slot(replication: Connection, patience: SlotPatience) -> tuple[LSN, str]:

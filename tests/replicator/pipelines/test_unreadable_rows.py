@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pgsluice.replicator.snapshot.copy_task_messages import RangeStatus
 from pgsluice.replicator.snapshot.dead_rows import RowLetters
 from pgsluice.replicator.snapshot.plan import PageRange
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunState, store_pipeline
 from pgsluice.shared.wire.dead_letter import RUNS
@@ -159,6 +161,23 @@ def test_more_rows_than_may_be_dead_fail_the_run_and_the_next_one_goes_on(pipeli
     ended = pipeline.run()
     assert (ended.number, ended.attempt, ended.state) == (1, 2, RunState.FINISHED)
     assert (ids(pipeline), ended.rows_read) == (without(200), 200)
+
+
+def test_what_a_failed_run_has_stored_stays_until_that_is_taken_up(pipeline: PipelineUnderTest) -> None:
+    """Its newest messages say how far it came, though all workers have applied them."""
+    insert(pipeline, 1000, 700)
+    pipeline.change(max_dead_letters=0, batch_rows=250, retries=0)
+    pipeline.settings = replace(pipeline.settings, stream=replace(pipeline.settings.stream, retention_s=0.0))
+    with pytest.raises(TerminalError):
+        pipeline.run()
+    stored = [body.sequence for body in pipeline.bodies()]
+    assert len(ids(pipeline)) >= 250
+    applied = WorkerReport(0, stored[-1])
+    pipeline.asked(lambda bucket: bucket.put(worker_key("lake"), applied))
+    mend(pipeline)
+    pipeline.run()
+    assert [body.sequence for body in pipeline.bodies()][: len(stored)] == stored
+    assert ids(pipeline) == without(1000)
 
 
 def test_letters_that_are_there_count_towards_the_limit(pipeline: PipelineUnderTest) -> None:
