@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +35,9 @@ class SourceSettings:
 def load_document(document: GroupDocument, *settings: type[Any]) -> config.Values:
     """What a command with these settings reads. Raises UsageError, without a value, for what is wrong with it here, as a variable
     that is not set."""
-    with tempfile.NamedTemporaryFile(prefix=f"{document.group}-", suffix=".yaml") as file:
-        file.write(format_document(document).encode())
-        file.flush()
-        return config.load({"config": file.name}, environment_of(document), *settings, known=known_options())
+    text = format_document(document)
+    path = f"the document of group '{document.group}'"
+    return config.load_text(path, text, environment_for(text), *settings, known=known_options())
 
 
 async def source_of(store: DocumentStore[GroupDocument], group: str) -> PostgresSettings | None:

@@ -5,7 +5,7 @@ folder. ``load`` merges and checks everything before anything starts, and ``make
 """
 
 from pgsluice.shared.config.declaration import make, options_of
-from pgsluice.shared.config.load import load, notices
+from pgsluice.shared.config.load import load, load_text, notices
 from pgsluice.shared.config.values import Notice, Values
 
-__all__ = ["Notice", "Values", "load", "make", "notices", "options_of"]
+__all__ = ["Notice", "Values", "load", "load_text", "make", "notices", "options_of"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
-from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, read_config_file
+from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, parse_config_file, read_config_file
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
 from pgsluice.shared.config.postgres_url import url_parts
@@ -134,7 +134,17 @@ def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], kno
     ``known`` are the options of all commands: a file may hold their keys too. They are not read: a ``${VAR}`` in them may be
     unset.
     """
-    file = _config_file(flags, environment)
+    return _load(_config_file(flags, environment), flags, environment, settings, known)
+
+
+def load_text(path: str, text: str, environment: Mapping[str, str], *settings: type[Any], known: Collection[Option]) -> Values:
+    """The same without flags, of a configuration file's text; errors name it as ``path``."""
+    return _load(parse_config_file(path, text), {}, environment, settings, known)
+
+
+def _load(
+    file: ConfigFile, flags: Flags, environment: Mapping[str, str], settings: Sequence[type[Any]], known: Collection[Option]
+) -> Values:
     layers = (FlagLayer(flags), EnvironmentLayer(environment), FileLayer(file, environment), DefaultLayer())
     return _merged(layers, [*file.problems, *unknown_keys(file, known)], file.path, settings)
 

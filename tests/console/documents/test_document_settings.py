@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.console.documents.document_settings import process_environment, source_in
+from pgsluice.console.documents.document_settings import SourceSettings, load_document, process_environment, source_in
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.shared.config.connections import NatsSettings
+from pgsluice.shared.errors import UsageError
 
 SOURCE = {"host": "db", "port": "5432", "dbname": "shop", "user": "ada"}
 OURS = NatsSettings("nats://broker:4222", "u", "m4rk3r", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
@@ -28,3 +29,9 @@ def test_the_source_is_known_without_nats_url(monkeypatch: pytest.MonkeyPatch) -
     assert (found.host, found.dbname, found.password) == ("db", "shop", "s")
     assert source_in(GroupDocument("shop", {"group": "shop"})) is None
     assert source_in(GroupDocument("shop", {"group": "shop", "host": "db"})) is None
+
+
+def test_what_is_wrong_with_a_document_is_said_of_it_and_not_of_a_file() -> None:
+    document = GroupDocument("shop", SOURCE | {"group": "shop", "password": "${A_VARIABLE_THAT_IS_NOT_SET}"})
+    with pytest.raises(UsageError, match=r"password \(the document of group 'shop', line \d\)"):
+        load_document(document, SourceSettings)
