@@ -1,0 +1,135 @@
+"""Ranges of several partitions, asked for in the order in which indexes name them: each holds its records, whatever came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from pgsluice.shared.errors import HistoryError
+from pgsluice.shared.wire.kafka_range import KafkaRange
+from pgsluice.worker.kafka_source import record_fetcher
+from pgsluice.worker.kafka_source.record_fetcher import RecordFetcher
+from tests.servers.kafka import RealKafka
+from tests.worker.sinks.kafka.cluster import cluster_settings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+PARTITIONS = 3
+ANSWER_S = 60.0
+
+
+class Written:
+    """A topic of ours and its transactional producer."""
+
+    def __init__(self, broker: RealKafka, name: str) -> None:
+        self.name = name
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self._admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(ANSWER_S)
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+        self._producer.init_transactions(ANSWER_S)
+
+    def write(self, partition: int, values: list[bytes], *, given_up: bool = False) -> KafkaRange:
+        """One transaction; returns where it lies, with its end."""
+        first = self._end(partition)
+        self._producer.begin_transaction()
+        for value in values:
+            self._producer.produce(self.name, value, partition=partition)
+        self._producer.flush(ANSWER_S)
+        if given_up:
+            self._producer.abort_transaction(ANSWER_S)
+        else:
+            self._producer.commit_transaction(ANSWER_S)
+        return KafkaRange("cluster", self.name, "id", partition, first, first + len(values) + 1)
+
+    def forget(self, before: KafkaRange) -> None:
+        border = TopicPartition(self.name, before.partition, before.first)
+        self._admin.delete_records([border])[border].result(ANSWER_S)
+
+    def _end(self, partition: int) -> int:
+        place = TopicPartition(self.name, partition)
+        asked = self._admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        return int(asked[place].result(ANSWER_S).offset)
+
+
+@pytest.fixture
+def written(real_kafka: RealKafka, group: str) -> Written:
+    return Written(real_kafka, group)
+
+
+@pytest.fixture
+def fetcher(real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordFetcher]:
+    monkeypatch.setattr(record_fetcher, "READ_DEADLINE_S", 20.0)
+    made = RecordFetcher(cluster_settings(real_kafka.bootstrap))
+    yield made
+    made.close()
+
+
+def values(fetcher: RecordFetcher, at: KafkaRange) -> list[bytes]:
+    return [value for _, value in fetcher.fetch(at).records]
+
+
+def some(name: int, count: int = 3, size: int = 0) -> list[bytes]:
+    return [b"%d/%d" % (name, each) + b"x" * size for each in range(count)]
+
+
+def test_ranges_of_partitions_in_turn_hold_their_records(written: Written, fetcher: RecordFetcher) -> None:
+    """Written before any was read, and while others are."""
+    ranges = [(each, written.write(each % PARTITIONS, some(each))) for each in range(12)]
+    for each, at in ranges:
+        assert values(fetcher, at) == some(each)
+    for each in range(12, 18):
+        assert values(fetcher, written.write(each % PARTITIONS, some(each))) == some(each)
+
+
+def test_a_range_may_lie_behind_or_far_before_the_one_that_was_read(
+    written: Written, fetcher: RecordFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = [written.write(0, some(each)) for each in range(8)]
+    for longest in (record_fetcher.LONGEST_SKIP, 0):
+        monkeypatch.setattr(record_fetcher, "LONGEST_SKIP", longest)
+        for each in (1, 2, 5, 7, 0, 6, 6, 3):
+            assert values(fetcher, ranges[each]) == some(each)
+
+
+def test_a_part_of_a_transaction_and_the_rest_of_it_are_ranges_too(written: Written, fetcher: RecordFetcher) -> None:
+    at = written.write(1, some(0, count=10))
+    halves = [KafkaRange("cluster", at.topic, "id", 1, first, until) for first, until in ((at.first, 4), (4, at.end))]
+    assert [values(fetcher, half) for half in halves] == [some(0, count=10)[:4], some(0, count=10)[4:]]
+
+
+def test_ranges_without_records_are_empty_at_once(written: Written, fetcher: RecordFetcher) -> None:
+    """Transactions that were given up, one after the other, at the end of the partition and in its middle."""
+    given_up = [written.write(0, some(each), given_up=True) for each in range(3)]
+    assert [values(fetcher, at) for at in given_up] == [[], [], []]
+    following = written.write(0, some(3))
+    assert values(fetcher, following) == some(3)
+    assert [values(fetcher, at) for at in given_up] == [[], [], []]
+
+
+def test_what_came_of_other_partitions_is_not_kept_without_bounds(
+    written: Written, fetcher: RecordFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_fetcher, "AHEAD_BYTES", 10_000)
+    for partition in range(PARTITIONS):  # from here on they are assigned
+        assert values(fetcher, written.write(partition, some(partition))) == some(partition)
+    large = [written.write(partition, some(partition, size=20_000)) for partition in (1, 2, 0)]
+    for at in reversed(large):
+        assert values(fetcher, at) == some(at.partition, size=20_000)
+        assert fetcher.kept_bytes <= 10_000 + 3 * 20_010
+
+
+def test_records_that_are_gone_are_missed_only_by_their_ranges(written: Written, fetcher: RecordFetcher) -> None:
+    """Not by a later one, although the partition is assigned at what is gone."""
+    first, second, third, last = (written.write(2, some(each)) for each in range(4))
+    assert values(fetcher, first) == some(0)
+    written.forget(before=third)
+    fresh = written.write(2, some(4))
+    assert values(fetcher, last) == some(3)
+    with pytest.raises(HistoryError, match=f"records {second.first} to {second.end - 1} of topic {written.name}, partition 2"):
+        values(fetcher, second)
+    assert values(fetcher, third) == some(2)
+    assert values(fetcher, fresh) == some(4)
