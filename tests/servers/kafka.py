@@ -65,8 +65,9 @@ class RealKafka(ServerProcess):
     def _format(self, directory: Path) -> None:
         """A new, empty log."""
         self._write_properties(directory)
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(directory / "server.properties"))
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # it may begin with a dash
+        properties = str(directory / "server.properties")
+        command = self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", properties)
         for user, password in self._users.items():
             command += ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
         formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)
