@@ -37,6 +37,10 @@ RANGE_RECORDS = 1000
 RECORD_BYTES = 1024
 """What a record is taken to hold, for the size of batches: Kafka does not tell it."""
 LOOK_INTERVAL_S = 0.2
+RANGE_COSTS_S = 0.01
+"""What a range costs a task, about, whatever it holds. The more of them a look adds, the longer until the next one, which then
+finds more in each partition: so a worker keeps up with many of them."""
+LONGEST_INTERVAL_S = 5.0
 
 log = telemetry.logger(__name__)
 
@@ -224,10 +228,11 @@ class IndexThread:
         self._thread.join()
 
     def _run(self) -> None:
-        news, trimmed_at = RetryNews(), time.monotonic()
-        while not self._stopped.wait(LOOK_INTERVAL_S):
+        news, trimmed_at, added = RetryNews(), time.monotonic(), 0
+        while not self._stopped.wait(min(max(LOOK_INTERVAL_S, added * RANGE_COSTS_S), LONGEST_INTERVAL_S)):
             try:
-                if self._index.advance():
+                added = self._index.advance()
+                if added:
                     self._ring()
                 if time.monotonic() - trimmed_at >= self._trim_interval_s:
                     trimmed_at = time.monotonic()

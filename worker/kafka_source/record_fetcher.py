@@ -1,8 +1,9 @@
-"""Fetches ranges of many partitions over one consumer, without a consumer group.
+"""Fetches ranges of partitions over one consumer, without a consumer group.
 
-The index names ranges of many partitions in turn, often of a few records each, and tasks of several processes share them. Those
-of one partition come in order. So a partition that was asked for stays assigned, and what arrives of others meanwhile is kept:
-a range a little behind the one before needs no request of its own.
+The index names ranges of many partitions in turn, often of a few records each. The consumer reads one partition at a time and
+is told the next one, which costs some milliseconds (``FETCH_WAIT_MS``, and a request). A range that follows the one before, or
+lies a little behind it, costs none: what was read ahead is kept for it. Where nothing was read ahead no partition stays assigned,
+because the library would ask for more all the time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
 READ_DEADLINE_S = 60.0
 POLL_S = 0.5
 AT_ONCE = 500
-LONGEST_SKIP = 10_000
-"""Offsets between two ranges of a partition that are read and thrown away; a new assignment waits for the fetch under way."""
-AHEAD_BYTES = 16 * 1024 * 1024
-"""What is kept at most; beyond it the partitions that nobody waits for are given up, and fetched again."""
+FETCH_WAIT_MS = 5
+"""How long a broker waits for records that are not there. The client sends it nothing else meanwhile, as for another partition."""
+FETCH_BYTES = 256 * 1024
+AHEAD_BYTES = 2 * 1024 * 1024
+"""What the library reads ahead; it is for nothing when another partition is next."""
+LONGEST_SKIP = 1000
+"""Offsets between two ranges of a partition that are read and thrown away: that is faster than to begin there."""
 
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
@@ -44,27 +48,26 @@ class Fetched:
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """What arrived of an assigned partition and belongs to no range that was read. ``place`` is the offset behind the last such
-    range."""
+class _Assigned:
+    """The partition that is read. ``events`` came of it and belong to no range that was read; ``place`` is the offset behind the
+    last such range."""
 
+    topic: str
+    partition: int
     place: int
     events: deque[Message] = field(default_factory=deque)
-    bytes: int = 0
     arrived_at: float = 0.0
 
-    def add(self, event: Message) -> None:
-        self.events.append(event)
-        self.bytes += len(event)
-        self.arrived_at = time.monotonic()
-
-    def take(self) -> None:
-        self.bytes -= len(self.events.popleft())
-
-    def leads_to(self, first: int) -> bool:
-        """Whether what is there or comes next soon gets to ``first``."""
+    def leads_to(self, at: KafkaRange) -> bool:
+        """Whether what is there, or comes next soon, gets to the range."""
         known = max(self.place, self.events[-1].offset() or 0) if self.events else self.place
-        return self.place <= first <= known + LONGEST_SKIP
+        is_there = (self.topic, self.partition) == (at.topic, at.partition)
+        return is_there and self.place <= at.first <= known + LONGEST_SKIP
+
+    @property
+    def is_at_end(self) -> bool:
+        """Nothing behind ``place`` was read ahead."""
+        return not self.events or self.events[0].error() is not None
 
 
 class _StoppedError(Exception):
@@ -85,73 +88,66 @@ class RecordFetcher:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "fetch.queue.backoff.ms": 2 * FETCH_WAIT_MS,
             "queued.max.messages.kbytes": AHEAD_BYTES // 1024,
         }
         with self._complaints.translated():
             self._consumer = Consumer(settings)
-        self._assigned: dict[tuple[str, int], _Ahead] = {}
+        self._assigned: _Assigned | None = None
 
     def fetch(self, at: KafkaRange) -> Fetched:
         """Raises HistoryError when records of the range are gone."""
         with self._complaints.translated(at.topic):
+            assigned, self._assigned = self._assigned, None  # until the range is read to its end nobody knows the place
             try:
-                return self._fetched(at)
-            except BaseException:  # events of any partition may be lost
-                self._give_up(*self._assigned)
-                raise
+                return self._read_on(at, assigned)
+            finally:
+                if self._assigned is None:
+                    self._consumer.unassign()
+
+    def _read_on(self, at: KafkaRange, assigned: _Assigned | None) -> Fetched:
+        if assigned is not None and assigned.leads_to(at):
+            try:
+                return self._fetched(at, assigned)
+            except _StoppedError:  # perhaps by what lies before the range
+                pass
+        self._consumer.assign([TopicPartition(at.topic, at.partition, at.first)])
+        try:
+            return self._fetched(at, _Assigned(at.topic, at.partition, at.first))
+        except _StoppedError as stopped:
+            raise self._failure(stopped.error, at) from None
 
     @property
-    def kept_bytes(self) -> int:
-        """Of records that came and belong to no range that was read."""
-        return sum(ahead.bytes for ahead in self._assigned.values())
+    def is_resting(self) -> bool:
+        """Whether the library asks the brokers for nothing."""
+        return not self._consumer.assignment()
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _fetched(self, at: KafkaRange) -> Fetched:
-        ahead = self._assigned.get((at.topic, at.partition))
-        if ahead is not None and ahead.leads_to(at.first):
-            try:
-                return self._taken(at, ahead)
-            except _StoppedError:  # perhaps by what lies before the range
-                pass
-        try:
-            return self._taken(at, self._assign(at))
-        except _StoppedError as stopped:
-            raise self._failure(stopped.error, at) from None
+    def _fetched(self, at: KafkaRange, assigned: _Assigned) -> Fetched:
+        records = list(self._until_end(at, assigned))
+        assigned.place = at.end
+        if not assigned.events:
+            self._look_for_more(assigned, 0)
+        if not assigned.is_at_end:
+            self._assigned = assigned
+        return Fetched(records, assigned.arrived_at)
 
-    def _assign(self, at: KafkaRange) -> _Ahead:
-        key = at.topic, at.partition
-        if key in self._assigned:
-            self._give_up(key)
-        self._consumer.incremental_assign([TopicPartition(*key, at.first)])
-        ahead = self._assigned[key] = _Ahead(at.first)
-        return ahead
-
-    def _give_up(self, *keys: tuple[str, int]) -> None:
-        if keys:
-            self._consumer.incremental_unassign([TopicPartition(*key) for key in keys])
-        for key in keys:
-            del self._assigned[key]
-
-    def _taken(self, at: KafkaRange, ahead: _Ahead) -> Fetched:
-        records = list(self._until_end(at, ahead))
-        ahead.place = at.end
-        return Fetched(records, ahead.arrived_at)
-
-    def _until_end(self, at: KafkaRange, ahead: _Ahead) -> Iterator[tuple[int, bytes]]:
+    def _until_end(self, at: KafkaRange, assigned: _Assigned) -> Iterator[tuple[int, bytes]]:
         deadline = time.monotonic() + READ_DEADLINE_S
         while True:
-            while ahead.events:
-                event = ahead.events[0]
+            while assigned.events:
+                event = assigned.events[0]
                 error, offset, value = event.error(), event.offset(), event.value()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise _StoppedError(error)
                 assert offset is not None
                 if offset >= at.end:  # it stays: an end of the partition may be the only sign of the next range's, too
                     return
-                ahead.take()
+                assigned.events.popleft()
                 if error is None and offset >= at.first and value is not None:
                     yield offset, value
                 if error is None and offset == at.end - 1:
@@ -162,27 +158,14 @@ class RecordFetcher:
                     "check that the brokers run and can be reached",
                     Cause.SOURCE,
                 )
-            self._wait_for_more((at.topic, at.partition))
+            self._look_for_more(assigned, POLL_S)
 
-    def _wait_for_more(self, wanted: tuple[str, int]) -> None:
-        """Returns with the first event of any partition, and with all that had come by then."""
-        event = self._consumer.poll(POLL_S)
-        if event is None:
-            return
-        for each in (event, *self._consumer.consume(AT_ONCE, 0)):
-            topic, partition = each.topic(), each.partition()
-            if topic is None or partition is None:
-                raise self._unplaced(each)  # everything is given up then
-            if (ahead := self._assigned.get((topic, partition))) is not None:
-                ahead.add(each)
-        others = [key for key in self._assigned if key != wanted]
-        if self.kept_bytes > AHEAD_BYTES:
-            self._give_up(*others)
-
-    def _unplaced(self, event: Message) -> PgsluiceError:
-        error = event.error()
-        assert error is not None, "a record has a place"
-        return error_of(self._complaints, error, "")
+    def _look_for_more(self, assigned: _Assigned, timeout_s: float) -> None:
+        """Returns with the first event, and all that had come by then."""
+        event = self._consumer.poll(timeout_s)
+        if event is not None:
+            assigned.events += (event, *self._consumer.consume(AT_ONCE, 0))
+            assigned.arrived_at = time.monotonic()
 
     def _failure(self, error: KafkaError, at: KafkaRange) -> PgsluiceError:
         if error.code() in _GONE:

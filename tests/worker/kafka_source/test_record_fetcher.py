@@ -110,16 +110,22 @@ def test_ranges_without_records_are_empty_at_once(written: Written, fetcher: Rec
     assert [values(fetcher, at) for at in given_up] == [[], [], []]
 
 
-def test_what_came_of_other_partitions_is_not_kept_without_bounds(
-    written: Written, fetcher: RecordFetcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_fetcher, "AHEAD_BYTES", 10_000)
-    for partition in range(PARTITIONS):  # from here on they are assigned
-        assert values(fetcher, written.write(partition, some(partition))) == some(partition)
-    large = [written.write(partition, some(partition, size=20_000)) for partition in (1, 2, 0)]
-    for at in reversed(large):
-        assert values(fetcher, at) == some(at.partition, size=20_000)
-        assert fetcher.kept_bytes <= 10_000 + 3 * 20_010
+def test_records_larger_than_what_is_fetched_at_once_are_read(written: Written, fetcher: RecordFetcher) -> None:
+    sizes = (record_fetcher.FETCH_BYTES + 1, 10, record_fetcher.AHEAD_BYTES // 3)
+    large = [(size, written.write(0, some(size, size=size))) for size in sizes]
+    for size, at in large:
+        assert values(fetcher, at) == some(size, size=size)
+
+
+def test_nothing_is_asked_for_while_no_range_is_read(written: Written, fetcher: RecordFetcher) -> None:
+    for each in range(3):
+        assert values(fetcher, written.write(each % 2, some(each))) == some(each)
+        assert fetcher.is_resting
+    gone = written.write(0, some(3))
+    written.forget(before=written.write(0, some(4)))
+    with pytest.raises(HistoryError):
+        values(fetcher, gone)
+    assert fetcher.is_resting
 
 
 def test_records_that_are_gone_are_missed_only_by_their_ranges(written: Written, fetcher: RecordFetcher) -> None:
