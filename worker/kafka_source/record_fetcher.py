@@ -25,7 +25,7 @@ READ_DEADLINE_S = 60.0
 POLL_S = 0.5
 AT_ONCE = 500
 FETCH_WAIT_MS = 5
-"""How long a broker waits for records that are not there. The client sends it nothing else meanwhile, as for another partition."""
+"""How long a broker waits for records that are not there. Meanwhile the client asks it for no other partition."""
 FETCH_BYTES = 256 * 1024
 AHEAD_BYTES = 2 * 1024 * 1024
 """What the library reads ahead; it is for nothing when another partition is next."""

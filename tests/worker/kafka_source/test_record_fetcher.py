@@ -1,4 +1,4 @@
-"""Ranges of several partitions, asked for in the order in which indexes name them: each holds its records, whatever came before."""
+"""Ranges of several partitions, in the order in which an index names them: each holds its records, whatever came before."""
 
 from __future__ import annotations
 

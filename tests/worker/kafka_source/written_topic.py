@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
@@ -62,8 +62,14 @@ class WrittenTopic:
         wait_until(self._is_there, what="the topic")
 
     def _is_there(self) -> bool:
+        """A topic that was just made may be unknown for a moment."""
         described = self._admin.describe_topics(TopicCollection([self.name]))[self.name]
-        return bool(described.result(ANSWER_S).partitions)
+        try:
+            return bool(described.result(ANSWER_S).partitions)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
 
     def forget(self, records: int = 0) -> None:
         """As when the retention time of the newest is over, but for so many."""
