@@ -22,6 +22,7 @@ from pgsluice.worker.kafka_source.topic_ends import error_of
 from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
 
 READ_DEADLINE_S = 60.0
+"""How long nothing may come."""
 POLL_S = 0.5
 AT_ONCE = 500
 FETCH_WAIT_MS = 5
@@ -129,9 +130,10 @@ class RecordFetcher:
 
     def _fetched(self, at: KafkaRange, assigned: _Assigned) -> Fetched:
         records = list(self._until_end(at, assigned))
+        self._complaints.forget()
         assigned.place = at.end
         if not assigned.events:
-            self._look_for_more(assigned, 0)
+            self._has_come(assigned, 0)
         if not assigned.is_at_end:
             self._assigned = assigned
         return Fetched(records, assigned.arrived_at)
@@ -158,14 +160,17 @@ class RecordFetcher:
                     "check that the brokers run and can be reached",
                     Cause.SOURCE,
                 )
-            self._look_for_more(assigned, POLL_S)
+            if self._has_come(assigned, POLL_S):
+                deadline = time.monotonic() + READ_DEADLINE_S
 
-    def _look_for_more(self, assigned: _Assigned, timeout_s: float) -> None:
-        """Returns with the first event, and all that had come by then."""
+    def _has_come(self, assigned: _Assigned, timeout_s: float) -> bool:
+        """Waits for one event only, and adds all that had come by then."""
         event = self._consumer.poll(timeout_s)
-        if event is not None:
-            assigned.events += (event, *self._consumer.consume(AT_ONCE, 0))
-            assigned.arrived_at = time.monotonic()
+        if event is None:
+            return False
+        assigned.events += (event, *self._consumer.consume(AT_ONCE, 0))
+        assigned.arrived_at = time.monotonic()
+        return True
 
     def _failure(self, error: KafkaError, at: KafkaRange) -> PgsluiceError:
         if error.code() in _GONE:

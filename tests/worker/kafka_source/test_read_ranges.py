@@ -8,9 +8,10 @@ import pytest
 
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.kafka_range import IndexEntry, KafkaRange, TopicEnds
-from pgsluice.worker.kafka_source import range_reader
+from pgsluice.worker.kafka_source import record_fetcher
 from pgsluice.worker.kafka_source.range_index import IndexEnd
-from pgsluice.worker.kafka_source.range_reader import READ_DEADLINE_S, RangeReader
+from pgsluice.worker.kafka_source.range_reader import RangeReader
+from pgsluice.worker.kafka_source.record_fetcher import READ_DEADLINE_S
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics
 from tests.servers import NatsServer
 from tests.servers.kafka import RealKafka
@@ -46,8 +47,8 @@ def test_a_range_whose_records_take_long_is_read_as_long_as_they_come(
     headers, _ = IndexEnd().followed_by(at, ends)
     reader = RangeReader(cluster)
     reader.body(headers, IndexEntry(at, ends).encode())  # the consumer is connected then
-    monkeypatch.setattr(range_reader, "AT_ONCE", 1)
-    monkeypatch.setattr(range_reader, "time", SlowNetwork())
+    monkeypatch.setattr(record_fetcher, "AT_ONCE", 1)
+    monkeypatch.setattr(record_fetcher, "time", SlowNetwork())
     body = reader.body(headers, IndexEntry(at, ends).encode())
     told = decode_changes(body, first_sequence=1, sequence=1, first_ordinal=headers.first.ordinal)
     assert sum(each.end_change - each.first_change for each in told.transactions) == RECORDS
