@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.worker.sinks.search.document import DEEPEST
 from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON, ServerConnection, error_type, raise_refused
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
@@ -72,8 +73,16 @@ class ItemAnswer(NamedTuple):
         """There was more in the request than the server could take at that moment."""
         return self.status == _TOO_MANY_REQUESTS or self.error in _REJECTED
 
+    def refusal(self, about: str = "") -> str:
+        """Why a document is set aside; ``about`` says more."""
+        if self == TOO_DEEP:
+            return f"the document is nested more than {DEEPEST} levels deep, which a search server may not survive"
+        return f"the search server refuses the document ({self.error or f'status {self.status}'}{about})"
+
 
 DONE = ItemAnswer(Outcome.DONE)
+TOO_DEEP = ItemAnswer(Outcome.REFUSED, 0, "nested too deep")
+"""Of a document that is not sent."""
 
 _CONFLICT, _NOT_FOUND, _TOO_LARGE, _TOO_MANY_REQUESTS = 409, 404, 413, 429
 _REJECTED = frozenset({"es_rejected_execution_exception", "rejected_execution_exception", "circuit_breaking_exception"})

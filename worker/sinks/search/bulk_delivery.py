@@ -18,6 +18,7 @@ from pgsluice.shared.errors import Cause, OverloadError, TerminalError, Transien
 from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.worker.sinks.search.bulk import (
     MOST_OPERATIONS,
+    TOO_DEEP,
     ItemAnswer,
     Operation,
     Outcome,
@@ -25,6 +26,7 @@ from pgsluice.worker.sinks.search.bulk import (
     operation_bytes,
     send_bulk,
 )
+from pgsluice.worker.sinks.search.document import is_too_deep
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool
@@ -115,8 +117,8 @@ class BulkDelivery:
         TransientError when patience is at its end, and TerminalError; what is refused is in ``tally``."""
         backoff = Backoff(self._pauses)
         began_at, is_first = time.monotonic(), True
-        waiting = operations
-        while True:
+        waiting = self._fit_to_send(operations)
+        while waiting:
             attempt = self._attempt(waiting, 1 if in_turn else self._settings.connections)
             waiting = attempt.waiting
             if not waiting:
@@ -130,6 +132,18 @@ class BulkDelivery:
             if (is_late and not is_first) or self._halted.wait(pause_s):
                 raise attempt.trouble
             is_first = False
+
+    def _fit_to_send(self, operations: Sequence[Operation]) -> Sequence[Operation]:
+        """All but those that are refused here."""
+        if not any(operation.document and is_too_deep(operation.document) for operation in operations):
+            return operations
+        fit = []
+        for operation in operations:
+            if operation.document and is_too_deep(operation.document):
+                self.tally.note(operation, TOO_DEEP)
+            else:
+                fit.append(operation)
+        return fit
 
     def halt(self) -> None:
         """From any thread and for good: nothing is waited for any more."""

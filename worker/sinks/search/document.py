@@ -36,8 +36,14 @@ from pgsluice.worker.sinks.search.mapping import KEY_FIELD, TableMapping
 LONGEST_ID_BYTES = 512
 HASHED = b"sha256:"
 
+DEEPEST = 200
+"""So many levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``: its thread
+ends. Where a fatal error ends the node, a row would end one node after the other."""
+
 _KEPT_LEVELS = 100
 """Neither Python (about 1,000) nor orjson (254) reads and writes any depth; a search server takes 1,000."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 Fields = dict[str, Any]
@@ -197,6 +203,18 @@ def _cut(text: str) -> tuple[str, list[str]]:
 def document_of(fields: Mapping[str, Any]) -> bytes:
     """The line."""
     return orjson.dumps(fields) + b"\n"
+
+
+def is_too_deep(document: bytes) -> bool:
+    """Whether a document line is nested more than DEEPEST levels deep."""
+    if document.count(b"[") + document.count(b"{") <= DEEPEST:
+        return False
+    level = 0
+    for bracket in _STRING.sub(b"", document).translate(None, _NO_BRACKETS):
+        level += 1 if bracket in b"[{" else -1
+        if level > DEEPEST:
+            return True
+    return False
 
 
 def _integer(text: str) -> int | orjson.Fragment:

@@ -195,8 +195,7 @@ def _completed(patch: Patch, there: FoundDocument) -> bytes:
 
 
 def _rejection(patch: Patch, answer: ItemAnswer) -> Rejection:
-    reason = f"the search server refuses the document ({answer.error or f'status {answer.status}'})"
-    return Rejection(_position(patch.blamed), reason)
+    return Rejection(_position(patch.blamed), answer.refusal())
 
 
 def _unknown_value(patch: Patch) -> Rejection:

@@ -151,7 +151,7 @@ def rejection_of(refused: Refused, fields: frozenset[str], fold: DocumentFold | 
     operation, answer = refused
     field_name = answer.field.partition(".")[0]  # a field of a field has what it is called of ours
     about = f", field '{field_name}'" if field_name in fields else ""
-    reason = f"the search server refuses the document ({answer.error or f'status {answer.status}'}{about})"
+    reason = answer.refusal(about)
     at = At(operation.version, operation.ordinal)
     if fold is None:
         return Rejection(Position(LSN(0), operation.ordinal), reason)
