@@ -20,6 +20,7 @@ from pgsluice.replicator.pipelines.reconciliation import (
     NO_RECONCILING,
     Gone,
     Reconciling,
+    TargetKeys,
     TargetTableKeys,
     check_comparable,
 )
@@ -196,6 +197,25 @@ def test_it_is_done_when_it_is_due_and_again_when_it_ended_early(reconciled: Rec
             reconciled.run()
     reconciled.run(now=False)
     assert len(reconciled.deleted()) == 3
+
+
+def test_nothing_is_compared_before_all_is_applied(reconciled: Reconciled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row on its way to the target would look as if the query had given it up, or come after its deletion."""
+    seen: list[str] = []
+    read = TargetTableKeys.read
+
+    async def copied_by_all(bucket: StateBucket) -> int:
+        seen.append("asked")
+        return 1 << 62 if len(seen) == 3 else 0
+
+    async def note_read(keys: TargetTableKeys) -> TargetKeys:
+        seen.append("read")
+        return await read(keys)
+
+    monkeypatch.setattr(pipeline_group, "copied_by_all", copied_by_all)
+    monkeypatch.setattr(TargetTableKeys, "read", note_read)
+    reconciled.run()
+    assert seen == ["asked", "asked", "asked", "read"]
 
 
 def test_what_is_left_of_deletions_is_looked_for_anew(reconciled: Reconciled, monkeypatch: pytest.MonkeyPatch) -> None:
