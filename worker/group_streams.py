@@ -14,12 +14,13 @@ from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_gro
 from pgsluice.shared.broker.halt import read_halt
 from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, measure_lag
 from pgsluice.shared.broker.published_tables import is_text_unchecked
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches.change_reader import publisher_prefix
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
+from pgsluice.worker.positions.check import Start, check_first, check_goes_on, check_snapshot_position, find_start
 from pgsluice.worker.sinks.sink import Applied
 
 CHECK_INTERVAL_S = 5.0
@@ -78,6 +79,8 @@ class GroupStreams:
         """
         states = self._loop.run(self._states())
         check_snapshot_position(self._names, applied, states.snapshot)
+        if states.changes is not None and self._loop.run(self._repeats_commits()):
+            check_first(states.changes, applied, self._changes.name)
         try:
             return self._loop.run(find_start(self._changes, self._names, applied, states.changes))
         except StreamBehindError as error:
@@ -114,6 +117,13 @@ class GroupStreams:
         if self._is_text_unchecked is None:
             self._is_text_unchecked = self._loop.run(is_text_unchecked(self._bucket))
         return bool(self._is_text_unchecked)
+
+    async def _repeats_commits(self) -> bool:
+        """Whether another group's worker publishes this one. What it copies and replays commits where the change before did, so
+        that transaction is no proof that nothing behind it was removed."""
+        entry = await self._bucket.read(GROUP_KEY, GroupRecord) if await self._bucket.exists() else None
+        publisher = None if entry is None else entry.value.publishing_worker
+        return publisher is not None and publisher[0] != self._names.group
 
     async def _lag(self, applied: Applied) -> Lag:
         state = await self._changes.state()

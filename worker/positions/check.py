@@ -110,9 +110,16 @@ def _check_first(name: str, applied: int, stream: StreamState) -> None:
         raise HistoryError(
             f"stream {name} begins at message {stream.first_sequence}; "
             f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
-            "raise --retention for workers that stay away for long; drop the group and copy the tables again, or, where it reads "
-            "Kafka, give this worker a group of its own and an empty target",
+            "raise --retention (nats-stream-max-age, where a worker publishes the group) for workers that stay away for long; "
+            "drop the group and copy the tables again, or, where it reads Kafka, give this worker a group of its own and an "
+            "empty target",
         )
+
+
+def check_first(state: StreamState, applied: Applied, name: str) -> None:
+    """Raises HistoryError when messages that were not applied are gone, by their sequences."""
+    if applied.stream_created in ("", state.created):
+        _check_first(name, applied.caught_up_sequence, state)
 
 
 def _lost_messages(name: str, last_sequence: int, applied: int) -> HistoryError:

@@ -9,16 +9,21 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.broker.published_tables import load_tables, store_tables
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.errors import HistoryError, TransientError
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.sinks.nats.change_bodies import body_of_message
+from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.group_streams import GroupStreams
+from pgsluice.worker.positions.check import Start
+from pgsluice.worker.sinks.nats.change_bodies import FIRST_LSN, body_of_message
 from pgsluice.worker.sinks.nats.derived_group import DerivedEnd
 from pgsluice.worker.sinks.nats.sink import NatsSink
+from pgsluice.worker.sinks.sink import Applied
 from tests.changes_builder import insert, message, message_of, transaction
 from tests.servers import NatsServer
 from tests.waiting import wait_until
@@ -191,3 +196,28 @@ def test_tables_that_joined_since_the_start_are_told_to_the_groups_workers(
         apply(sink, batch([number]))
         assert asyncio.run(told()) == [each.name for each in tables]
     sink.close()
+
+
+def test_a_reader_that_copied_rows_were_removed_before_stops_though_all_of_them_follow_the_same_commit(
+    destination: GroupDestination, nats_server: NatsServer, group: str
+) -> None:
+    """It was away for longer than messages stay."""
+    sink = destination.new_sink()
+    sink.open()
+    for number in range(1, 5):
+        apply_copied(sink, copied_batch([number]))
+    sink.close()
+    names, loop = GroupNames(f"{group}-next"), EventLoopThread("test")
+    try:
+        client = loop.run(connect(nats_server.settings(), "test"))
+        streams = GroupStreams(loop, client, names)
+        applied = Applied(1, FIRST_LSN, 0, streams.created())
+        assert streams.find_start(applied) == Start(applied)
+        loop.run(ChangeStream(client, names).purge_up_to(1))
+        assert streams.find_start(applied) == Start(applied)
+        loop.run(ChangeStream(client, names).purge_up_to(3))
+        with pytest.raises(HistoryError, match="messages 2 to 3 were not applied"):
+            streams.find_start(applied)
+        loop.run(disconnect(client))
+    finally:
+        loop.close()
