@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pgsluice.shared.config.settings import NatsSettings
@@ -120,6 +121,20 @@ class TopicReader:
             raise AssertionError(f"{self.topic} was not read to its end")
         finally:
             consumer.close()
+
+
+@contextmanager
+def open_transaction(broker: RealKafka, topic: str) -> Iterator[None]:
+    """Another producer's, with a record in partition 0; it is given up."""
+    other = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-other"})
+    other.init_transactions(60)
+    other.begin_transaction()
+    other.produce(topic, b"{}", b"other", 0)
+    other.flush(60)
+    try:
+        yield
+    finally:
+        other.abort_transaction(60)
 
 
 class KafkaDestination:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.worker.sinks.kafka import cluster_topics, position_topic, record_producer
@@ -14,7 +13,7 @@ from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
 from tests.servers.kafka import RealKafka
 from tests.worker.sinks.batch import apply
-from tests.worker.sinks.kafka.cluster import KafkaDestination, kafka_settings
+from tests.worker.sinks.kafka.cluster import KafkaDestination, kafka_settings, open_transaction
 from tests.worker.sinks.tried_batches import batch, events, position
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -42,18 +41,6 @@ def test_a_broker_that_stands_still_is_waited_for(
 
 def unanswered(producer: RecordProducer) -> PgsluiceError:
     return producer._complaints.of(KafkaError(KafkaError._TIMED_OUT))
-
-
-@contextmanager
-def open_transaction(broker: RealKafka, topic: str) -> Iterator[None]:
-    """Another worker's."""
-    other = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-other"})
-    other.init_transactions(60)
-    other.begin_transaction()
-    other.produce(topic, b"{}", b"other", 0)
-    other.flush(60)
-    yield
-    other.abort_transaction(60)
 
 
 def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_it(
