@@ -41,6 +41,7 @@ RANGE_COSTS_S = 0.01
 """What a range costs a task, about, whatever it holds. The more of them a look adds, the longer until the next one, which then
 finds more in each partition: so a worker keeps up with many of them."""
 LONGEST_INTERVAL_S = 5.0
+END_DEADLINE_S = 3.0
 
 log = telemetry.logger(__name__)
 
@@ -224,8 +225,9 @@ class IndexThread:
         self._thread.start()
 
     def stop(self) -> None:
+        """A question that no broker answers is not waited for: what is added or not when the process ends is whole."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(END_DEADLINE_S)
 
     def _run(self) -> None:
         news, trimmed_at, added = RetryNews(), time.monotonic(), 0
@@ -241,5 +243,6 @@ class IndexThread:
                 if news.is_due(error):
                     log.warning("the index of what Kafka holds does not go on, trying again", reason=str(error))
             except BaseException as error:  # noqa: BLE001  the worker ends with it
-                self._end_with(error)
+                if not self._stopped.is_set():
+                    self._end_with(error)
                 return

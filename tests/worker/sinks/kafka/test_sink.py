@@ -9,6 +9,7 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN, Incoming
+from pgsluice.worker.sinks.kafka import position_topic
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.findings import find
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
@@ -166,6 +167,22 @@ def test_a_topic_that_forgets_positions_is_refused(real_kafka: RealKafka, group:
         other.open()
     other.close()
     assert destination.reader("events").records()
+
+
+def test_a_position_is_found_behind_those_of_many_others(
+    real_kafka: RealKafka, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position_topic, "NEWEST", 2)
+    monkeypatch.setattr(position_topic, "GROWTH", 2)
+    destination = applied(real_kafka, group, batch([1]))
+    busy = destination.new_sink(name="busy")
+    busy.open()
+    for number in range(1, 9):
+        apply(busy, batch([number]))
+    busy.close()
+    sink = destination.new_sink()
+    assert sink.open() == position(1)
+    sink.close()
 
 
 def test_copied_rows_have_their_place(real_kafka: RealKafka, group: str) -> None:
