@@ -93,6 +93,15 @@ def test_an_index_that_is_filled_is_as_durable_as_others_when_it_takes_over(plac
     assert settings(2) == settings(1)
 
 
+def test_each_index_remembers_what_was_deleted_for_ten_minutes(place: IndexedTable, copied_once: SearchSink) -> None:
+    """By itself a server forgets it after one, and would take a request that was delayed for longer."""
+    begin_again(copied_once)
+    for number in place.generations():
+        index = f"{place.alias}-{number:06d}"
+        assert place.server.ask("GET", f"/{index}/_settings")[index]["settings"]["index"]["gc_deletes"] == "10m"
+    assert place.generations() == [1, 2]
+
+
 def test_rows_that_are_not_all_applied_do_not_take_over(place: IndexedTable, copied_once: SearchSink) -> None:
     """The replicator is ahead of the worker."""
     place.note(Phase.FINISHED_COPY, SECOND, 4)
