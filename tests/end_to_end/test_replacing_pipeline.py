@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 RUNS = 6
 MOST_ROWS = 30_000
 READ_INTERVAL_S = 0.02
-KILLED_WITHIN_S = 6.0
+KILLED_WITHIN_S = 2.0
 PIPELINE = """
 pipelines:
   numbers:
@@ -79,7 +79,7 @@ def test_whoever_reads_finds_all_rows_of_one_run_whatever_is_killed(
         for number, rows in counts.items():
             fill(source_database, number, rows)
             with PgsluiceProcess("run", "numbers", config=keys) as begun:
-                threading.Event().wait(choose.uniform(1.0, KILLED_WITHIN_S))
+                threading.Event().wait(choose.uniform(0.4, KILLED_WITHIN_S))
                 kills += begun.is_running
                 begun.kill()
             whole = (rows, number, number)
