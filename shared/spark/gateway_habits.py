@@ -28,10 +28,12 @@ def forgo_numpy(client: Any) -> None:
     client.converters = [converter for converter in client.converters if not isinstance(converter, unneeded)]
 
 
-def end_accumulators_meanwhile(context: Any) -> threading.Thread:
+def end_accumulators_meanwhile(context: Any) -> threading.Thread | None:
     """Has ``context.stop`` begin the end of PySpark's server of accumulators, in the thread returned, and not wait for it: the
-    server looks once a second whether it is to end, or ends at once when the JVM is gone."""
+    server looks once a second whether it is to end, or ends at once when the JVM is gone. None for a context that was stopped."""
     server = context._accumulatorServer
+    if server is None:
+        return None
     ending = threading.Thread(target=server.shutdown, name="spark-accumulators", daemon=True)
     server.shutdown = ending.start
     return ending

@@ -43,6 +43,15 @@ def test_what_the_jvm_writes_is_in_private_directories_that_go_with_it(
     assert [*shared_memory.iterdir()] == []
 
 
+def test_after_a_session_whose_context_somebody_stopped_another_begins(spark_environment: None) -> None:
+    """As a notebook's does."""
+    for _ in range(2):
+        spark = Spark("test", {}, "pyspark.daemon")
+        spark.start()
+        spark.context.stop()
+        assert spark.close() is not None
+
+
 def repeated(number: int) -> Iterator[bytes]:
     yield b"%d" % number
     yield b"x" * (number * 1_000_000)
