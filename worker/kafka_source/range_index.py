@@ -38,8 +38,7 @@ RECORD_BYTES = 1024
 """What a record is taken to hold, for the size of batches: Kafka does not tell it."""
 LOOK_INTERVAL_S = 0.2
 RANGE_COSTS_S = 0.01
-"""What a range costs a task, about, whatever it holds. The more of them a look adds, the longer until the next one, which then
-finds more in each partition: so a worker keeps up with many of them."""
+"""What a range costs a task, about, whatever it holds."""
 LONGEST_INTERVAL_S = 5.0
 END_DEADLINE_S = 3.0
 
@@ -205,6 +204,12 @@ class RangeIndex:
             raise
 
 
+def look_interval_s(added: int) -> float:
+    """How long until the next look. The more ranges this one ``added``, the later that is, and the more it finds in each
+    partition: so a worker keeps up with many of them."""
+    return min(max(LOOK_INTERVAL_S, added * RANGE_COSTS_S), LONGEST_INTERVAL_S)
+
+
 class IndexThread:
     """Adds to the index and trims it until it is stopped. ``ring`` is called when something was added, ``end_with`` with what
     ends it."""
@@ -231,7 +236,7 @@ class IndexThread:
 
     def _run(self) -> None:
         news, trimmed_at, added = RetryNews(), time.monotonic(), 0
-        while not self._stopped.wait(min(max(LOOK_INTERVAL_S, added * RANGE_COSTS_S), LONGEST_INTERVAL_S)):
+        while not self._stopped.wait(look_interval_s(added)):
             try:
                 added = self._index.advance()
                 if added:

@@ -147,7 +147,7 @@ class RecordFetcher:
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise _StoppedError(error)
                 assert offset is not None
-                if offset >= at.end:  # it stays: an end of the partition may be the only sign of the next range's, too
+                if offset >= at.end:  # of a range behind this one, or the partition's end: it stays
                     return
                 assigned.events.popleft()
                 if error is None and offset >= at.first and value is not None:

@@ -14,7 +14,7 @@ from pgsluice.shared.wire.kafka_record import NO_TRANSACTION, encode_record
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, Anchor, Position
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.kafka_source.range_index import IndexEnd
+from pgsluice.worker.kafka_source.range_index import LONGEST_INTERVAL_S, LOOK_INTERVAL_S, IndexEnd, look_interval_s
 from pgsluice.worker.kafka_source.range_reader import body_of_records
 from pgsluice.worker.kafka_source.topic_ends import check_goes_on, check_same_topic
 from tests.changes_builder import insert, message, table
@@ -108,3 +108,10 @@ def test_another_topic_of_the_name_is_refused(found: tuple[str, int], said: str)
 def test_a_partition_that_lost_records_is_refused() -> None:
     with pytest.raises(HistoryError, match=r"partition 1 of topic shop\.orders ends at offset 6"):
         check_goes_on("shop.orders", TopicEnds("id-1", (20, 7)), (20, 6))
+
+
+def test_looks_are_farther_apart_the_more_ranges_they_add() -> None:
+    """Within bounds: few cost nobody their second, and a backlog does not hide what comes behind it."""
+    assert look_interval_s(0) == look_interval_s(15) == LOOK_INTERVAL_S
+    assert LOOK_INTERVAL_S < look_interval_s(100) < look_interval_s(200) < LONGEST_INTERVAL_S
+    assert look_interval_s(100_000) == LONGEST_INTERVAL_S

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pgsluice.shared.errors import HistoryError
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.kafka_range import IndexEntry, KafkaRange, TopicEnds
@@ -45,6 +46,7 @@ class ReadTopic:
         self._name = name
         self._topics = SourceTopics(cluster)
         self._reader = RangeReader(cluster)
+        [(self._id, _)] = self._topics.described([name]).values()
 
     def end(self, transactions: int) -> int:
         """After so many, each of them one record and what ends it, which brokers write after they have answered."""
@@ -52,9 +54,8 @@ class ReadTopic:
         return 2 * transactions
 
     def ids(self, first: int, end: int) -> list[Value]:
-        [(topic_id, _)] = self._topics.described([self._name]).values()
-        at = KafkaRange(self._topics.cluster_id(), self._name, topic_id, 0, first, end)
-        ends = {self._name: TopicEnds(topic_id, (end,))}
+        at = KafkaRange(self._topics.cluster_id(), self._name, self._id, 0, first, end)
+        ends = {self._name: TopicEnds(self._id, (end,))}
         headers, _ = IndexEnd().followed_by(at, ends)
         body = self._reader.body(headers, IndexEntry(at, ends).encode())
         told = decode_changes(body, first_sequence=1, sequence=1, first_ordinal=headers.first.ordinal)
@@ -88,3 +89,17 @@ def test_what_was_given_up_is_neither_read_nor_waited_for(real_kafka: RealKafka,
     topic.add(2)
     assert read.ids(second, read.end(3)) == [b"2"]
     assert read.ids(first, read.end(3)) == [b"2"]
+
+
+def test_records_of_a_topic_that_was_made_anew_are_not_taken_for_those_of_the_old_one(
+    real_kafka: RealKafka, nats_server: NatsServer, group: str
+) -> None:
+    topic = WrittenTopic(real_kafka, nats_server, group)
+    topic.add(1)
+    read = ReadTopic(real_kafka, topic.name)
+    end = read.end(1)
+    assert read.ids(0, end) == [b"1"]
+    topic.make_anew()
+    topic.add(2)
+    with pytest.raises(HistoryError, match="made anew"):
+        read.ids(0, end)

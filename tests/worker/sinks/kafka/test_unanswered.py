@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaError
@@ -11,6 +12,7 @@ from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.worker.sinks.kafka import cluster_topics, position_topic, record_producer
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
+from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
 from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, kafka_settings, open_transaction
@@ -43,13 +45,32 @@ def unanswered(producer: RecordProducer) -> PgsluiceError:
     return producer._complaints.of(KafkaError(KafkaError._TIMED_OUT))
 
 
-def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_it(
-    real_kafka: RealKafka, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A sink that has applied its first batch."""
+
+    destination: KafkaDestination
+    sink: KafkaSink
+
+    def check_holds(self, count: int) -> None:
+        """Closes the sink, too."""
+        self.sink.close()
+        assert [line["after"]["id"] for line in self.destination.reader("events").values()] == events(count)
+
+
+@pytest.fixture
+def opened(real_kafka: RealKafka, group: str) -> Opened:
     destination = KafkaDestination(real_kafka, group)
     sink = destination.new_sink()
     sink.open()
     apply(sink, batch([1]))
+    return Opened(destination, sink)
+
+
+def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_it(
+    real_kafka: RealKafka, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened.sink
     commit, init = RecordProducer.commit, RecordProducer.init
 
     def commit_whose_answer_is_lost(self: RecordProducer) -> None:
@@ -60,7 +81,7 @@ def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_i
         patched.setattr(RecordProducer, "commit", commit_whose_answer_is_lost)
         with pytest.raises(TransientError):
             apply(sink, batch([2]))
-    other = open_transaction(real_kafka, destination.settings().position_topic)
+    other = open_transaction(real_kafka, opened.destination.settings().position_topic)
 
     def init_before_another_begins(self: RecordProducer) -> None:
         init(self)
@@ -73,18 +94,12 @@ def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_i
             apply(sink, batch([2]))
     other.__exit__(None, None, None)
     assert apply(sink, batch([2])) == position(2)
-    sink.close()
-    assert [line["after"]["id"] for line in destination.reader("events").values()] == events(2)
+    opened.check_holds(2)
 
 
-def test_what_an_unanswered_commit_left_open_is_ended_at_once(
-    real_kafka: RealKafka, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_unanswered_commit_left_open_is_ended_at_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of what is committed would wait for it, for as long as the brokers keep it open."""
-    destination = KafkaDestination(real_kafka, group)
-    sink = destination.new_sink()
-    sink.open()
-    apply(sink, batch([1]))
+    sink = opened.sink
 
     def commit_that_does_not_arrive(self: RecordProducer) -> None:
         self.settle()
@@ -97,8 +112,7 @@ def test_what_an_unanswered_commit_left_open_is_ended_at_once(
             apply(sink, batch([2]))
     monkeypatch.setattr(position_topic, "ANSWER_DEADLINE_S", 3.0)
     assert apply(sink, batch([2])) == position(2)
-    sink.close()
-    assert [line["after"]["id"] for line in destination.reader("events").values()] == events(2)
+    opened.check_holds(2)
 
 
 def test_what_brokers_refused_once_is_no_reason_any_more_when_they_have_answered_since(real_kafka: RealKafka, group: str) -> None:
