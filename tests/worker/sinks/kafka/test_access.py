@@ -158,6 +158,8 @@ def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker
         sink = destination.new_sink()
         sink.open()
         apply(sink, batch([1]))
+        topics = SourceTopics(destination.settings().cluster)
+        assert topics.cluster_id()
         broker.stop()
         broker.advertised_host = "127.0.0.2"
         broker.start()
@@ -167,6 +169,8 @@ def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker
             destination.new_sink().open()
         with pytest.raises(TerminalError, match=r"127\.0\.0\.2"):
             SourceTopics(destination.settings().cluster).cluster_id()
+        with pytest.raises(TerminalError, match=r"127\.0\.0\.2"):
+            topics.described([destination.reader("events").topic])
         allowed = KafkaDestination(broker, group, allow_hosts=("127.0.0.0/8",)).new_sink()
         broker.stop()
         broker.advertised_host = "127.0.0.1"
