@@ -292,8 +292,9 @@ class _Opened:
         await store_pipeline(self.bucket, record)
         ranges = RunRanges(self.bucket, self.keeper, self.reader, self._resumption, Planned(record, run))
         watch, self.published_at = WishWatch(self.bucket, run.number), time.monotonic()
+        publishes = run.ranges or run.number == 1 or self._replaces  # the first makes the target's table, rows or not
         try:
-            if run.ranges or run.number == 1 or self._replaces:  # the first makes the target's table, rows or not
+            if publishes and not await watch.is_to_end():
                 await run_until_first([watch.run(), self._publish(ranges), watch_lock(locked), self.reader.watch()])
         except PgsluiceError as error:
             await self._note_end(ranges.planned, RunState.FAILED, error.fact)

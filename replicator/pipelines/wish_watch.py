@@ -26,13 +26,16 @@ class WishWatch:
 
     async def run(self) -> None:
         """Returns when the run is to end; looks at once."""
-        while self.ends_as is None:
-            try:
-                self.ends_as = _end_of((await load_requests(self._bucket)).wishes(self._run))
-            except TransientError as error:
-                log.debug("what is wished of the run is not known now", reason=str(error))
-            if self.ends_as is None:
-                await asyncio.sleep(LOOK_INTERVAL_S)
+        while not await self.is_to_end():
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def is_to_end(self) -> bool:
+        """Looks. A run that asks before its first message publishes nothing when it was to end before it began."""
+        try:
+            self.ends_as = _end_of((await load_requests(self._bucket)).wishes(self._run))
+        except TransientError as error:
+            log.debug("what is wished of the run is not known now", reason=str(error))
+        return self.ends_as is not None
 
 
 def _end_of(wish: Wish) -> RunState | None:
