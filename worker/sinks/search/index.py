@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.index_name import PLACEHOLDER, Generation, index_alias
@@ -21,6 +21,7 @@ from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, error_type, path_of, raise_refused
 
 _EXISTS = "resource_already_exists_exception"
+_LIMITED = "validation_exception"
 _IN_SNAPSHOT = "snapshot_in_progress_exception"
 _NOT_FOUND = 404
 _LOOKS = 10
@@ -168,7 +169,8 @@ class IndexCatalog:
         inherits: str = "",
     ) -> Generation | None:
         """The generation after ``before``. What is not read at once is filled first. ``properties`` are its fields, unless they
-        are the table's; the rest is as ``IndexMeta`` has it. None when somebody else made it."""
+        are the table's; the rest is as ``IndexMeta`` has it. None when somebody else made it. Raises TransientError when one of
+        that name is closed, or the server has no room for another, TerminalError."""
         made = before.following
         aliases: dict[str, Any] = {made.write_alias: {}} | ({made.alias: {}} if is_read else {})
         mapping = self.mapping(table)
@@ -188,7 +190,11 @@ class IndexCatalog:
         if status == 400:
             kind = _error_type(answer)
             if kind == _EXISTS:
+                self._check_open(made)
                 return None
+            if kind == _LIMITED:
+                fact = f"the search server has no room for another index ({kind})"
+                raise TransientError(fact, "remove some, or raise cluster.max_shards_per_node there", Cause.TARGET)
             raise TerminalError(
                 f"the search server does not take the mapping of table '{table.qualified_name}' ({kind})",
                 "say in a search-mapping file which fields it is to have",
@@ -284,6 +290,13 @@ class IndexCatalog:
         found = self.current(table)
         if found is not None:
             _missing_fields(self.mapping(table).properties, found)
+
+    def _check_open(self, made: Generation) -> None:
+        """Raises TransientError for an index that is there and, being closed, not among the generations."""
+        for _ in range(_LOOKS):
+            if self.newest(made.alias).number >= made.number:
+                return
+        raise TransientError(f"index '{made.name}' is closed", "open it again, or remove it", Cause.TARGET)
 
     def _is_free(self, alias: str) -> bool:
         """False when a generation has it by now, which another task made. Raises TerminalError when it is not ours."""

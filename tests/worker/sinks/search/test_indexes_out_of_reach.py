@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.table import UNCHANGED
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.search.sink import SearchSink
@@ -126,6 +126,41 @@ def test_an_index_that_must_not_be_removed_for_another_reason_stops_the_worker(s
     proxy.before = answering("", "DELETE", Refusal(400, body=b'{"error":{"type":"illegal_argument_exception"}}'))
     with pytest.raises(TerminalError, match="illegal_argument_exception"):
         apply(sink, [[message(2, truncate(ORDERS))]])
+
+
+@pytest.mark.timeout(30)
+def test_a_newer_index_that_is_closed_is_waited_for(open_sink: OpenSink, search_server: SearchServer, group: str) -> None:
+    sink, newer = open_sink(search_server.url), f"{group}_shop_orders-000002"
+    apply(sink, INSERTED)
+    emptied = [[message(2, truncate(ORDERS))]]
+    search_server.ask("PUT", f"/{newer}")
+    search_server.ask("POST", f"/{newer}/_close")
+    with pytest.raises(TransientError, match=f"index '{newer}' is closed: open it again, or remove it"):
+        apply(sink, emptied)
+    assert search_server.documents(f"{group}_shop_orders") == BEFORE
+    search_server.ask("POST", f"/{newer}/_open")
+    with pytest.raises(WriteAgain):
+        apply(sink, emptied)
+    apply(sink, emptied)
+    assert search_server.documents(f"{group}_shop_orders") == {}
+
+
+@pytest.mark.search_real
+def test_a_server_that_has_its_most_shards_is_waited_for(
+    open_sink: OpenSink, real_opensearch: RealOpenSearch, group: str
+) -> None:
+    """The fake server takes any number."""
+    sink = open_sink(real_opensearch.url)
+    limit = "cluster.max_shards_per_node"
+    real_opensearch.ask("PUT", "/_cluster/settings", {"persistent": {limit: 1}})
+    try:
+        with pytest.raises(TransientError, match=f"no room for another index .*{limit}") as raised:
+            apply(sink, INSERTED)
+        assert raised.value.cause is Cause.TARGET
+    finally:
+        real_opensearch.ask("PUT", "/_cluster/settings", {"persistent": {limit: None}})
+    apply(sink, INSERTED)
+    assert real_opensearch.documents(f"{group}_shop_orders") == BEFORE
 
 
 @pytest.mark.search_real
