@@ -189,10 +189,10 @@ async def _reconcile(
     await wait_for_workers(client, names, last_sequence)
     await note_outcome(bucket)
     connection = await connect_source(asked.target)
-    record = await load_pipeline(bucket)
-    assert record is not None
-    await store_pipeline(bucket, replace(record, is_reconciling=True))
     try:
+        record = await load_pipeline(bucket)
+        assert record is not None
+        await store_pipeline(bucket, replace(record, is_reconciling=True))
         async with AsyncExitStack() as reading:
             opened = await _Opened.open(settings, pipeline, client, reading)
             target = TargetTableKeys(connection, opened.query)
