@@ -30,12 +30,13 @@ from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position
 from pgsluice.worker.event_loop import EventLoopThread
+from pgsluice.worker.kafka_source.record_sizes import RecordSizes
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic
 from pgsluice.worker.sinks.kafka.broker_access import check_cluster
 
 RANGE_RECORDS = 1000
-RECORD_BYTES = 1024
-"""What a record is taken to hold, for the size of batches: Kafka does not tell it."""
+RANGE_BYTES = 4 * 1024 * 1024
+"""Most of each, as far as the sizes of records are known; a task holds a range as a whole."""
 LOOK_INTERVAL_S = 0.2
 RANGE_COSTS_S = 0.01
 """What a range costs a task, about, whatever it holds."""
@@ -63,12 +64,11 @@ class IndexEnd:
         headers, entry = MessageHeaders.decode(last.headers), IndexEntry.decode(last.data)
         return cls(last.sequence, headers.total_bytes, headers.anchor or NO_ANCHOR, entry.range.cluster, entry.ends)
 
-    def followed_by(self, at: KafkaRange, ends: Mapping[str, TopicEnds]) -> tuple[MessageHeaders, IndexEnd]:
-        """The headers of the message that names ``at``, and the end behind it."""
+    def followed_by(self, at: KafkaRange, ends: Mapping[str, TopicEnds], size: int) -> tuple[MessageHeaders, IndexEnd]:
+        """The headers of the message that names ``at``, whose records have ``size`` bytes, and the end behind it."""
         lsn = self.anchor.position.commit_lsn
         now = (datetime.now(UTC) - POSTGRES_EPOCH).total_seconds()
         anchor = Anchor(Position(LSN(lsn + at.records + 1), 1), 0, max(int(now * 1e6), self.anchor.committed_at + 1))
-        size = at.records * RECORD_BYTES
         headers = MessageHeaders(
             first=Position(LSN(lsn + 1), 1),
             last=anchor.position,
@@ -95,6 +95,7 @@ class RangeIndex:
         self._bucket = StateBucket(client, names)
         self._retention = ChangeRetention(self._stream, self._bucket, kafka.stream.retention_s)
         self._topics: SourceTopics | None = None
+        self._sizes: RecordSizes | None = None
         self._cluster = ""
         self._end: IndexEnd | None = None
         self._begun: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -104,6 +105,7 @@ class RangeIndex:
         else's, or the topics are not what was read before."""
         check_cluster(self._kafka.cluster)
         self._topics = SourceTopics(self._kafka.cluster)
+        self._sizes = RecordSizes(self._kafka.cluster)
         self._cluster = self._topics.cluster_id()
         for topic in self._kafka.topics:
             self._topics.check_keeps_all(topic)
@@ -143,8 +145,8 @@ class RangeIndex:
         if self._end is None:
             self._end = self._loop.run(self._newest())
         added = 0
-        for at, ends in self._new_ranges(self._end.ends or {}):
-            headers, behind = self._end.followed_by(at, ends)
+        for at, ends, size in self._new_ranges(self._end.ends or {}):
+            headers, behind = self._end.followed_by(at, ends, size)
             if not self._loop.run(self._publish(headers, IndexEntry(at, ends), self._end.sequence)):
                 self._end = None  # another process was faster, or it is not known: what is there is looked up
                 return added
@@ -165,9 +167,10 @@ class RangeIndex:
             )
         return IndexEnd.of(last)
 
-    def _new_ranges(self, known: Mapping[str, TopicEnds]) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds]]]:
-        """In order, each with what is indexed when it is, too."""
+    def _new_ranges(self, known: Mapping[str, TopicEnds]) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds], int]]:
+        """In order, each with what is indexed when it is, too, and with its bytes, about."""
         assert self._topics is not None
+        assert self._sizes is not None
         ends = dict(known)
         for topic, found in self._topics.described(self._kafka.topics).items():
             topic_id, partitions = found
@@ -178,10 +181,12 @@ class RangeIndex:
             check_goes_on(topic, ends[topic], stable)
             for partition, end in enumerate(stable):
                 while (first := ends[topic].offsets[partition]) < end:
-                    until = min(end, first + RANGE_RECORDS)
+                    at = KafkaRange(self._cluster, topic, topic_id, partition, first, min(end, first + RANGE_RECORDS))
+                    record_bytes = self._sizes.of(at)
+                    at = replace(at, end=min(at.end, first + max(1, RANGE_BYTES // record_bytes)))
                     offsets = ends[topic].offsets
-                    ends[topic] = replace(ends[topic], offsets=(*offsets[:partition], until, *offsets[partition + 1 :]))
-                    yield KafkaRange(self._cluster, topic, topic_id, partition, first, until), dict(ends)
+                    ends[topic] = replace(ends[topic], offsets=(*offsets[:partition], at.end, *offsets[partition + 1 :]))
+                    yield at, dict(ends), at.records * record_bytes
 
     def _first_offsets(self, topic: str, topic_id: str, partitions: int) -> tuple[int, ...]:
         """Those at the first look at a topic of which nothing is indexed: what it loses from then on is missed."""

@@ -120,6 +120,11 @@ class RecordFetcher:
         except _StoppedError as stopped:
             raise self._failure(stopped.error, at) from None
 
+    def rest(self) -> None:
+        """Forgets what was read ahead: the library asks the brokers for nothing."""
+        self._assigned = None
+        self._consumer.unassign()
+
     @property
     def is_resting(self) -> bool:
         """Whether the library asks the brokers for nothing."""

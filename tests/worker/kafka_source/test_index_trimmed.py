@@ -12,6 +12,7 @@ from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
+from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.kafka_source.range_index import IndexThread, RangeIndex
@@ -24,6 +25,7 @@ from tests.worker.sinks.kafka.cluster import cluster_settings
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 CANNOT_SUCCEED = 70
+MOST_BYTES = 1 << 20
 
 
 class IndexOfGroup:
@@ -41,6 +43,12 @@ class IndexOfGroup:
         found = self._loop.run(self._stream.state())
         assert found is not None
         return found
+
+    def sizes(self) -> list[int]:
+        """Bytes that each message says its range has."""
+        last = self.state().last_sequence
+        found = self._loop.run(self._stream.fetch(1, last, MOST_BYTES))
+        return [MessageHeaders.decode(each.headers).size or 0 for each in found]
 
     @contextmanager
     def trimmed(self, retention_s: float) -> Iterator[None]:

@@ -23,7 +23,7 @@ ORDERS = table("shop.orders", "id bigint", "note text")
 WIDER = table("shop.orders", "id bigint", "note text", "more text")
 AFTER = Anchor(Position(LSN(100), 1), 0, 5000)
 AT = KafkaRange("cluster", "shop.orders", "id-1", 0, 10, 20)
-HEADERS, END = IndexEnd(4, 2048, AFTER).followed_by(AT, {"shop.orders": TopicEnds("id-1", (20, 7))})
+HEADERS, END = IndexEnd(4, 2048, AFTER).followed_by(AT, {"shop.orders": TopicEnds("id-1", (20, 7))}, 10_240)
 
 
 def record(of: Table, xid: int, *values: bytes | None) -> bytes:

@@ -56,7 +56,7 @@ class ReadTopic:
     def ids(self, first: int, end: int) -> list[Value]:
         at = KafkaRange(self._topics.cluster_id(), self._name, self._id, 0, first, end)
         ends = {self._name: TopicEnds(self._id, (end,))}
-        headers, _ = IndexEnd().followed_by(at, ends)
+        headers, _ = IndexEnd().followed_by(at, ends, 1)
         body = self._reader.body(headers, IndexEntry(at, ends).encode())
         told = decode_changes(body, first_sequence=1, sequence=1, first_ordinal=headers.first.ordinal)
         return [value for part in told.parts if isinstance(part, TableChanges) for value in part.new[0]]
