@@ -26,7 +26,9 @@ class WishWatch:
 
     async def run(self) -> None:
         """Returns when the run is to end; looks at once."""
-        while not await self.is_to_end():
+        while True:
+            if await self.is_to_end():
+                return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def is_to_end(self) -> bool:

@@ -77,7 +77,8 @@ def test_a_table_that_was_renamed_or_moved_is_kept_by_its_oid_over_a_restart(mak
     group.create("order_1", 3)
     group.create("sales.stays", 3)
     with group.running() as process:
-        group.wait_for_copy("moved")
+        for name in ("moved", "order_1", "stays"):
+            group.wait_for_copy(name)
         group.source.execute("ALTER TABLE sales.moved SET SCHEMA archive; ALTER TABLE order_1 RENAME TO former")
         process.wait_for_log("a table was renamed at the source")
         group.source.execute("INSERT INTO archive.moved VALUES (4, 'moved')")
