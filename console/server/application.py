@@ -18,6 +18,7 @@ from typing import Literal
 
 import orjson
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -272,12 +273,20 @@ class _EveryRequest:
             await send(message)
 
         headers = Request(scope).headers
+        if self._parts.settings.entrance.behind_proxy:
+            scope["client"] = _seen_by_proxy(headers) or scope["client"]
         try:
             self._parts.origin.check(headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""))
         except Problem as refused:
             await _problem_response(refused)(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
+
+
+def _seen_by_proxy(headers: Headers) -> tuple[str, int] | None:
+    """Who the proxy says that it speaks for: what it added is the last one, those before are what it was told."""
+    last = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
+    return (last, 0) if last else None
 
 
 def _headers_for(message: Message) -> dict[str, str]:

@@ -25,6 +25,7 @@ from pgsluice.console.pipelines.places import read_places
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance
 from pgsluice.console.server.access.origin import OwnOrigin, is_loopback, own_hosts
+from pgsluice.console.server.access.tokens import KnownToken
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
 from pgsluice.console.server.audit import AuditStream
@@ -136,8 +137,7 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=settings.behind_proxy,
-        forwarded_allow_ips="*" if settings.behind_proxy else None,
+        proxy_headers=False,  # it would take the client's own word for who it is: application takes the proxy's
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
         timeout_graceful_shutdown=GRACE_S,
@@ -196,12 +196,13 @@ def _welcome(parts: ServerParts) -> None:
     log.info("serving", address=address, state_directory=str(entrance.state_directory))
     if made is not None:
         log.info("a first token was made", file=str(made), name=FIRST_TOKEN)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\nOpen this link within ten minutes; it works once:\n  {link_of(entrance, address)}\n\n")
+    first = entrance.tokens.named(FIRST_TOKEN)
+    if first is not None and sys.stderr.isatty():
+        sys.stderr.write(f"\nOpen this link within ten minutes; it works once:\n  {link_of(entrance, address, first)}\n\n")
     else:
         log.info("'pgsluice token link' prints a link for a browser")
 
 
-def link_of(entrance: Entrance, address: str, token: str = FIRST_TOKEN) -> str:
-    """A link that lets a browser in once, as the token of that name."""
-    return f"{address}/login?code={entrance.links.make(token)}"
+def link_of(entrance: Entrance, address: str, token: KnownToken) -> str:
+    """A link that lets a browser in once, as that token."""
+    return f"{address}/login?code={entrance.links.make(token.id)}"

@@ -31,14 +31,15 @@ def revoke(settings: TokenSettings, name: str) -> None:
 def link(settings: TokenSettings, name: str) -> None:
     """Prints it. Raises UsageError when there is no such token, or the server's port is not known from its settings."""
     entrance = _entrance(settings)
-    if entrance.tokens.named(name) is None:
+    token = entrance.tokens.named(name)
+    if token is None:
         raise UsageError(f"there is no token named '{name}'", "'pgsluice token list' shows those that there are")
     _, port = split_address(settings.listen)
     if port == 0:
         raise UsageError(
             "listen names no port, so the server's address is not known", "give the --listen that the server printed"
         )
-    sys.stdout.write(link_of(entrance, address_of(settings, port), name) + "\n")
+    sys.stdout.write(link_of(entrance, address_of(settings, port), token) + "\n")
 
 
 def _entrance(settings: TokenSettings) -> Entrance:

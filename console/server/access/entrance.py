@@ -56,7 +56,8 @@ class Entrance:
             found = self.tokens.principal(token.strip()) if scheme.lower() == "bearer" else None
         else:
             session = self._session(request)
-            found = None if session is None else self.tokens.named(session.token)
+            token_of_session = None if session is None else self.tokens.with_id(session.token)
+            found = None if token_of_session is None else token_of_session.principal(by_cookie=True)
         if found is None:
             raise Problem(
                 Kind.UNAUTHENTICATED,
@@ -64,6 +65,10 @@ class Entrance:
                 "send 'Authorization: Bearer …' ('pgsluice token create'), or open the link that 'pgsluice token link' prints",
             )
         return found
+
+    def is_good(self, who: Principal) -> bool:
+        """Whether the token that somebody came in with is still there."""
+        return self.tokens.with_id(who.token) is not None
 
     def check_intention(self, request: Request) -> None:
         """Raises Problem (403) for a browser's write that does not prove to come from our page."""
@@ -74,7 +79,7 @@ class Entrance:
     def enter(self, request: Request, *, is_secure: bool) -> Response:
         """Exchanges a link's code for a session. What is wrong with the code is not told apart."""
         token = self.links.take(request.query_params.get("code", ""))
-        if token is None or self.tokens.named(token) is None:
+        if token is None or self.tokens.with_id(token) is None:
             log.warning("somebody opened a link that is not valid", client=request.client.host if request.client else "")
             raise Problem(
                 Kind.UNAUTHENTICATED, "this link is not valid, or no longer", "'pgsluice token link' prints another one"

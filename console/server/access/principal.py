@@ -32,10 +32,11 @@ def _rank(role: Role) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """``name`` is the token's. ``values``: may see row values, whatever the role. ``by_cookie``: a browser asks, so what it
-    writes has to prove that it comes from our page."""
+    """``name`` is the token's, ``token`` says which one of that name. ``values``: may see row values, whatever the role.
+    ``by_cookie``: a browser asks, so what it writes has to prove that it comes from our page."""
 
     name: str
     role: Role
+    token: str
     values: bool = False
     by_cookie: bool = False

@@ -1,7 +1,8 @@
 """How a browser gets in: a link that works once, and the session that it is exchanged for.
 
-A session is a signed text in a cookie; the key lies in the state directory, so sessions outlive a restart. It names a token, and
-ends with it. Links are files of digests in the state directory, so that a command can make one for a server that runs.
+A session is a signed text in a cookie; the key lies in the state directory, so sessions outlive a restart. It names a token by
+its id, and ends with it. Links are files of digests in the state directory, so that a command can make one for a server that
+runs; they end with their tokens, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``token`` is the name of the token that it began with. ``csrf`` has to come back in a header with whatever is written."""
+    """``token`` is the id of the token that it began with. ``csrf`` has to come back in a header with whatever is written."""
 
     token: str
     csrf: str
@@ -78,14 +79,14 @@ class Links:
         self._folder = folder
 
     def make(self, token: str) -> str:
-        """A code for the token of that name, good for LINK_S."""
+        """A code for the token of that id, good for LINK_S."""
         self._remove_old()
         code = secrets.token_urlsafe(24)
         write_private(self._folder / _digest(code), token.encode())
         return code
 
     def take(self, code: str) -> str | None:
-        """The token's name. Whoever asks second gets None, as do those who come too late."""
+        """The token's id. Whoever asks second gets None, as do those who come too late."""
         path = self._folder / _digest(code)
         try:
             is_good, token = time.time() - path.stat().st_mtime <= LINK_S, path.read_text()

@@ -6,10 +6,14 @@ one can be replaced without a gap.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
+import os
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +23,11 @@ import orjson
 from pgsluice.console.server.access.principal import Principal, Role
 from pgsluice.shared.broker.record import MalformedError, TimeText, of_fields
 from pgsluice.shared.errors import TerminalError, UsageError
-from pgsluice.shared.process.private_file import write_private
+from pgsluice.shared.process.private_file import OURS_ALONE, write_private
 
 _PREFIX = "pgs_"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
+_ID_LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,14 @@ class KnownToken:
     values: bool
     sha256: str
     created_at: TimeText
+
+    @property
+    def id(self) -> str:
+        """This token's alone: another one may have had the name before, and was revoked."""
+        return self.sha256[:_ID_LENGTH]
+
+    def principal(self, *, by_cookie: bool) -> Principal:
+        return Principal(self.name, self.role, self.id, self.values, by_cookie)
 
 
 class Tokens:
@@ -60,31 +73,46 @@ class Tokens:
         """The text of a new token, which nobody can ask for again. Raises UsageError for a name that is taken or is none."""
         if _NAME.fullmatch(name) is None:
             raise UsageError(f"{name!r} is no name for a token", "use up to 64 lower-case letters, digits, '_', '.', '@' and '-'")
-        if any(token.name == name for token in self.known()):
-            raise UsageError(f"there is a token named '{name}' already", "revoke it first, or give the new one another name")
-        text = _PREFIX + secrets.token_urlsafe(32)
-        token = KnownToken(name, role, values, _digest(text), datetime.now(UTC).isoformat())
-        self._write((*self.known(), token))
-        return text
+        with self._alone():
+            if self.named(name) is not None:
+                raise UsageError(f"there is a token named '{name}' already", "revoke it first, or give the new one another name")
+            text = _PREFIX + secrets.token_urlsafe(32)
+            token = KnownToken(name, role, values, _digest(text), datetime.now(UTC).isoformat())
+            self._write((*self.known(), token))
+            return text
 
     def revoke(self, name: str) -> None:
-        """Sessions that began with it end too. Raises UsageError when there is none of that name."""
-        left = tuple(token for token in self.known() if token.name != name)
-        if len(left) == len(self.known()):
-            raise UsageError(f"there is no token named '{name}'", "'pgsluice token list' shows those that there are")
-        self._write(left)
+        """Sessions and links that began with it end too. Raises UsageError when there is none of that name."""
+        with self._alone():
+            if self.named(name) is None:
+                raise UsageError(f"there is no token named '{name}'", "'pgsluice token list' shows those that there are")
+            self._write(tuple(token for token in self.known() if token.name != name))
 
     def principal(self, text: str) -> Principal | None:
         """Whose token it is. Compares with all of them, however early one fits."""
         digest, found = _digest(text), None
         for token in self.known():
             if hmac.compare_digest(token.sha256, digest):
-                found = Principal(token.name, token.role, token.values)
-        return found
+                found = token
+        return None if found is None else found.principal(by_cookie=False)
 
-    def named(self, name: str) -> Principal | None:
-        """Who a session is of that began with the token of that name; None when it was revoked."""
-        return next((Principal(each.name, each.role, each.values, True) for each in self.known() if each.name == name), None)
+    def named(self, name: str) -> KnownToken | None:
+        return next((token for token in self.known() if token.name == name), None)
+
+    def with_id(self, identifier: str) -> KnownToken | None:
+        """What began with the token of that id is good as long as this is not None."""
+        return next((token for token in self.known() if token.id == identifier), None)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Commands that change tokens wait for each other: none takes back what another did."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OURS_ALONE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _read(self) -> tuple[KnownToken, ...]:
         try:

@@ -89,7 +89,7 @@ async def show_series(call: Call) -> Answer:
 
 async def stream_events(call: Call) -> Answer:
     who, entrance = call.who, call.parts.entrance
-    return Answer(events(call.parts.looks, call.query.after, lambda: entrance.tokens.named(who.name) is not None))
+    return Answer(events(call.parts.looks, call.query.after, lambda: entrance.is_good(who)))
 
 
 ENDPOINTS = (

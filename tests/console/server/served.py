@@ -25,7 +25,7 @@ class Served:
     """A server of the NATS at ``nats_url``, on a free port, with a state directory of its own in ``directory``."""
 
     def __init__(
-        self, nats_url: str, directory: Path, *arguments: str, env: Mapping[str, str] | None = None, **options: str
+        self, nats_url: str, directory: Path, *arguments: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         self.nats_url = nats_url
         self.state_directory = directory / "server"

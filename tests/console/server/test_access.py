@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.access.tokens import Tokens
 from tests.console.server.served import CSRF_HEADER, Served
 from tests.servers import NatsServer
 from tests.servers.program import PgsluiceProcess
@@ -51,6 +55,51 @@ def test_a_token_that_is_revoked_ends_with_its_sessions(served: Served) -> None:
         served.run_command("token", "revoke", "leaver")
         assert client.get("/").status_code == 401
         assert browser.get("/").status_code == 401
+
+
+def test_a_token_made_anew_under_a_name_lets_in_nobody_whom_the_revoked_one_let_in(served: Served) -> None:
+    served.token("renewed", "admin")
+    with served.browser("renewed") as browser:
+        link, streaming = served.link("renewed"), httpx.Client(base_url=browser.base_url, cookies=browser.cookies, timeout=30)
+        with streaming, streaming.stream("GET", "/events") as events:
+            served.run_command("token", "revoke", "renewed")
+            renewed = served.token("renewed", "admin")
+            assert browser.get("/").status_code == 401
+            assert httpx.get(link).status_code == 401
+            with served.client(renewed) as client:
+                client.put("/groups/renewed/document", json={"yaml": "group: renewed"})
+                for _ in events.iter_bytes():  # it ends before it tells of that
+                    pass
+                assert client.delete("/groups/renewed/document", headers={"If-Match": "*"}).status_code == 204
+    with served.client(renewed) as client, served.browser("renewed") as browser:
+        assert (client.get("/").status_code, browser.get("/").status_code) == (200, 200)
+
+
+def test_tokens_that_are_made_and_revoked_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Each on its own, as commands do it."""
+    file = tmp_path / "tokens.json"
+    Tokens(file).create("leaver", Role.ADMIN, values=True)
+
+    def change(number: int) -> None:
+        if number == 5:
+            Tokens(file).revoke("leaver")
+        else:
+            Tokens(file).create(f"at-once-{number}", Role.VIEWER, values=False)
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(change, range(10)))
+    assert sorted(token.name for token in Tokens(file).known()) == [f"at-once-{number}" for number in range(10) if number != 5]
+
+
+def test_the_audit_names_whom_the_proxy_saw_and_not_whom_the_client_says(nats_server: NatsServer, tmp_path: Path) -> None:
+    with Served(nats_server.url, tmp_path, behind_proxy=True, server_hosts=["pgsluice.example.com"]) as server:
+        sockets = psutil.Process(server.process.pid).net_connections()
+        [listening] = [each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN]
+        headers = {"Authorization": f"Bearer {server.admin_token}", "Host": "pgsluice.example.com"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{listening}/api/v1", headers=headers) as client:
+            client.delete("/groups/nobodys/document", headers={"X-Forwarded-For": "203.0.113.7, 198.51.100.9"})
+            newest = client.get("/audit", params={"limit": "1"}).json()["entries"][0]["entry"]
+        assert (newest["target"], newest["client"]) == ("nobodys", "198.51.100.9")
 
 
 def test_a_link_lets_one_browser_in_once(served: Served) -> None:
