@@ -4,7 +4,7 @@
 2. It says who asks (``access.entrance``), and who asks may do that.
 3. Its path, query and body are what the endpoint takes (``typed_json``).
 4. It names the revision that it replaces, where one is wanted; under a key that came before, it has its answer already.
-5. The endpoint does it. What was written is in the audit before anybody hears of it.
+5. The endpoint does it, when there is an audit to take that. What was written is in there before anybody hears of it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from pgsluice.shared.process.defect import unexpected
 
 MOST_BODY_BYTES = 1024 * 1024
 MOST_KEY_LENGTH = 200
+MOST_REASON_LENGTH = 2000
+MOST_TARGET_LENGTH = 1000
 
 _ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
 _PAGE = "pgsluice.console.server", "page"
@@ -153,6 +155,8 @@ class _Dispatch:
             raise Problem(Kind.MALFORMED, f"the parameter {min(parameters)} is not known", "leave it out", min(parameters))
         query = None if endpoint.query is None else typed_json.parse_query(endpoint.query, parameters)
         content = None if endpoint.body is None else typed_json.parse(endpoint.body, _json(body))
+        if len(getattr(content, "reason", "")) > MOST_REASON_LENGTH:
+            raise Problem(Kind.MALFORMED, f"reason has more than {MOST_REASON_LENGTH} characters", "shorten it", "reason")
         return Call(self.parts, who, path, query, content, self._revision(), self._request_id(who))
 
     def _revision(self) -> int | Literal["*"] | None:
@@ -198,6 +202,8 @@ class _Dispatch:
 
     async def _done(self, call: Call) -> Answer:
         try:
+            if self.endpoint.writes:
+                await self.parts.audit.ensure(self.parts.settings.replicas)
             answer = await self.endpoint.handler(call)
         except (Problem, PgsluiceError) as error:
             refusal = problem_of(error) if isinstance(error, PgsluiceError) else error
@@ -217,7 +223,7 @@ class _Dispatch:
                 role=who.role.value,
                 client=client.host if client else "",
                 action=self.endpoint.name,
-                target=answer.target or "/".join(self.request.path_params.values()),
+                target=(answer.target or "/".join(self.request.path_params.values()))[:MOST_TARGET_LENGTH],
                 outcome="done" if refused is None else refused.content.title,
                 reason=reason,
                 revision_before=answer.revision_before,

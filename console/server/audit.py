@@ -1,7 +1,7 @@
 """Who did what to what: a stream that is only appended to, and that ends by age alone.
 
-A write that nobody could be held to is not done: the entry is stored before the answer is sent. Logins that fail are in the log,
-not here, or strangers could fill the stream.
+A write that nobody could be held to is not done: that the stream is there is seen before, and the entry is stored before the
+answer is sent. Logins that fail are in the log, not here, or strangers could fill the stream.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A claim is written before a request is carried out, its answer afterwards. A server that dies in between leaves the claim, and
 whoever repeats the request has it carried out again under the same id: what it makes bears that id, so it is made once. The
-same key with another request is refused, since one of the two would be lost.
+same key with another request is refused, since one of the two would be lost. An answer that is too long to be kept is given
+once, and the same request is carried out again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from datetime import UTC, datetime, timedelta
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.errors import TerminalError
 
 KEPT = timedelta(days=1)
 
 _PREFIX = "answer."
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,10 @@ class RepeatedRequests:
         except BaseException:
             await self._bucket.purge(key)
             raise
-        await self._bucket.put(key, _Claim(request.digest, _now(), answer))
+        try:
+            await self._bucket.put(key, _Claim(request.digest, _now(), answer))
+        except TerminalError as error:  # it is too long for a record, mostly; what was asked for is done
+            log.warning("an answer cannot be kept for who asks again, and is given all the same", reason=str(error))
         return answer
 
 

@@ -132,7 +132,7 @@ def _spoken(group: str) -> str:
 
 
 def _targets(planned: list[PlannedDocument]) -> str:
-    return ", ".join(each.group for each in planned)[:1000]
+    return ", ".join(each.group for each in planned)
 
 
 def _view(stored: StoredDocument[GroupDocument]) -> DocumentView:

@@ -125,7 +125,7 @@ def _selection(call: Call) -> Selection:
 
 def _target(call: Call) -> str:
     what = "all" if call.body.all else ", ".join(call.body.positions)
-    return f"{call.path['group']} {call.body.worker or 'any worker'}: {what}"[:1000]
+    return f"{call.path['group']} {call.body.worker or 'any worker'}: {what}"
 
 
 async def _stream(call: Call) -> DeadLetterStream:

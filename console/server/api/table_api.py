@@ -72,7 +72,7 @@ async def pause_tables(call: Call) -> Answer:
     pause = TablePause(request.tables, request.paused, request.reason)
     meant = await write_pause(await bucket_of(call), pause, call.who.name)
     verb = "paused" if request.paused else "resumed"
-    return Answer(PausedList(tuple(meant)), target=f"{call.path['group']} {verb} {' '.join(request.tables)}"[:1000])
+    return Answer(PausedList(tuple(meant)), target=f"{call.path['group']} {verb} {' '.join(request.tables)}")
 
 
 async def order_tables(call: Call) -> Answer:
@@ -88,7 +88,7 @@ async def order_tables(call: Call) -> Answer:
     number = await give_order(bucket, request.verb, request.tables, without_copy=request.without_copy, request=call.request_id)
     given = (await load_orders(bucket)).order(number)
     location = f"{PREFIX}/groups/{call.path['group']}/orders/{number}"
-    return Answer(given, location=location, target=f"{call.path['group']} {request.verb.value} {' '.join(request.tables)}"[:1000])
+    return Answer(given, location=location, target=f"{call.path['group']} {request.verb.value} {' '.join(request.tables)}")
 
 
 async def show_order(call: Call) -> Answer:

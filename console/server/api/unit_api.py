@@ -80,7 +80,7 @@ async def set_desired(call: Call) -> Answer:
         named = f"there is no unit '{unknown[0]}'" if unknown else "the group has no worker"
         raise Problem(Kind.MALFORMED, named, f"there are {', '.join(known)}", "units")
     revisions = [(await write_desired(bucket, unit, lambda _: request.state, call.who.name, request.reason))[1] for unit in units]
-    target = f"{call.path['group']} {', '.join(units)}: {request.state.value}"[:1000]
+    target = f"{call.path['group']} {', '.join(units)}: {request.state.value}"
     location = f"{PREFIX}/groups/{call.path['group']}/units"
     return Answer(await _units(bucket, list(units)), location=location, target=target, revision=max(revisions))
 

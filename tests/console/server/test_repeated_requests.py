@@ -101,3 +101,19 @@ async def test_two_at_the_same_time_are_one(nats_server: NatsServer) -> None:
         assert (len(calls), set(answers)) == (1, {StoredAnswer(202, "{}")})
         other = RequestKey("somebody else", key.key, "another digest")
         assert (await repeated.once(other, carry_out)).status == 202
+
+
+async def test_an_answer_that_is_too_long_to_be_kept_is_given_all_the_same(nats_server: NatsServer) -> None:
+    """By then what was asked for is done."""
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = ControlBucket(client)
+        await bucket.make(1)
+        repeated, calls = RepeatedRequests(bucket), list[int]()
+
+        async def carry_out() -> StoredAnswer:
+            calls.append(1)
+            return StoredAnswer(202, "x" * (client.max_payload + 1))
+
+        key = RequestKey("who", f"long-{time.monotonic_ns()}", "digest")
+        assert [(await repeated.once(key, carry_out)).status for _ in range(2)] == [202, 202]
+        assert len(calls) == 2
