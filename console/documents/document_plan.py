@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.documents.group_document import GroupDocument, format_raw
-from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 
 
 class Action(StrEnum):
@@ -42,7 +42,7 @@ async def plan_documents(store: DocumentStore[GroupDocument], documents: Iterabl
     for document in documents:
         if document.group in planned:
             raise UsageError(f"there are two documents of group '{document.group}'", "apply one of them")
-        planned[document.group] = _planned(document, await store.find(document.group))
+        planned[document.group] = _planned(document, *await _there(store, document.group))
     return list(planned.values())
 
 
@@ -59,18 +59,23 @@ async def apply_documents(
     return plan
 
 
-def _planned(document: GroupDocument, stored: StoredDocument[GroupDocument] | None) -> PlannedDocument:
-    before: Mapping[str, object] = {} if stored is None else stored.document.settings
+async def _there(store: DocumentStore[GroupDocument], group: str) -> tuple[GroupDocument, int | None]:
+    """The group's document and its revision. One that cannot be read says nothing, and is replaced all the same."""
+    try:
+        stored = await store.find(group)
+    except TerminalError:
+        return GroupDocument(group, {}), await store.revision(group)
+    return (GroupDocument(group, {}), None) if stored is None else (stored.document, stored.revision)
+
+
+def _planned(document: GroupDocument, there: GroupDocument, revision: int | None) -> PlannedDocument:
+    before: Mapping[str, object] = there.settings
     names = sorted(before.keys() | document.settings.keys())
     changes = tuple(
-        SettingChange(name, _text(stored, name), format_raw(document.raw(name)))
+        SettingChange(name, format_raw(there.raw(name)), format_raw(document.raw(name)))
         for name in names
         if before.get(name) != document.settings.get(name)
     )
-    if stored is None:
+    if revision is None:
         return PlannedDocument(document.group, Action.CREATE, None, changes)
-    return PlannedDocument(document.group, Action.CHANGE if changes else Action.NONE, stored.revision, changes)
-
-
-def _text(stored: StoredDocument[GroupDocument] | None, name: str) -> str:
-    return "" if stored is None else format_raw(stored.document.raw(name))
+    return PlannedDocument(document.group, Action.CHANGE if changes else Action.NONE, revision, changes)

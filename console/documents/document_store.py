@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.shared.broker.bucket import Entry
+from pgsluice.shared.errors import TerminalError
 
 
 class Document(Protocol):
@@ -66,6 +67,19 @@ class DocumentStore(Generic[D]):
         """By name."""
         found = [await self.find(name) for name in await self.names()]
         return [stored for stored in found if stored is not None]
+
+    async def readable(self) -> tuple[list[StoredDocument[D]], list[TerminalError]]:
+        """By name; and what is wrong with those that cannot be read."""
+        found: list[StoredDocument[D]] = []
+        problems: list[TerminalError] = []
+        for name in await self.names():
+            try:
+                stored = await self.find(name)
+            except TerminalError as problem:
+                problems.append(problem)
+            else:
+                found += [] if stored is None else [stored]
+        return found, problems
 
     async def history(self, name: str) -> list[StoredDocument[D]]:
         """What is kept of it, the newest first; a time when there was none is left out."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from pgsluice.console.documents.control_bucket import ControlBucket
-from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
 from pgsluice.console.processes.log_file import LogFile
@@ -48,6 +48,7 @@ class Runner:
         self._groups: dict[str, _RunGroup] = {}
         self._news = RetryNews()
         self._pipeline_news = RetryNews()
+        self._document_news = RetryNews()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -68,7 +69,7 @@ class Runner:
         return UnitPlace(folder_of(self._state_directory, group), unit).log
 
     async def _look(self) -> None:
-        wanted = {stored.document.group: units_of_group(stored, self._nats) for stored in await self._documents.all()}
+        wanted = {stored.document.group: units_of_group(stored, self._nats) for stored in await self._readable()}
         wanted = {**await self._units_of_pipelines(), **wanted}
         for name in wanted.keys() - self._groups.keys():
             folder = folder_of(self._state_directory, name)
@@ -77,6 +78,14 @@ class Runner:
             await group.look(wanted.get(name, {}))
             if name not in wanted:
                 await self._groups.pop(name).leave()
+
+    async def _readable(self) -> list[StoredDocument[GroupDocument]]:
+        """Of a group whose document cannot be read what runs goes on, and no other group is hindered by that."""
+        found, problems = await self._documents.readable()
+        for problem in problems:
+            if self._document_news.is_due(problem):
+                log.warning("processes of a group are not looked after for now", reason=str(problem))
+        return found
 
     async def _units_of_pipelines(self) -> dict[str, WantedUnits]:
         """By group. None while files about pipelines cannot be used, which hinders no group: what runs goes on."""
@@ -102,18 +111,15 @@ class _RunGroup:
         self._bucket = StateBucket(client, GroupNames(group))
         self._folder = folder
         self._lease = Lease(control, group, f"runner.{group}", f"the processes of group '{group}'")
-        self._acquiring = asyncio.create_task(self._lease.acquire(self._lose))
+        self._acquiring: asyncio.Task[None] | None = None
         self._is_lost = False
         self._units: dict[str, UnitRunner] = {}
+        self._lease_news = RetryNews()
         self._news: dict[str, RetryNews] = {}
 
     async def look(self, wanted: WantedUnits) -> None:
-        if self._is_lost:
-            self._is_lost = False
-            self._acquiring = asyncio.create_task(self._lease.acquire(self._lose))
-        if not self._acquiring.done():
+        if not self._is_ours():
             return
-        self._acquiring.result()
         for unit in wanted.keys() - self._units.keys():
             self._units[unit] = UnitRunner(UnitName(self._group, unit), UnitPlace(self._folder, unit))
         for unit, runner in self._units.items():
@@ -124,9 +130,26 @@ class _RunGroup:
                     reason = str(error) if isinstance(error, PgsluiceError) else error.strerror
                     log.warning("a unit is not looked after for now", group=self._group, unit=unit, reason=reason)
 
+    def _is_ours(self) -> bool:
+        """Whether we have the lease. It is acquired where we have not, again and again."""
+        if self._acquiring is None or self._is_lost:
+            self._is_lost, self._acquiring = False, asyncio.create_task(self._lease.acquire(self._lose))
+        if not self._acquiring.done():
+            return False
+        failed = self._acquiring.exception()
+        if failed is None:
+            return True
+        self._acquiring = None
+        if not isinstance(failed, PgsluiceError):
+            raise failed
+        if self._lease_news.is_due(failed):
+            log.warning("a group's processes are not looked after for now", group=self._group, reason=str(failed))
+        return False
+
     async def leave(self) -> None:
         """Gives the lease back; processes go on."""
-        await cancel([self._acquiring])
+        if self._acquiring is not None:
+            await cancel([self._acquiring])
         for runner in self._units.values():
             await runner.leave()
         try:

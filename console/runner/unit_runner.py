@@ -117,8 +117,12 @@ class UnitRunner:
 
     async def _wait(self, child: ChildProcess) -> None:
         exit_code = await child.wait()
-        self._place.note_ended(exit_code)
-        log.info("a process ended", group=self._name.group, unit=self._name.unit, how=describe_exit(exit_code))
+        name = self._name
+        log.info("a process ended", group=name.group, unit=name.unit, how=describe_exit(exit_code))
+        try:
+            self._place.note_ended(exit_code)
+        except OSError as error:  # as when the disk is full: it counts as one that nobody saw end
+            log.warning("how a process ended cannot be noted", group=name.group, unit=name.unit, reason=error.strerror)
         self._child = None
 
     def _renew(self, case: UnitCase) -> None:

@@ -55,7 +55,9 @@ class DocumentPlan:
 
 
 async def list_documents(call: Call) -> Answer:
-    return Answer(DocumentList(tuple(map(_view, await call.parts.documents.all()))))
+    """Those that can be read; what is wrong with another one is told to who asks for it."""
+    found, _ = await call.parts.documents.readable()
+    return Answer(DocumentList(tuple(map(_view, found))))
 
 
 async def show_document(call: Call) -> Answer:
@@ -68,10 +70,9 @@ async def show_history(call: Call) -> Answer:
 
 
 async def put_document(call: Call) -> Answer:
-    """Created without If-Match; replaced only by whoever names what is there."""
+    """Created without If-Match; replaced only by whoever names what is there, whether it can be read or not."""
     document = _only(read_documents("the body", call.body.yaml), call.path["group"])
-    stored = await call.parts.documents.find(document.group)
-    revision = None if stored is None else stored.revision
+    revision = await call.parts.documents.revision(document.group)
     check_revision(call, revision, _spoken(document.group))
     written = await call.parts.documents.put(document, call.who.name, revision)
     if written is None:
@@ -83,12 +84,16 @@ async def put_document(call: Call) -> Answer:
 
 
 async def delete_document(call: Call) -> Answer:
-    stored = await _found(call)
-    check_revision(call, stored.revision, _spoken(stored.document.group))
-    if not await call.parts.documents.delete(stored.document.group, stored.revision):
-        raise stale(_spoken(stored.document.group))
-    call.parts.looks.renew(stored.document.group)
-    return Answer(target=stored.document.group, revision_before=stored.revision)
+    """Also of one that cannot be read."""
+    group, documents = call.path["group"], call.parts.documents
+    revision = await documents.revision(group) if group in await documents.names() else None
+    if revision is None:
+        raise _without_document(group)
+    check_revision(call, revision, _spoken(group))
+    if not await documents.delete(group, revision):
+        raise stale(_spoken(group))
+    call.parts.looks.renew(group)
+    return Answer(target=group, revision_before=revision)
 
 
 async def plan(call: Call) -> Answer:
@@ -123,8 +128,12 @@ def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
 async def _found(call: Call) -> StoredDocument[GroupDocument]:
     stored = await call.parts.documents.find(call.path["group"])
     if stored is None:
-        raise Problem(Kind.NOT_FOUND, f"group '{call.path['group']}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
+        raise _without_document(call.path["group"])
     return stored
+
+
+def _without_document(group: str) -> Problem:
+    return Problem(Kind.NOT_FOUND, f"group '{group}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
 
 
 def _spoken(group: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.console.control_records import write_record
 from tests.console.server.served import Served
+from tests.servers import NatsServer
 
 
 def text(group: str, tables: str) -> dict[str, str]:
@@ -44,6 +46,21 @@ def test_what_is_there_is_not_replaced_blindly(served: Served) -> None:
         assert client.get(path).status_code == 404
         again = client.put(path, json=text("doc-blind", "c"))
         assert again.status_code == 201
+
+
+def test_one_that_cannot_be_read_is_replaced_or_deleted_as_its_remedy_says(served: Served, nats_server: NatsServer) -> None:
+    with served.client() as client:
+        path = "/groups/doc-damaged/document"
+        client.put(path, json=text("doc-damaged", "a"))
+        write_record(nats_server, "group.doc-damaged", b"{}")
+        assert "apply the document again, or delete it" in client.get(path).json()["remedy"]
+        assert client.put(path, json=text("doc-damaged", "b")).status_code == 428
+        assert client.put(path, json=text("doc-damaged", "b"), headers={"If-Match": "*"}).status_code == 200
+        write_record(nats_server, "group.doc-damaged", b"{}")
+        planned = client.post("/plan", json={"documents": [text("doc-damaged", "b")["yaml"]]}).json()["documents"]
+        assert [(each["action"], each["changes"][0]["before"]) for each in planned] == [("change", "")]
+        assert client.delete(path, headers={"If-Match": "*"}).status_code == 204
+        assert client.get(path).status_code == 404
 
 
 def test_documents_are_planned_applied_and_exported(served: Served) -> None:

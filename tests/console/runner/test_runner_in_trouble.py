@@ -1,0 +1,66 @@
+"""A runner that cannot do something for one group or unit, for now: it looks after all others, and goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.console.control_records import write_record
+from tests.console.runner.machine import Machine
+from tests.replicated_group import Group
+from tests.servers import NatsServer
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def nats() -> Iterator[NatsServer]:
+    """Of this test alone: no other runner is to meet its documents."""
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def machine(replication: Group, nats: NatsServer, tmp_path: Path) -> Iterator[Machine]:
+    with Machine(nats, replication.source, tmp_path) as running:
+        yield running
+
+
+def test_a_group_whose_lease_cannot_be_had_holds_up_no_other(machine: Machine, nats: NatsServer) -> None:
+    write_record(nats, "runner.a-first", b"{}")
+    machine.apply(machine.document("a-first"), machine.document("z-last"))
+    machine.wait_for_processes("z-last", 1)
+    assert machine.processes("a-first") == []
+    assert "runner.a-first" in machine.server.process.log()
+    write_record(nats, "runner.a-first", None)
+    machine.wait_for_processes("a-first", 1)
+
+
+def test_a_group_whose_document_cannot_be_read_holds_up_no_other(machine: Machine, nats: NatsServer) -> None:
+    machine.apply(machine.document("damaged"))
+    [first] = machine.wait_for_processes("damaged", 1)
+    write_record(nats, "group.damaged", b"{}")
+    machine.apply(machine.document("whole"))
+    machine.wait_for_processes("whole", 1)
+    assert machine.processes("damaged") == [first]
+    with machine.server.client() as client:
+        assert {each["group"] for each in client.get("/documents").json()["documents"]} == {"whole"}
+        refused = client.get("/groups/damaged/document")
+        assert (refused.status_code, "apply the document again" in refused.json()["remedy"]) == (409, True)
+    machine.apply(machine.document("damaged", check_interval="30s"))  # as its remedy says
+    machine.wait_for_processes("damaged", 1, other_than=first.pid)
+
+
+def test_a_unit_whose_end_cannot_be_noted_is_started_again(machine: Machine) -> None:
+    """As when the disk is full: that may well be why it ended."""
+    machine.apply(machine.document("full"))
+    [first] = machine.wait_for_processes("full", 1)
+    in_the_way = machine.groups_directory / "full" / f".replicator.json.{machine.server.process.pid}.new"
+    in_the_way.mkdir()
+    first.kill()
+    psutil.wait_procs([first], timeout=30)
+    wait_until(lambda: "how a process ended cannot be noted" in machine.server.process.log(), deadline_s=60)
+    in_the_way.rmdir()
+    machine.wait_for_processes("full", 1, other_than=first.pid)
