@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.server_settings import DocumentSettings
 from pgsluice.shared.config.yaml_nodes import read_text
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.process.user import user_name
 
 STANDARD_INPUT = "-"
 CHANGES = 1
@@ -51,7 +51,7 @@ def apply_files(settings: DocumentSettings, files: Sequence[str]) -> None:
     documents = _read(files)
 
     async def apply(store: DocumentStore[GroupDocument]) -> list[PlannedDocument]:
-        return await apply_documents(store, documents, getpass.getuser())
+        return await apply_documents(store, documents, user_name())
 
     done = {Action.CREATE: "created", Action.CHANGE: "changed", Action.NONE: "as it was"}
     for each in _with_store(settings, apply):

@@ -12,6 +12,7 @@ from pgsluice.console.flags import known_options
 from pgsluice.shared import config, telemetry
 from pgsluice.shared.config.connections import NatsSettings, PostgresSettings
 from pgsluice.shared.config.declaration import part, settings, variables_of
+from pgsluice.shared.config.file import variables_in
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
@@ -73,6 +74,5 @@ def environment_of(document: GroupDocument) -> Mapping[str, str]:
 
 def environment_for(text: str) -> Mapping[str, str]:
     """The same for a configuration file that says ``text``."""
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX)) or f"${{{name}" in text
-    }
+    meant = variables_in(text)
+    return {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX)) or name in meant}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 
 from pgsluice.console.flags import load_settings, takes
 from pgsluice.shared.config.settings import GroupSettings, SubscriptionGroupSettings
+from pgsluice.shared.process.user import user_name
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 
 _identifier = click.argument("identifier", metavar="ID")
@@ -52,7 +51,7 @@ def subscribe(
     from pgsluice.shared.config.yaml_nodes import read_text
 
     rules = read_text(rules_file, "rules file") if rules_file else ""
-    begin(settings, SubscriptionWish(url, schema, table, events or EVENTS, worker, rules), owner or getpass.getuser())
+    begin(settings, SubscriptionWish(url, schema, table, events or EVENTS, worker, rules), owner or user_name())
 
 
 @subscriptions.command("unsubscribe", short_help="Have nothing posted to a receiver any more.")

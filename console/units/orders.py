@@ -6,7 +6,6 @@ Each is idempotent: what is wanted already is not written again. An order reache
 from __future__ import annotations
 
 import asyncio
-import getpass
 import socket
 import sys
 import time
@@ -32,6 +31,7 @@ from pgsluice.shared.broker.unit_records import (
 )
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.process.user import user_name
 from pgsluice.shared.units.found_units import known_units, read_units
 from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_alive, unit_state
 from pgsluice.shared.wire.names import GroupNames
@@ -211,8 +211,4 @@ def _goal(desired: Desired) -> str:
 
 def who() -> str:
     """Who gives an order, for people."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"

@@ -16,6 +16,8 @@ from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.wire.names import GroupNames
 
 CONNECT_PATIENCE_S = 5.0
+SOURCE_PATIENCE_S = 1.0
+"""What NATS tells is not kept back for longer, while the source does not answer."""
 RATE_WINDOW_S = 5.0
 """Processes report once a second, at no common time: over less than some seconds a rate would jump."""
 
@@ -33,7 +35,7 @@ class Looks:
     def __init__(self, settings: StatusSettings) -> None:
         self._settings = settings
         self._names = GroupNames(settings.group)
-        self._slot = SlotLook(settings.source, self._names)
+        self._slot = SlotLook(settings.source, self._names, SOURCE_PATIENCE_S)
         self._letters = LetterCounts()
         self._client: Client | None = None
         self._kept: deque[Look] = deque()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pgsluice.replicator.source.slot import ReplicationSlot, find_slot
 from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.slot_record import SLOT_KEY, TELLING_INTERVAL_S, SlotRecord
 from pgsluice.shared.broker.bucket import StateBucket
@@ -17,31 +18,54 @@ from pgsluice.shared.wire.names import GroupNames
 ANSWER_DEADLINE_S = 10.0
 _RETRY_S = 5.0
 
+SlotAnswer = tuple[ReplicationSlot | None, str]
+"""The slot (None: there is none), or why it is not known."""
+
 log = telemetry.logger(__name__)
 
 
 class SlotLook:
-    """``settings`` is None when no source was given. Connects at the first look, and again after a failure."""
+    """``settings`` is None when no source was given. Connects at the first look, and again after a failure.
 
-    def __init__(self, settings: PostgresSettings | None, names: GroupNames) -> None:
+    A look waits for ``patience_s`` (None: as long as the source may take). After that it tells what was known before, and a later
+    one tells what became of the question."""
+
+    def __init__(self, settings: PostgresSettings | None, names: GroupNames, patience_s: float | None = None) -> None:
         self._settings = settings
         self._names = names
+        self._patience_s = patience_s
         self._source: Source | None = None
+        self._asking: asyncio.Task[SlotAnswer] | None = None
+        self._known: SlotAnswer = None, "the source has not answered yet"
 
-    async def look(self) -> tuple[ReplicationSlot | None, str]:
-        """The slot (None: there is none), or why it is not known."""
+    async def look(self) -> SlotAnswer:
         if self._settings is None:
             return None, "no source given (--host, --dbname, --user)"
-        try:
-            return await asyncio.wait_for(self._find(self._settings), ANSWER_DEADLINE_S), ""
-        except TimeoutError:
-            await self.close()
-            return None, f"the source has not answered for {ANSWER_DEADLINE_S:g} s"
-        except PgsluiceError as error:
-            await self.close()
-            return None, str(error)
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._answer(self._settings))
+        asking = self._asking
+        await asyncio.wait({asking}, timeout=self._patience_s)
+        if asking.done():
+            self._known, self._asking = asking.result(), None
+        return self._known
 
     async def close(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            await cancel([asking])
+        await self._disconnect()
+
+    async def _answer(self, settings: PostgresSettings) -> SlotAnswer:
+        try:
+            return await asyncio.wait_for(self._find(settings), ANSWER_DEADLINE_S), ""
+        except TimeoutError:
+            await self._disconnect()
+            return None, f"the source has not answered for {ANSWER_DEADLINE_S:g} s"
+        except PgsluiceError as error:
+            await self._disconnect()
+            return None, str(error)
+
+    async def _disconnect(self) -> None:
         source, self._source = self._source, None
         if source is not None:
             await source.close()

@@ -45,7 +45,7 @@ from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, paylo
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
-from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.names import GroupNames, is_group
 
 _MEANINGFUL = (nats.js.errors.NotFoundError, nats.js.errors.KeyWrongLastSequenceError)
 """Of the first kind is that a key is not there, and that the bucket is not."""
@@ -276,9 +276,9 @@ class StateBucket(Bucket):
 
 
 async def find_groups(client: Client) -> list[str]:
-    """The names of all groups, by the state buckets that are there. Raises TransientError when NATS does not say, for one because
-    this user may not ask."""
-    prefix, found, total = f"KV_{GroupNames('x').bucket.removesuffix('x')}", [], 1
+    """The names of all groups, by the state buckets that are there; one of another name is somebody else's. Raises TransientError
+    when NATS does not say, for one because this user may not ask."""
+    prefix, found, total = f"KV_{GroupNames('x').bucket.removesuffix('x')}", list[str](), 1
     listed = 0
     while listed < total:  # a server lists a thousand at once
         request = orjson.dumps({"subject": "$KV.>", "offset": listed})
@@ -287,7 +287,7 @@ async def find_groups(client: Client) -> list[str]:
         except (nats.errors.Error, TimeoutError):
             raise TransientError("NATS does not list its streams", "check that this user may ask", Cause.NATS) from None
         names = answer.get("streams") or []
-        found += [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        found += filter(is_group, (name.removeprefix(prefix) for name in names if name.startswith(prefix)))
         listed += len(names)
         total = int(answer.get("total") or 0) if names else 0
     return sorted(found)

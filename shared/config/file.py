@@ -116,6 +116,11 @@ def expand(raw: Raw, environment: Mapping[str, str]) -> Raw:
             return {key: _expand_text(text, environment) for key, text in raw.items()}
 
 
+def variables_in(text: str) -> set[str]:
+    """The environment variables that ``text`` refers to."""
+    return {match[1] for match in _REFERENCE.finditer(text) if match[1]}
+
+
 def _expand_text(text: str, environment: Mapping[str, str]) -> str:
     def replacement(match: re.Match[str]) -> str:
         name, has_default, default = match.groups()

@@ -23,6 +23,11 @@ _SLOT_PREFIX = "pgsluice_"
 _REPLAY_SUFFIX = ".replay"
 
 
+def is_group(name: str) -> bool:
+    """Whether a group may have the name."""
+    return _GROUP.fullmatch(name) is not None
+
+
 def replay_name(worker: str) -> str:
     """Under which name a worker applies its dead letters again. No worker has such a name: a name has no dot."""
     return worker + _REPLAY_SUFFIX
@@ -42,7 +47,7 @@ class GroupNames:
     chosen_publication: str = ""
 
     def __post_init__(self) -> None:
-        if _GROUP.fullmatch(self.group) is None:
+        if not is_group(self.group):
             raise UsageError(
                 f"group {self.group!r} is not a valid name",
                 "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'orders'",

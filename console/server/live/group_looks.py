@@ -40,6 +40,8 @@ GROUPS_PER_S = 10
 """That are looked at without having rung."""
 LISTING_INTERVAL_S = 5.0
 AT_ONCE = 8
+SOURCE_PATIENCE_S = 0.5
+"""A source that is away holds up the look at its group for so long, and with that those at others."""
 
 _BELL = "$KV.*.>"
 
@@ -207,7 +209,7 @@ class GroupLooks:
             return
         source, units = (None, ()) if stored is None else (source_in(stored.document), units_of(stored.document))
         async with watched.looking:
-            before, watched.slot = watched.slot, SlotLook(source, watched.names)
+            before, watched.slot = watched.slot, SlotLook(source, watched.names, SOURCE_PATIENCE_S)
             watched.document, watched.units = revision, tuple(units)
         await before.close()
 

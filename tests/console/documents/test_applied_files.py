@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -70,3 +71,12 @@ def test_what_cannot_be_applied_is_said(files: Files) -> None:
     assert "two documents" in files.run("apply", "--yes")[1]
     assert "has no document" in files.run("export", "nobody")[1]
     assert files.run("plan", "-f", "/nowhere.yaml")[0] == 2
+
+
+def test_a_user_without_a_name_applies_by_its_number(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that is given any user."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_234_567)
+    files.write("tables: [a]")
+    assert files.run("apply", "--yes") == (0, f"{files.groups[0]}: created\n")

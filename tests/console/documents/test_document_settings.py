@@ -35,3 +35,15 @@ def test_what_is_wrong_with_a_document_is_said_of_it_and_not_of_a_file() -> None
     document = GroupDocument("shop", SOURCE | {"group": "shop", "password": "${A_VARIABLE_THAT_IS_NOT_SET}"})
     with pytest.raises(UsageError, match=r"password \(the document of group 'shop', line \d\)"):
         load_document(document, SourceSettings)
+
+
+def test_a_variable_is_no_setting_because_its_name_begins_one_that_a_document_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGSLUICE_PASSWORD", "of another group")
+    monkeypatch.setenv("PGSLUICE_PASSWORD_SHOP", "of the shop")
+    document = GroupDocument("shop", SOURCE | {"group": "shop", "password": "${PGSLUICE_PASSWORD_SHOP}"})
+    found = source_in(document)
+    assert found is not None
+    assert found.password == "of the shop"
+    assert "PGSLUICE_PASSWORD" not in process_environment(document, OURS)
