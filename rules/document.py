@@ -18,6 +18,8 @@ from pgsluice.shared.config.kinds import parse_switch
 from pgsluice.shared.config.yaml_nodes import InvalidYamlError, compose, is_null, line_of, read_text
 from pgsluice.shared.errors import UsageError
 
+_MANY = 999_999_999
+
 
 @dataclass(slots=True)
 class Problems:
@@ -112,12 +114,13 @@ class YamlMapping:
             self.problem(f"{key} '{text}' {error}", key)
             return None
 
-    def number(self, key: str, default: int, *, at_least: int = 0) -> int:
+    def number(self, key: str, default: int, *, at_least: int = 0, at_most: int = _MANY) -> int:
         text = self.text(key)
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) < at_least:
-            self.problem(f"{key} '{text}' is not a whole number from {at_least} on", key)
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and at_least <= int(text) <= at_most):
+            end = "on" if at_most == _MANY else f"to {at_most}"
+            self.problem(f"{key} '{text}' is not a whole number from {at_least} {end}", key)
             return default
         return int(text)
 

@@ -23,6 +23,8 @@ from pgsluice.rules.rule import Transformed
 from pgsluice.shared.wire.table import Column
 
 TIME_LIMIT_MS = 100
+MOST_TIME_LIMIT_MS = 60_000
+"""A task that is with one value for longer would be taken for stuck."""
 
 _GROUP = re.compile(r"\$\$|\\\\|\$\{(\w+)\}|\$(\d+)|\$([A-Za-z_]\w*)|\\(\d+)|\\g<(\w+)>")
 _RE2_GROUPS = 9

@@ -33,7 +33,7 @@ from pgsluice.rules.contains import Contains
 from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
 from pgsluice.rules.orderings import OPERATORS
-from pgsluice.rules.regex_replace import TIME_LIMIT_MS, regex_replace
+from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
@@ -198,7 +198,7 @@ def _regex(parameters: YamlMapping) -> ValueTransformation | None:
     parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')
-    time_limit_ms = parameters.number("time_limit_ms", TIME_LIMIT_MS, at_least=1)
+    time_limit_ms = parameters.number("time_limit_ms", TIME_LIMIT_MS, at_least=1, at_most=MOST_TIME_LIMIT_MS)
     if pattern is None or replace is None:
         return None
     try:

@@ -26,7 +26,7 @@ MOST_MESSAGES_LOOKED_AT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to begin: at a sequence, or at a time; at neither: with the newest messages."""
+    """Where to begin: at a sequence, or at a time; at neither: with the newest messages, as many as the limit allows."""
 
     sequence: int | None = None
     time: datetime | None = None
@@ -78,7 +78,7 @@ async def read_messages(
     if state is None:
         raise UsageError(f"group '{names.group}' has no stream of changes", "start its replicator, or correct the group's name")
     found: list[InspectedMessage] = []
-    left, first = limit, await _first_sequence(stream, state, place, limit)
+    left, first = limit, await _first_sequence(stream, state, place, pattern, limit)
     end = min(state.last_sequence, first + MOST_MESSAGES_LOOKED_AT - 1)
     following = end + 1
     async for body in read_bodies(stream, first, end):
@@ -93,12 +93,33 @@ async def read_messages(
     return MessagesPage(tuple(found), None if is_end else following, state.first_sequence, state.last_sequence)
 
 
-async def _first_sequence(stream: ChangeStream, state: StreamState, place: Place, limit: int) -> int:
+async def _first_sequence(
+    stream: ChangeStream, state: StreamState, place: Place, pattern: TablePattern | None, limit: int
+) -> int:
     if place.time is not None:
         return await sequence_at(stream, place.time, state.first_sequence, state.last_sequence)
     if place.sequence is not None:
         return max(place.sequence, state.first_sequence)
-    return max(state.first_sequence, state.last_sequence - limit + 1)
+    return await _newest(stream, state, pattern, limit)
+
+
+async def _newest(stream: ChangeStream, state: StreamState, pattern: TablePattern | None, limit: int) -> int:
+    """Where the newest messages begin that have such changes, no more than ``limit`` together, and one message at least."""
+    first, found = state.last_sequence + 1, 0
+    earliest = max(state.first_sequence, state.last_sequence - MOST_MESSAGES_LOOKED_AT + 1)
+    end, size = state.last_sequence, 1
+    while end >= earliest:
+        begin = max(earliest, end - size + 1)
+        counts = [
+            (body.first_sequence, sum(map(_size, with_tables(body.changes, pattern).parts)))
+            async for body in read_bodies(stream, begin, end)
+        ]
+        for sequence, count in reversed(counts):
+            if found and found + count > limit:
+                return first
+            first, found = (sequence, found + count) if count else (first, found)
+        end, size = begin - 1, 2 * size
+    return first
 
 
 def inspected(body: StoredBody, pattern: TablePattern | None, most: int) -> InspectedMessage | None:

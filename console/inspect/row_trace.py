@@ -6,8 +6,12 @@ they are in force now, what they leave out. Where its rules are others than thos
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import assert_never
 
@@ -33,6 +37,8 @@ from pgsluice.worker.sinks.lines.json_lines import encode_lines
 SEARCHED_MESSAGES = 20_000
 """Back from the end of the stream, unless somebody asks for more."""
 MOST_CHANGES = 200
+TRYING_S = 10.0
+"""After which rules are tried on no more changes of a request."""
 
 
 class Outcome(StrEnum):
@@ -91,7 +97,8 @@ class Trace:
 class _Found:
     """One change of the row, alone in a message of its own."""
 
-    body: StoredBody
+    sequence: int
+    stored_at: datetime
     message: MessageChanges
     transaction: Transaction
     position: str
@@ -121,18 +128,22 @@ async def trace_row(
     if state is None:
         raise UsageError(f"group '{names.group}' has no stream of changes", "start its replicator, or correct the group's name")
     first = max(state.first_sequence, state.last_sequence - most_messages + 1)
-    found = [change async for body in read_bodies(stream, first, state.last_sequence) for change in _changes_of(body, key)]
+    count, found = 0, deque[_Found](maxlen=MOST_CHANGES)
+    async for body in read_bodies(stream, first, state.last_sequence):
+        for change in _changes_of(body, key):
+            count += 1
+            found.append(change)
     letters = await DeadLetterStream(client, names).letters()
     ledger = await Ledger(bucket).load()
     teller = _Teller(await read_reports(bucket), letters, ledger, state, transformation)
     record = _record(ledger, key.table)
     return Trace(
         table=found[-1].rows.table.qualified_name if found else key.table.text,
-        changes=tuple(map(teller.told, found[-MOST_CHANGES:])),
+        changes=await asyncio.to_thread(lambda: tuple(map(teller.told, found))),  # a pattern may take its time
         searched_from=first,
         searched_to=state.last_sequence,
         is_whole=first <= state.first_sequence,
-        more=len(found) > MOST_CHANGES,
+        more=count > MOST_CHANGES,
         copied="" if record is None else record.phase.value,
         copy_lsn="" if record is None else record.lsn,
     )
@@ -153,7 +164,7 @@ def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_Found]:
     for index, part, row in sorted(rows, key=lambda each: each[0]):
         transaction = next(each for each in body.changes.transactions if each.first_change <= index < each.end_change)
         message = replace(body.changes, parts=[part.select([row])])
-        yield _Found(body, message, transaction, str(transaction.position(index)))
+        yield _Found(body.sequence, body.stored_at, message, transaction, str(transaction.position(index)))
 
 
 def _matching_rows(changes: TableChanges, key: RowKey) -> Iterator[int]:
@@ -194,6 +205,7 @@ class _Teller:
         self._ledger = ledger
         self._state = state
         self._transformation = transformation
+        self._ends_at = time.monotonic() + TRYING_S
 
     def told(self, found: _Found) -> TracedChange:
         [line] = [line for text in encode_lines(found.message) for line in text.splitlines()]
@@ -201,8 +213,8 @@ class _Teller:
         return TracedChange(
             position=found.position,
             operation=content["operation"],
-            sequence=found.body.sequence,
-            published_at=found.body.stored_at.isoformat(),
+            sequence=found.sequence,
+            published_at=found.stored_at.isoformat(),
             committed_at=content["committed_at"],
             xid=found.transaction.xid,
             workers=tuple(self._outcome(found, name, report) for name, report in sorted(self._reports.items())),
@@ -217,7 +229,7 @@ class _Teller:
             return WorkerOutcome(worker, Outcome.COPIED, "the copy of its table holds this change")
         if report.stream_created != self._state.created:
             return WorkerOutcome(worker, Outcome.NOT_KNOWN, "it reports of another stream")
-        behind = found.body.sequence - _passed(report, found.rows.table.oid)
+        behind = found.sequence - _passed(report, found.rows.table.oid)
         if behind > 0:
             return WorkerOutcome(worker, Outcome.WAITING, f"the worker is {behind} messages before it")
         return self._after_rules(found, worker, report)
@@ -232,6 +244,8 @@ class _Teller:
         transformation = self._transformation or UNTRANSFORMED
         if transformation.hash != report.rules:
             return WorkerOutcome(worker, Outcome.NOT_KNOWN, "it has passed the worker, whose rules are not known here")
+        if time.monotonic() > self._ends_at:
+            return WorkerOutcome(worker, Outcome.NOT_KNOWN, "it has passed the worker, whose rules take long to be tried")
         try:
             tried = Trial(transformation).of(found.message)
         except TerminalError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pgsluice.rules.rule import Filter, Rule
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.rules.transformation import Transformation
+from pgsluice.shared.errors import UsageError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, Value
@@ -93,6 +95,18 @@ class Trial:
         lines = tuple(line for text in encode_lines(transformed) for line in text.splitlines())
         outcome = ChangeOutcome.REJECTED if rejected else ChangeOutcome.PASSED if lines else ChangeOutcome.DROPPED
         return TriedChange(steps, outcome, lines)
+
+    def of_all(self, messages: Sequence[MessageChanges], most_s: float) -> list[TriedChange]:
+        """For a thread of its own, since a pattern may take its time for each value. Raises UsageError when it takes longer."""
+        ends_at, tried = time.monotonic() + most_s, list[TriedChange]()
+        for message in messages:
+            if time.monotonic() > ends_at:
+                raise UsageError(
+                    f"the rules took more than {most_s:g} s for {len(tried)} of {len(messages)} changes",
+                    "try them on fewer changes, or mend the pattern that takes so long",
+                )
+            tried.append(self.of(message))
+        return tried
 
     def _steps(self, changes: TableChanges) -> Iterator[TrialStep]:
         table = changes.table

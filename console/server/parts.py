@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -39,5 +40,7 @@ class ServerParts:
     repeated: RepeatedRequests
     looks: GroupLooks
     series: SeriesStore
+    trying: asyncio.Semaphore
+    """Held by each trial of rules and each trace: they take memory, and threads."""
     runner: Runner | None
     executors: Executors | None

@@ -47,6 +47,7 @@ from pgsluice.shared.process.private_file import state_home
 GRACE_S = 5  # for answers under way when the server ends
 KEEP_ALIVE_S = 75
 TIDY_INTERVAL_S = 600.0
+TRIALS_AT_ONCE = 3
 
 log = telemetry.logger(__name__)
 
@@ -171,6 +172,7 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
             repeated=RepeatedRequests(control),
             looks=GroupLooks(client, documents),
             series=SeriesStore(),
+            trying=asyncio.Semaphore(TRIALS_AT_ONCE),
             executors=Executors(client, partial(runnable, pipelines), runs) if settings.runs else None,
             runner=Runner(client, control, pipelines, directory, settings.nats) if settings.runs else None,
         )

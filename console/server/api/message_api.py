@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import orjson
 
 from pgsluice.console.change_lines import guess_tables, known_tables, read_lines
 from pgsluice.console.inspect.messages import MessagesPage, Place, read_messages
-from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, RowKey, Trace, trace_row
+from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, TRYING_S, RowKey, Trace, trace_row
 from pgsluice.console.inspect.shown import parse_pattern, parse_place
 from pgsluice.console.inspect.trial_steps import ChangeOutcome, Trial, TrialStep
 from pgsluice.console.server.access.principal import Role
@@ -98,7 +99,8 @@ async def trace(call: Call) -> Answer:
     transformation = read_transformation(request.rules, request.routing)
     tables = await load_tables(StateBucket(call.parts.client, names)) or []
     row = RowKey(parse_pattern(request.table), request.key)
-    found = await trace_row(call.parts.client, names, row, transformation.knowing(tables), most)
+    async with call.parts.trying:
+        found = await trace_row(call.parts.client, names, row, transformation.knowing(tables), most)
     return Answer(found, target=f"{view.group} {request.table}")
 
 
@@ -113,11 +115,15 @@ async def bench(call: Call) -> Answer:
             contents = await _sample(call, names, request)
     lines = read_lines(contents, "lines")
     by_name = guess_tables(lines) | known_tables(tables)
-    trial, changes = Trial(transformation.knowing(tables)), []
-    for line in lines:
-        tried = trial.of(line.message(by_name[line.name]))
-        after = tuple(map(orjson.Fragment, tried.lines))
-        changes.append(BenchedChange(orjson.Fragment(contents[line.number - 1]), tried.steps, tried.outcome, after))
+    messages = [line.message(by_name[line.name]) for line in lines]
+    async with call.parts.trying:
+        tried = await asyncio.to_thread(Trial(transformation.knowing(tables)).of_all, messages, TRYING_S)
+    changes = [
+        BenchedChange(
+            orjson.Fragment(contents[line.number - 1]), each.steps, each.outcome, tuple(map(orjson.Fragment, each.lines))
+        )
+        for line, each in zip(lines, tried, strict=True)
+    ]
     return Answer(BenchResult(transformation.hash, tuple(transformation.warnings(tables)), tuple(changes)))
 
 

@@ -55,6 +55,24 @@ def test_one_begins_at_a_sequence_at_a_time_or_with_the_newest(three: Group, cap
     assert ids(shown(three, capsys, "--limit", "1")) == [5]
 
 
+def test_the_newest_are_those_at_the_end_however_many_changes_they_hold(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    replication.replicate()
+    for statement in (
+        "INSERT INTO other VALUES (1)",
+        "INSERT INTO t SELECT n FROM generate_series(100, 199) n",
+        "INSERT INTO t VALUES (200), (201)",
+        "INSERT INTO t VALUES (202)",
+    ):
+        replication.source.execute(statement)
+        replication.replicate()
+    assert ids(shown(replication, capsys, "--limit", "10")) == [200, 201, 202]
+    assert ids(shown(replication, capsys, "--limit", "2")) == [202]
+    assert ids(shown(replication, capsys, "--limit", "1", "--table", "other")) == [1]
+
+
 def test_tables_are_chosen_and_limits_kept(three: Group, capsys: pytest.CaptureFixture[str]) -> None:
     assert ids(shown(three, capsys, "--from", "1", "--table", "other")) == [3, 5]
     assert ids(shown(three, capsys, "--from", "1", "--table", "public.t", "--limit", "2")) == [1, 2]

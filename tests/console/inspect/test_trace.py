@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,20 @@ def test_a_row_that_cannot_be_named_so_is_refused(
 ) -> None:
     assert run(["trace", "--group", changed.name, "--nats-url", changed.nats.url, "t", *key]) == 2
     assert "trace" not in capsys.readouterr().out
+
+
+def test_a_row_of_every_message_is_traced_in_little_memory(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t VALUES (1, 'hot')")
+    for n in range(2, 102):
+        replication.source.execute(f"UPDATE t SET v = 'hot {n}' WHERE id = 1; INSERT INTO t VALUES ({n}, repeat('x', 400000))")
+    replication.replicate()
+    assert replication.stream_state().bytes > 40_000_000
+    tracemalloc.start()
+    try:
+        found = trace(replication, capsys, "t", "id=1")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found["changes"]) == 101
+    assert most < 25_000_000

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 
+from pgsluice.console.inspect.trial_steps import Trial
+from pgsluice.rules.transformation_files import read_transformation
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.errors import UsageError
+from tests.changes_builder import insert, message, table
 from tests.console.server.served import Served
 from tests.replicated_group import Group
 
@@ -83,3 +93,51 @@ def test_rules_are_tried_on_lines_that_are_given(served: Served) -> None:
         assert (broken.status_code, "rules:1" in broken.json()["detail"]) == (422, True)
         no_line = client.post("/rules/test", json={"rules": RULES, "lines": [{"operation": "INSERT"}]})
         assert (no_line.status_code, "not a change as a JSON line" in no_line.json()["detail"]) == (422, True)
+
+
+SLOW_RULES = """
+tables:
+  t:
+    - type: transform
+      column: v
+      parameters: {type: regex, pattern: '(?=x)^(x|xx)+$', replace: ""}
+"""
+
+
+def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group) -> None:
+    rows = changed.source.execute("INSERT INTO t SELECT n, repeat('x', 40) || '!' FROM generate_series(100, 119) n RETURNING id")
+    changed.replicate()
+    bench = {"rules": SLOW_RULES, "group": changed.name, "table": "t", "sample": len(rows)}
+    traced = {"table": "t", "key": {"v": "x" * 40 + "!"}, "rules": SLOW_RULES}
+    rules_hash = read_transformation(SLOW_RULES, "").hash
+    changed.with_broker(lambda stream, bucket: report(stream, bucket, rules_hash))
+    with served.client() as client, ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(client.post, "/rules/test", json=bench),
+            pool.submit(client.post, f"/groups/{changed.name}/trace", json=traced),
+        ]
+        slowest = 0.0
+        while not all(each.done() for each in asked):
+            begun = time.monotonic()
+            assert client.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - begun)
+        assert slowest < 2
+        tried, found = (each.result() for each in asked)
+    assert {outcome for outcome, _ in outcomes(tried)} == {"not processed"}
+    assert [each["workers"][0]["outcome"] for each in found.json()["changes"]] == ["applied"] * len(rows)
+
+
+async def report(stream: ChangeStream, bucket: StateBucket, rules: str) -> None:
+    """Of a worker that has applied everything by those rules."""
+    state = await stream.state()
+    assert state is not None
+    await bucket.put(worker_key("w"), WorkerReport(state.last_sequence, stream_created=state.created, rules=rules))
+
+
+def test_a_bench_ends_in_time_whatever_it_is_given() -> None:
+    of_one, rules = table("t", "id bigint", "v text"), read_transformation(SLOW_RULES, "")
+    changes = [message(1, insert(of_one, b"1", b"x" * 40 + b"!")) for _ in range(50)]
+    with pytest.raises(UsageError, match=r"took more than 0\.3 s for \d of 50 changes"):
+        Trial(rules).of_all(changes, 0.3)
+    with pytest.raises(UsageError, match="time_limit_ms '100000000' is not a whole number from 1 to 60000"):
+        read_transformation(SLOW_RULES.replace('replace: ""', 'replace: "", time_limit_ms: 100000000'), "")
