@@ -59,6 +59,18 @@ _PINNED: LiteralString = """
                    ('synchronize_seqscans', 'off'), ('jit', 'off'), ('row_security', 'off')) AS pinned (name, value)
 """
 
+# Rows are those of the snapshot, but names mean what they mean now: they may be another's. The catalog's tables show the names of
+# the snapshot, its functions those of now.
+_RELATION: LiteralString = """
+    SELECT coalesce(pg_relation_filenode(%(oid)s::oid), 0)::bigint,
+           NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                         LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                        WHERE c.oid = %(oid)s
+                          AND (pg_identify_object('pg_class'::regclass, c.oid, coalesce(a.attnum, 0))).identity
+                              IS DISTINCT FROM concat_ws('.', quote_ident(n.nspname), quote_ident(c.relname),
+                                                         quote_ident(a.attname)))
+"""
+
 _SESSION: LiteralString = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
 
 
@@ -246,9 +258,11 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
     not for the whole copy. Raises RangeFailedError when it is no longer what the snapshot shows."""
     await connection.execute("SAVEPOINT range")
     await connection.execute(pages.lock.encode())
-    cursor = await connection.execute("SELECT coalesce(pg_relation_filenode(%s::oid), 0)::bigint", [pages.relation_oid])
-    if await cursor.fetchone() != (pages.filenode,):
-        error = TransientError(f"{pages.name} was truncated or rewritten while it was copied", "it is copied anew", Cause.SOURCE)
+    cursor = await connection.execute(_RELATION, {"oid": pages.relation_oid})
+    filenode, has_its_names = await cursor.fetchone() or (0, False)
+    if filenode != pages.filenode or not has_its_names:
+        change = "truncated or rewritten" if has_its_names else "altered"
+        error = TransientError(f"{pages.name} was {change} while it was copied", "it is copied anew", Cause.SOURCE)
         raise RangeFailedError(RangeStatus.REWRITTEN, error)
     yield
     await connection.execute("ROLLBACK TO SAVEPOINT range")

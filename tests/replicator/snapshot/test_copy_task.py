@@ -186,6 +186,36 @@ async def test_a_table_that_was_rewritten_since_the_snapshot_is_not_copied(
         assert statuses(await copy_all(copy_process, parameters, ranges[1:])) == {RangeStatus.REWRITTEN}
 
 
+_TABLES_CHANGE_NAMES = """
+    ALTER TABLE t RENAME TO former;
+    ALTER TABLE other RENAME TO t
+"""
+_COLUMNS_CHANGE_NAMES = """
+    ALTER TABLE t RENAME COLUMN v TO former;
+    ALTER TABLE t RENAME COLUMN w TO v;
+    ALTER TABLE t RENAME COLUMN former TO w
+"""
+_A_SCHEMA_CHANGES_ITS_NAME = """
+    ALTER SCHEMA public RENAME TO former;
+    CREATE SCHEMA public;
+    CREATE TABLE public.t (id int, v text, w text)
+"""
+
+
+@pytest.mark.parametrize("statements", [_TABLES_CHANGE_NAMES, _COLUMNS_CHANGE_NAMES, _A_SCHEMA_CHANGES_ITS_NAME])
+async def test_what_bears_the_name_of_another_now_is_not_copied_for_it(
+    copier: Copier, copy_process: CopyProcess, statements: str
+) -> None:
+    """The filenode that the snapshot shows is still there, under another name."""
+    for table in ("t", "other"):
+        copier.source.execute(f"CREATE TABLE {table} (id int, v text, w text)")
+        copier.source.execute(f"INSERT INTO {table} SELECT n, '{table} v', '{table} w' FROM generate_series(1, 5000) n")
+    async with copier.snapshot("t") as (parameters, ranges):
+        assert (await copy_all(copy_process, parameters, ranges[:1]))[0].status is RangeStatus.DONE
+        copier.source.execute(statements)
+        assert statuses(await copy_all(copy_process, parameters, ranges[1:])) == {RangeStatus.REWRITTEN}
+
+
 async def test_a_relation_cannot_be_rewritten_while_a_range_is_read(copier: Copier) -> None:
     create_table(copier)
     async with copier.snapshot("t") as (parameters, ranges):
