@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.table import Table
 
+MOST_HEAD_BYTES = 1024 * 1024
+"""What is kept of beginnings: the next messages are often of the same tables, but where there are many hardly two are alike."""
+
 _OID = struct.Struct(">I")
 
 
@@ -19,6 +22,7 @@ class Relations:
         self._tables: dict[bytes, Table] = {}
         self._types: dict[bytes, bytes] = {}
         self._heads: dict[frozenset[bytes], bytes] = {}
+        self._head_bytes = 0
 
     def __contains__(self, oid: bytes) -> bool:
         return oid in self._frames
@@ -31,19 +35,27 @@ class Relations:
     def note(self, frame: bytes, table: Table) -> None:
         """A Relation frame."""
         self._frames[frame[1:5]], self._tables[frame[1:5]] = frame, table
-        self._heads.clear()
+        self._forget_heads()
 
     def note_type(self, frame: bytes) -> None:
         """A Type frame."""
         self._types[frame[1:5]] = frame
-        self._heads.clear()
+        self._forget_heads()
 
     def head(self, used: Iterable[bytes]) -> bytes:
         """What the body begins with whose changes are of these tables; of others nothing is known."""
         oids = frozenset(oid for oid in used if oid in self._frames)
         if (head := self._heads.get(oids)) is None:
-            head = self._heads[oids] = self._encode(sorted(oids))
+            head = self._encode(sorted(oids))
+            if self._head_bytes + len(head) > MOST_HEAD_BYTES:
+                self._forget_heads()
+            self._heads[oids] = head
+            self._head_bytes += len(head)
         return head
+
+    def _forget_heads(self) -> None:
+        self._heads.clear()
+        self._head_bytes = 0
 
     def _encode(self, oids: list[bytes]) -> bytes:
         tables = tuple(self._tables[oid] for oid in oids)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -299,3 +301,24 @@ def test_definitions_of_a_transaction_that_an_earlier_version_published_in_part_
     message = made.add(frames.commit(200))
     assert message is not None
     assert message.is_definition, "and of a later one they have"
+
+
+def test_what_messages_begin_with_is_kept_for_no_more_than_a_few_combinations_of_tables() -> None:
+    """Each message is of other ones of many tables, so what is kept for one is of use for hardly any other."""
+    made, oids = Assembler(NOTHING), range(frames.OID, frames.OID + 40)
+    for oid in oids:
+        made.add_relation(frames.relation(oid), frames.table(oid))
+    random, held = Random(1), []
+    tracemalloc.start()
+    try:
+        for lsn in range(1, 4001):
+            made.add(frames.begin(lsn))
+            for oid in random.sample(oids, 20):
+                made.add(frames.insert(b"a", oid))
+            made.add(frames.commit(lsn))
+            assert made.drained() is not None
+            if lsn % 2000 == 0:
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 1_000_000
