@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 import orjson
 from starlette.applications import Starlette
@@ -246,7 +247,7 @@ def _response(stored: StoredAnswer, media_type: str) -> Response:
     if stored.etag:
         headers["etag"] = stored.etag
     if stored.location:
-        headers["location"] = stored.location
+        headers["location"] = quote(stored.location)  # a pipeline of a file may have any name
     return Response(stored.body, stored.status, headers, media_type if stored.body else None)
 
 

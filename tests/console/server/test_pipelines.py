@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.console.pipelines.administrator import GOOD
 from tests.console.server.placed import Place, placed
+from tests.console.server.served import Served
 from tests.servers import NatsServer, PostgresServer
 
 
@@ -179,3 +181,13 @@ def test_no_answer_holds_what_the_places_hold(place: Place, group: str) -> None:
         place.put(client, group)
         texts = [client.get(path).text for path in ("/pipelines", f"/pipelines/{group}", f"/pipelines/{group}/history")]
         assert not [text for text in texts if "shop.yaml" in text or "warehouse.yaml" in text or "SHOP_PASSWORD" in text]
+
+
+def test_a_pipeline_of_the_file_may_have_any_name(place: Place, nats_server: NatsServer, tmp_path: Path) -> None:
+    file = place.administrator.write("named.yaml", {"pipelines": {"日報": {**GOOD, "group": "daily-report"}}})
+    options: dict[str, Any] = {"pipelines_places": place.administrator.places, "pipelines_config": file}
+    with Served(nats_server.url, tmp_path, **options) as served, served.client() as client:
+        asked = client.post("/pipelines/日報/runs", json={})
+        assert asked.status_code == 202
+        followed = client.get(asked.headers["location"].removeprefix("/api/v1"))
+        assert followed.json() == asked.json()
