@@ -48,7 +48,7 @@ class Runner:
         self._groups: dict[str, _RunGroup] = {}
         self._news = RetryNews()
         self._pipeline_news = RetryNews()
-        self._document_news = RetryNews()
+        self._document_news: dict[str, RetryNews] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -83,7 +83,7 @@ class Runner:
         """Of a group whose document cannot be read what runs goes on, and no other group is hindered by that."""
         found, problems = await self._documents.readable()
         for problem in problems:
-            if self._document_news.is_due(problem):
+            if self._document_news.setdefault(problem.fact, RetryNews()).is_due(problem):
                 log.warning("processes of a group are not looked after for now", reason=str(problem))
         return found
 
