@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -42,5 +43,7 @@ class ServerParts:
     series: SeriesStore
     trying: asyncio.Semaphore
     """Held by each trial of rules and each trace: they take memory, and threads."""
+    checks: Executor
+    """Threads of checks, which wait for servers that may not answer: all else that blocks has others."""
     runner: Runner | None
     executors: Executors | None

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -48,6 +49,7 @@ GRACE_S = 5  # for answers under way when the server ends
 KEEP_ALIVE_S = 75
 TIDY_INTERVAL_S = 600.0
 TRIALS_AT_ONCE = 3
+CHECKS_AT_ONCE = 2
 
 log = telemetry.logger(__name__)
 
@@ -151,6 +153,7 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
 async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) -> AsyncIterator[ServerParts]:
     directory = state_directory(settings.entrance)
     client = await connect(settings.nats, "pgsluice server", settings.connect_timeout_s)
+    checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "pgsluice-check")
     try:
         control, audit = ControlBucket(client), AuditStream(client)
         documents = DocumentStore(control, GroupDocument)
@@ -173,10 +176,12 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
             looks=GroupLooks(client, documents),
             series=SeriesStore(),
             trying=asyncio.Semaphore(TRIALS_AT_ONCE),
+            checks=checks,
             executors=Executors(client, partial(runnable, pipelines), runs) if settings.runs else None,
             runner=Runner(client, control, pipelines, directory, settings.nats) if settings.runs else None,
         )
     finally:
+        checks.shutdown(wait=False, cancel_futures=True)
         await disconnect(client)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import httpx
 import psutil
 import pytest
 
+from pgsluice.console.server.access.entrance import SESSION_COOKIE
 from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.access.sessions import LINK_S, SESSION_S, Sessions
 from pgsluice.console.server.access.tokens import Tokens
+from pgsluice.console.server.application import MOST_BODY_BYTES
 from tests.console.server.served import CSRF_HEADER, Served
 from tests.servers import NatsServer
 from tests.servers.program import PgsluiceProcess
@@ -109,6 +114,32 @@ def test_a_link_lets_one_browser_in_once(served: Served) -> None:
     cookies = first.headers.get_list("set-cookie")
     assert any("pgsluice-session" in each and "HttpOnly" in each and "SameSite=strict" in each for each in cookies)
     assert httpx.get(link).status_code == 401
+
+
+def test_links_and_sessions_end_by_age(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, before = served.link(), time.time() - LINK_S - 1
+    for file in (served.state_directory / "links").iterdir():
+        os.utime(file, (before, before))
+    assert httpx.get(link).status_code == 401
+    admin = Tokens(served.state_directory / "tokens.json").named("admin")
+    assert admin is not None
+    sessions, now = Sessions(served.state_directory / "session-key"), time.time()
+    for age_s, status in ((SESSION_S - 60, 200), (SESSION_S + 1, 401)):
+        monkeypatch.setattr(time, "time", lambda age_s=age_s: now - age_s)
+        cookie, _ = sessions.begin(admin.id)
+        monkeypatch.undo()
+        assert httpx.get(f"{served.address}/api/v1/", cookies={SESSION_COOKIE: cookie}).status_code == status
+
+
+def test_a_body_that_is_too_large_or_no_json_is_not_taken(served: Served) -> None:
+    with served.client() as client:
+        reason = "x" * MOST_BODY_BYTES
+        refused = client.put("/groups/large/document", json={"yaml": "group: large", "reason": reason})
+        assert (refused.status_code, "bytes" in refused.json()["detail"]) == (413, True)
+        assert client.put("/groups/large/document", content=iter([b'{"', *[b"x" * 65536] * 20])).status_code == 413
+        for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+            form = client.put("/groups/large/document", content=b'{"yaml": "group: large"}', headers={"Content-Type": kind})
+            assert form.status_code == 415
 
 
 def test_a_session_outlives_the_server(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+from nats.js.errors import APIError
 
 from pgsluice.console.server.api.server_api import MOST_ENTRIES
+from pgsluice.shared.broker.connection import connected
 from tests.console.server.served import Served
 from tests.console.server.test_orders import ask, letters_in, publish_letters
 from tests.servers import NatsServer
@@ -37,3 +40,14 @@ def test_a_write_after_the_audit_was_removed_is_in_a_new_one(nats_server: NatsSe
         assert [(each["target"], each["outcome"], each["reason"]) for each in entries(client)] == [
             ("unseen", "done", "nobody looks")
         ]
+
+
+async def test_nobody_takes_an_entry_out_again(served: Served, nats_server: NatsServer) -> None:
+    with served.client() as client:
+        client.delete("/groups/kept/document")
+        newest = client.get("/audit", params={"limit": "1"}).json()["entries"][0]["sequence"]
+    async with connected(nats_server.settings(), "test") as connection:
+        jetstream = connection.jetstream()
+        for removal in (jetstream.delete_msg("pgsluice-audit", newest), jetstream.purge_stream("pgsluice-audit")):
+            with pytest.raises(APIError):
+                await removal
