@@ -96,9 +96,13 @@ async def subscribe(
     record = replace(asked, from_sequence=0 if state is None else state.last_sequence, created_at=_now())
     revision = await bucket.create(subscription_key(identifier), record)
     assert revision is not None, "the id is random"
-    if await _comes_too_late(bucket, owner, revision, settings.per_owner):
+    earlier = await _earlier(bucket, owner, revision)
+    same = next((other for other, entry in earlier if _is_same(entry.value, asked)), None)
+    if same is not None or len(earlier) >= settings.per_owner:
         await bucket.delete(subscription_key(identifier))
-        raise _too_many(owner, settings.per_owner)
+        if same is None:
+            raise _too_many(owner, settings.per_owner)
+        return same, False
     await _tell(bucket)
     return identifier, True
 
@@ -228,10 +232,11 @@ async def _of_owner(bucket: StateBucket, owner: str) -> dict[str, Entry[Subscrip
     return {identifier: entry for identifier, entry in (await load_subscriptions(bucket)).items() if entry.value.owner == owner}
 
 
-async def _comes_too_late(bucket: StateBucket, owner: str, revision: int, per_owner: int) -> bool:
-    """Somebody else may have subscribed for the same owner meanwhile: who was first is in, everybody sees the same."""
-    earlier = [entry for entry in (await _of_owner(bucket, owner)).values() if entry.revision < revision]
-    return len(earlier) >= per_owner
+async def _earlier(bucket: StateBucket, owner: str, revision: int) -> list[tuple[str, Entry[SubscriptionRecord]]]:
+    """Others may have subscribed for the same owner meanwhile, to the same or not: who was first is in, everybody sees the same.
+    The first is first."""
+    found = [(identifier, entry) for identifier, entry in (await _of_owner(bucket, owner)).items() if entry.revision < revision]
+    return sorted(found, key=lambda each: each[1].revision)
 
 
 def _too_many(owner: str, per_owner: int) -> UsageError:

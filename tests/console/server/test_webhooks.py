@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -93,6 +95,22 @@ def test_a_receiver_that_sends_the_challenge_back_is_subscribed(
     signer = subscription_signer(master_keys(SECRET), group, identifier)
     key, timestamp = challenged.headers["webhook-id"], int(challenged.headers["webhook-timestamp"])
     assert signer.headers(key, timestamp, challenged.body)["webhook-signature"] == challenged.headers["webhook-signature"]
+
+
+def test_who_subscribes_twice_at_the_same_time_is_subscribed_once(server: Served, receiver: HttpServer, webhooks: str) -> None:
+    """As who hears nothing for a while, and asks again."""
+    all_asked = threading.Barrier(3, timeout=4)
+
+    def send_back_together(request: Received) -> Answer:
+        all_asked.wait()
+        return send_back(request)
+
+    receiver.answer = send_back_together
+    with server.client() as client, ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(client.post, f"{webhooks}/subscribe", json=wish(receiver)) for _ in range(3)]
+        assert {each.result().status_code for each in made} == {200}
+        (listed,) = client.get(webhooks).json()["subscriptions"]
+        assert {each.result().json()["id"] for each in made} == {listed["id"]}
 
 
 @pytest.mark.parametrize(
