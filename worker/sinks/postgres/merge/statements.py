@@ -214,12 +214,15 @@ def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) ->
 
 
 def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *, set_key: bool) -> Statement:
-    """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read."""
+    """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read. Where the target
+    takes nothing but the key from the source, rows are only found."""
     sets = [
         sql.SQL("{} = {}").format(_name(target, i), _sent(target, PieceKind.PATCH, i))
         for i in target.written
         if i not in target.fixed and (set_key or i not in target.table.key)
     ]
+    if not sets:
+        return sql.SQL("SELECT FROM {} AS target, {} AS staged WHERE {}").format(target.identifier, stage, condition)
     return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
         target.identifier, _COMMA.join(sets), stage, condition
     )

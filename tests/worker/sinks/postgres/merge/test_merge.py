@@ -300,6 +300,17 @@ def test_identity_and_generated_columns_of_the_target(target: Target) -> None:
     assert target.table("public", "orders") == [("10", "aa", "AA", "100"), ("20", "bb", "BB", "200")]
 
 
+def test_an_update_of_nothing_that_the_target_takes_from_the_source_finds_its_row(target: Target) -> None:
+    target.execute(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, note text GENERATED ALWAYS AS ('n') STORED,"
+        " document text GENERATED ALWAYS AS ('d') STORED)"
+    )
+    target.apply(insert(ORDERS, b"1", b"a", b"x"))
+    target.apply(update(ORDERS, b"1", b"b", UNCHANGED), update(ORDERS, b"2", b"b", UNCHANGED))
+    assert orders(target) == [("1", "n", "d")]
+    assert [each.changes for each in target.sink.missed()] == [1]
+
+
 def test_columns_of_domains_take_values_that_were_not_sent(target: Target) -> None:
     target.execute("CREATE DOMAIN filled AS varchar(5) NOT NULL; CREATE DOMAIN small AS filled CHECK (value < 'x')")
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note small, document filled)")
