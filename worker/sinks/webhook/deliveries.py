@@ -50,8 +50,7 @@ class Deliveries:
 
     def note_delivered(self, lane: int, lines: Sequence[PlacedLine]) -> None:
         with self._lock:
-            for line in lines:
-                self._delivered[lane][line.track] = line.place
+            self._reach(lane, lines)
             self._left_out.difference_update((line.track, line.place) for line in lines)
 
     def without_refused_rows(self, lane: int, lines: Sequence[PlacedLine]) -> Sequence[PlacedLine]:
@@ -87,9 +86,13 @@ class Deliveries:
                 raise RejectedChanges([self._rejections[position] for position in sorted(self._rejections)])
 
     def _leave_out(self, lane: int, lines: Sequence[PlacedLine]) -> None:
+        self._left_out.update((line.track, line.place) for line in lines)
+        self._reach(lane, lines)
+
+    def _reach(self, lane: int, lines: Sequence[PlacedLine]) -> None:
+        """What was left out may come after what follows it: that stays done."""
         tracks = self._delivered[lane]
         for line in lines:
-            self._left_out.add((line.track, line.place))
             tracks[line.track] = max(line.place, tracks.get(line.track, line.place))
 
 
