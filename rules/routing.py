@@ -37,9 +37,9 @@ class Route:
     operations: frozenset[int]
     place: str = field(compare=False)
 
-    def destination_of(self, table: Table) -> tuple[str, str]:
-        """Schema and name."""
-        return self.schema or table.schema, self.table or table.name
+    def destination_of(self, name: TableName) -> TableName:
+        """Of the table that is called that at the source."""
+        return self.schema or name[0], self.table or name[1]
 
     def canonical(self) -> str:
         """The same text for the same effect, wherever and however it was written."""
@@ -111,7 +111,7 @@ def _destination(route: Route, table: Table, kept: Sequence[int]) -> Table:
     if any(table.columns[i] in dropped for i in table.key):
         columns = [_without_identity(column) for column in columns]
         identity = ReplicaIdentity.NOTHING
-    schema, name = route.destination_of(table)
+    schema, name = route.destination_of((table.schema, table.name))
     origin = None if (schema, name) == table.source_name else table.source_name
     return replace(table, schema=schema, name=name, replica_identity=identity, columns=tuple(columns), origin=origin)
 
@@ -138,27 +138,27 @@ class Routing:
             return ""
         return hashlib.sha256("\n".join(sorted(route.canonical() for route in self.routes)).encode()).hexdigest()
 
-    def bind(self, table: Table, also: TableName | None = None) -> tuple[BoundRoute, ...] | None:
-        """The routes of ``table``; None when it goes on as it is. ``also`` is another name that the table has: routes of either
-        name are its own. Raises TerminalError when it cannot take its route, or when it would go where another table is routed
-        to."""
+    def bind(self, table: Table, names: Mapping[int, TableName] = NO_NAMES) -> tuple[BoundRoute, ...] | None:
+        """The routes of ``table``; None when it goes on as it is. ``names`` are what tables were called when the routes were held
+        against them, by OID: routes of that name and of the one it has now are its own. Raises TerminalError when it cannot take
+        its route, or when it would go where another table goes."""
         if not self.routes:
             return None
-        if (table, also) not in self._bound:
-            self._bound[table, also] = self._bind(table, also)
-        return self._bound[table, also]
+        key = table, names.get(table.oid)
+        if key not in self._bound:
+            self._bound[key] = self._bind(table, names)
+        return self._bound[key]
 
-    def apply(self, changes: TableChanges, also: TableName | None = None) -> list[TableChanges]:
+    def apply(self, changes: TableChanges, names: Mapping[int, TableName] = NO_NAMES) -> list[TableChanges]:
         """What becomes of ``changes``, at each destination. Raises as ``bind`` does."""
-        bound = self.bind(changes.table, also)
+        bound = self.bind(changes.table, names)
         if bound is None:
             return [changes]
         return [routed for route in bound if (routed := route.apply(changes)) is not None]
 
     def truncate(self, truncation: Truncation, names: Mapping[int, TableName] = NO_NAMES) -> Truncation | None:
-        """The truncation of the tables' destinations; None when no route takes it. ``names`` are other names of tables, by OID.
-        Raises as ``bind`` does."""
-        bound = [self.bind(table, names.get(table.oid)) for table in truncation.tables]
+        """The truncation of the tables' destinations; None when no route takes it. Raises as ``bind`` does."""
+        bound = [self.bind(table, names) for table in truncation.tables]
         if not any(bound):
             return truncation
         tables: list[Table] = []
@@ -177,29 +177,33 @@ class Routing:
                 found.append(f"{route.place}: '{route.source.text}' could be {' or '.join(matching)}; write the schema too")
         takers: dict[tuple[str, str], str] = {}
         for table in tables:
-            own = self._routes_of(table)
-            for schema, name in [route.destination_of(table) for route in own] or [(table.schema, table.name)]:
+            for schema, name in self._destinations((table.schema, table.name)):
                 other = takers.setdefault((schema, name), table.qualified_name)
                 if other != table.qualified_name:
                     found.append(f"tables '{other}' and '{table.qualified_name}' would both go to '{schema}.{name}'")
         return found
 
     def _taking(self, route: Route, tables: Iterable[Table]) -> list[Table]:
-        return [table for table in tables if route in self._routes_of(table)]
+        return [table for table in tables if route in self._routes_of(table_names(table, None))]
 
     def touches(self, names: Iterable[TableName]) -> bool:
         """Whether a table of these names has a route."""
         return any(route.source.matches(*name) for route in self.routes for name in names)
 
-    def _routes_of(self, table: Table, also: TableName | None = None) -> list[Route]:
-        """Those of the most exact name alone: a pattern speaks for the tables that nothing else names."""
-        names = table_names(table, also)
+    def _routes_of(self, names: Sequence[TableName]) -> list[Route]:
+        """Of a table that has these names: those of the most exact name alone. A pattern speaks for the tables that nothing else
+        names."""
         matching = [route for route in self.routes if any(route.source.matches(*name) for name in names)]
         most_exact = max((_exactness(route.source) for route in matching), default=None)
         return [route for route in matching if _exactness(route.source) == most_exact]
 
-    def _bind(self, table: Table, also: TableName | None) -> tuple[BoundRoute, ...] | None:
-        routes = self._routes_of(table, also)
+    def _destinations(self, name: TableName) -> list[TableName]:
+        return [route.destination_of(name) for route in self._routes_of([name])] or [name]
+
+    def _bind(self, table: Table, names: Mapping[int, TableName]) -> tuple[BoundRoute, ...] | None:
+        if names and table.oid not in names:
+            self._check_joined(table, names)
+        routes = self._routes_of(table_names(table, names.get(table.oid)))
         if routes:
             return tuple(BoundRoute(route, table) for route in routes)
         for route in self.routes:
@@ -209,6 +213,17 @@ class Routing:
                     f"give '{table.name}' a route too",
                 )
         return None
+
+    def _check_joined(self, table: Table, names: Mapping[int, TableName]) -> None:
+        """Of a table that joined later, or was made again. The others were held against each other."""
+        own = table.schema, table.name
+        places = set(self._destinations(own))
+        for name in sorted(set(names.values()) - {own}):
+            for place in places.intersection(self._destinations(name)):
+                raise TerminalError(
+                    f"table '{table.qualified_name}' would go to '{'.'.join(place)}', where '{'.'.join(name)}' goes",
+                    "give one of them a route to another place, or take it out of the group, and start the worker again",
+                )
 
 
 def _exactness(pattern: TablePattern) -> tuple[bool, bool]:

@@ -63,7 +63,7 @@ class Transformation:
             match part:
                 case TableChanges():
                     kept = self._apply_rules(self._without_held(part), rejected)
-                    parts += [] if kept is None else self.routing.apply(kept, self.names.get(kept.table.oid))
+                    parts += [] if kept is None else self.routing.apply(kept, self.names)
                 case Truncation():
                     truncation = self.routing.truncate(part, self.names)
                     parts += [] if truncation is None else [truncation]
@@ -109,7 +109,7 @@ class Transformation:
             numbers = list(map(copied.row_number, range(copied.rows)))
             rows = TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
             kept = self._apply_rules(self._without_held(rows), rejected)
-            routed = [] if kept is None else self.routing.apply(kept, self.names.get(copied.table.oid))
+            routed = [] if kept is None else self.routing.apply(kept, self.names)
             going = [_encoded(copied, changes) for changes in routed]
         else:
             routes = self._routes_of(copied.table)
@@ -129,7 +129,7 @@ class Transformation:
         kinds = bytearray([OLD_KEY]) * copied.rows
         rows = TableChanges(copied.table, bytearray([DELETE]) * copied.rows, numbers, nothing, old, kinds)
         kept = self._apply_rules(self._without_held(rows), rejected)
-        routed = [] if kept is None else self.routing.apply(kept, self.names.get(copied.table.oid))
+        routed = [] if kept is None else self.routing.apply(kept, self.names)
         going = [_encoded(copied, changes) for changes in routed]
         return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
 
@@ -160,7 +160,7 @@ class Transformation:
         return self.rules.bind(table, self.names.get(table.oid)) if self.rules.entries else None
 
     def _routes_of(self, table: Table) -> tuple[BoundRoute, ...] | None:
-        return self.routing.bind(table, self.names.get(table.oid))
+        return self.routing.bind(table, self.names)
 
     def _apply_rules(self, changes: TableChanges, rejected: list[RejectedRow]) -> TableChanges | None:
         bound = self._rules_of(changes.table)

@@ -238,3 +238,36 @@ def test_a_route_back_to_the_earlier_name_takes_the_changes_under_it_along(tmp_p
         transformation.apply(source)
     changes, _ = transformation.knowing([MEMBERS]).apply(source)
     assert [name for name, *_ in rows(changes)] == ["public.users", "public.users"]
+
+
+def test_a_table_that_joins_later_does_not_go_where_another_one_goes(tmp_path: Path) -> None:
+    """Those that were there at the start were held against each other then."""
+    routes = "shop.*: {destination_schema: all}\ncrm.*: {destination_schema: all}\norders: {destination_table: crm.bills}"
+    here = [table(name, "id bigint") for name in ("shop.users", "public.orders", "public.loners")]
+    transformation = load(tmp_path, routes=routes).knowing(here)
+    for known in here:
+        assert rows(transformation.apply(message(1, insert(known, b"1")))[0])
+    for name, place, taken_by in (
+        ("crm.users", "all.users", "shop.users"),
+        ("all.users", "all.users", "shop.users"),
+        ("crm.bills", "", ""),
+    ):
+        joined = table(name, "id bigint")
+        for apply in (
+            lambda joined=joined: transformation.apply(message(2, insert(joined, b"1"))),
+            lambda joined=joined: transformation.apply(message(2, truncate(joined))),
+            lambda joined=joined: transformation.apply_copied(copied(1, joined, (b"1",))),
+        ):
+            if not place:
+                apply()
+                continue
+            with pytest.raises(TerminalError, match=f"table '{name}' would go to '{place}', where '{taken_by}' goes"):
+                apply()
+
+
+def test_a_table_that_was_made_again_goes_where_it_went(tmp_path: Path) -> None:
+    here = table("shop.users", "id bigint")
+    transformation = load(tmp_path, routes="shop.*: {destination_schema: all}").knowing([here])
+    again = replace(here, oid=here.oid + 1)
+    [(name, *_)] = rows(transformation.apply(message(1, insert(again, b"1")))[0])
+    assert name == "all.users"
