@@ -202,7 +202,24 @@ def _cut(text: str) -> tuple[str, list[str]]:
 
 def document_of(fields: Mapping[str, Any]) -> bytes:
     """The line."""
-    return orjson.dumps(fields) + b"\n"
+    try:
+        return orjson.dumps(fields) + b"\n"
+    except orjson.JSONEncodeError:  # half a character, which PostgreSQL takes in a json, and Python too
+        return orjson.dumps(_writable(fields)) + b"\n"
+
+
+def _writable(value: Any) -> Any:
+    """With texts that are none in UTF-8 as JSON of their own."""
+    match value:
+        case dict():
+            members = (b"%b:%b" % (json.dumps(name).encode(), orjson.dumps(_writable(each))) for name, each in value.items())
+            return orjson.Fragment(b"{%b}" % b",".join(members))
+        case list():
+            return list(map(_writable, value))
+        case str():
+            return orjson.Fragment(json.dumps(value))
+        case _:
+            return value
 
 
 def is_too_deep(document: bytes) -> bool:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import orjson
+from pgsluice.worker.sinks.lines.line_fields import line_fields
 
 _DIGEST_LETTERS = 16
 
@@ -29,7 +29,7 @@ class EventRequest(NamedTuple):
 
     def identify(self, group: str, subscription: str, body: bytes) -> str:
         """``orders/5f0c…/16/B374D848:3-16/B374D848:9/1f0c…``: no full stop, which separates what is signed."""
-        first, last = (orjson.loads(text)["position"] for text in (self.texts[0], self.texts[-1]))
+        first, last = (line_fields(text)["position"] for text in (self.texts[0], self.texts[-1]))
         span = first if first == last else f"{first}-{last}"
         digest = hashlib.sha256(body).hexdigest()[:_DIGEST_LETTERS]
         return f"{group.replace('.', '-')}/{subscription}/{span}/{digest}"

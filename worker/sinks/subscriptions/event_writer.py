@@ -21,6 +21,7 @@ from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS
 from pgsluice.shared.wire.table import TableName
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
+from pgsluice.worker.sinks.lines.line_fields import line_fields
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
 from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView, RulesFailedError
@@ -123,7 +124,7 @@ def _section(message: MessageChanges, digest: bytes) -> list[bytes]:
     texts: list[bytes] = []
     for lines in encode_lines(message):
         for line in lines.splitlines(keepends=True):
-            content = orjson.loads(line)
+            content = line_fields(line)
             event = content["operation"].lower()
             if event in EVENTS:
                 kind = EventKind(content["schema"], content["table"], event)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pgsluice.shared.wire.position import format_lsn
+from pgsluice.worker.sinks.lines.line_fields import line_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ _NO_KEY: dict[str, list[str]] = {"Columns": []}
 
 
 def read_line(text: bytes) -> LineFacts:
-    content = orjson.loads(text)
+    content = line_fields(text)
+    if "_operation" in content:  # first: beside it stand columns, which may be called anything else
+        return _of_flat(content)
     if "op" in content:
         return _of_debezium(content)
-    if "_operation" in content:
-        return _of_flat(content)
     return _of_pg_flo(content) if "Type" in content else _of_ours(content)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import orjson
 import pytest
 
@@ -25,6 +27,22 @@ def nested(levels: int, within: str = '"[{\\"", 1.50') -> bytes:
 def test_a_document_of_any_depth_is_written_as_it_was_read(levels: int) -> None:
     text = b'{"id":7,"payload":%b,"note":"[[","more":[%b,{"b":%b}],"n":1.50}\n' % ((nested(levels),) * 3)
     assert document_of(read_fields(text)).replace(b" ", b"") == text.replace(b" ", b"")
+
+
+def test_half_a_character_is_written_as_it_was_read() -> None:
+    """PostgreSQL takes one in a json document: what cuts texts in two leaves it."""
+    text = rb'{"id":7,"payload":{"a":["\ud83d \u00e9","\ud83d\ude00"],"\udc00":1.50,"b":{}},"n":1.50}'
+    written = document_of(read_fields(text + b"\n"))
+    assert json.loads(written) == json.loads(text)
+    assert written.count(b"1.50") == 2
+
+
+def test_an_update_that_leaves_a_large_value_out_keeps_half_a_character(sink: SearchSink, search_server: SearchServer) -> None:
+    half, other = rb'{"a": "\ud83d"}', rb'{"a": "\udc00"}'
+    papers = table("shop.papers", "id bigint", "payload json", "body text")
+    changes = (insert(papers, b"1", half, b"large"), update(papers, b"1", other, UNCHANGED))
+    assert apply(sink, [[message(1, *changes)]]).sequence == 1
+    assert apply(sink, [[message(2, update(papers, b"1", half, UNCHANGED))]]).sequence == 2
 
 
 def test_an_answer_says_what_is_around_its_documents() -> None:

@@ -68,6 +68,15 @@ def test_each_receiver_gets_the_events_that_it_subscribed_to_in_order(stage: Sta
     assert stage.sinks[0].held() is None
 
 
+def test_a_document_that_not_every_reader_takes_holds_up_nobody(stage: Stage, receiver: HttpServer) -> None:
+    stage.subscribe(receiver, "papers")
+    papers = table("public.papers", "id bigint", "paper json")
+    half, beyond, deep = rb'{"title": "\ud83d"}', b'{"size": 1e400}', b"[" * 2000 + b"]" * 2000
+    apply(stage.start(), [[message(1, *(insert(papers, b"%d" % n, paper) for n, paper in enumerate((half, beyond, deep))))]])
+    (request,) = receiver.accepted
+    assert all(paper in request.body for paper in (half, beyond, deep))
+
+
 def test_a_slow_receiver_holds_up_nobody_and_gets_everything_in_order(stage: Stage, receiver: HttpServer) -> None:
     released = threading.Event()
     receiver.answer = held_until(released, "slow")

@@ -229,6 +229,38 @@ def test_a_change_that_was_held_back_behind_a_refused_one_is_sent_when_it_comes_
     assert notes_by_key(receiver.objects()) == {0: [2, 3, 4, 5]}
 
 
+def test_what_was_delivered_is_passed_over_although_earlier_changes_are_sent_after_it(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """Rows of a table without a key are held back together, because nobody can tell them apart."""
+    receiver.answer = lambda request: Answer(422) if b'"note":"bad"' in request.body else Answer()
+    sink = open_sink(format="single", connections=1)
+    log = table("public.log", "note text", key=())
+    held_back = [message(n, insert(log, b"%d" % n)) for n in range(2, 12)]
+    behind = [message(n, insert(ROWS, b"%d" % n, b"n")) for n in range(12, 15)]
+    with pytest.raises(RejectedChanges):
+        apply(sink, [[message(1, insert(log, b"bad")), *held_back, *behind]])
+    assert [each["table"] for each in receiver.objects()] == ["rows"] * 3
+    empty = MessageChanges(1, 1, message(1, insert(log, b"bad")).transactions, [], 1)
+    apply(sink, [[empty, *held_back, *behind]])
+    assert [each["table"] for each in receiver.objects()] == ["rows"] * 3 + ["log"] * 10
+
+
+def test_a_document_that_not_every_reader_takes_is_delivered_and_refused_like_another(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answer = lambda request: Answer(422) if b'{"id":2,' in request.body else Answer()
+    sink = open_sink(format="single", connections=2)
+    papers = table("public.papers", "id bigint", "paper json")
+    half, beyond, deep = rb'{"title": "\ud83d"}', b'{"size": 1e400}', b"[" * 2000 + b"]" * 2000
+    rows = [insert(papers, b"%d" % n, paper) for n, paper in enumerate((half, half, beyond, deep), 1)]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(sink, [[message(1, *rows)]])
+    assert [each.position.ordinal for each in raised.value.rejections] == [2]
+    bodies = sorted(request.body for request in receiver.accepted)
+    assert [paper in body for body, paper in zip(bodies, (half, beyond, deep), strict=True)] == [True] * 3
+
+
 def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiver: HttpServer, open_sink: NewSink) -> None:
     receiver.answer = lambda request: Answer(401)
     rows = [message(1, *(insert(ROWS, b"%d" % n, b"n") for n in range(1000)))]
