@@ -20,7 +20,7 @@ from pgsluice.shared.wire.table import Column
 @dataclass(frozen=True, slots=True)
 class Mask:
     """``mask_char`` takes the place of each hidden character. ``keep_domain``: of an e-mail address only what is before the last
-    ``@`` is masked; a value that has nothing before it, or blanks after it, is masked like any other."""
+    ``@`` is masked; a value that has nothing before it, or white space after it, is masked like any other."""
 
     mask_char: str
     keep_first: int = 1
@@ -75,4 +75,4 @@ class Mask:
 def _domain_start(value: bytes) -> int:
     """Where the ``@`` of an address stands; the value's end when it is none."""
     at = value.rfind(b"@")
-    return at if at > 0 and b" " not in value[at:] else len(value)
+    return at if at > 0 and value[at:].split() == [value[at:]] else len(value)

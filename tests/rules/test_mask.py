@@ -38,6 +38,8 @@ def masked(mask: Mask, text: str) -> str:
         (Mask("*", keep_domain=True), '"a@b"@example.com', '"***"@example.com'),
         (Mask("*", keep_domain=True), "@example.com", "@**********m"),
         (Mask("*", keep_domain=True), "mail me @ home", "m************e"),
+        (Mask("*", keep_domain=True), "al@example.com\nhome", "a*****************e"),
+        (Mask("*", keep_domain=True), "al@example.com\tAlice", "a******************e"),
         (Mask("*", keep_domain=True), "josé@exämple.com", "j**é@exämple.com"),
         (Mask("*", keep_domain=True), "no address", "n********s"),
         (Mask("*", keep_first=0, keep_last=0, keep_domain=True), "alice@example.com", "*****@example.com"),

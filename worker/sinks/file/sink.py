@@ -239,4 +239,5 @@ class FileSink:
         return Appending(self._layout, self._format, self._scratch.path, self._settings.rotate_bytes, position, self._clock)
 
     def _is_old(self, began_at: float) -> bool:
-        return self._clock() - began_at >= self._settings.rotate_age_s
+        """Or from a time that is still to come: the clock was ahead then."""
+        return not 0 <= self._clock() - began_at < self._settings.rotate_age_s

@@ -11,8 +11,8 @@ Its defaults count, but for one: ``decimal.handling.mode`` is string, because th
     interval                                       microseconds; a month has 365.25 / 12 days
     arrays of numbers, booleans and text           arrays
 
-An infinite timestamp is the number that Debezium documents for it; an infinite date is the end of a 32-bit integer. Years before
-1 and after 9999 are counted as the others are.
+An infinite timestamp is the number that Debezium documents for it; an infinite date is the end of a 32-bit integer, an infinite
+interval that of a 64-bit one. Years before 1 and after 9999 are counted as the others are.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _STAMP = re.compile(rb"(\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?( 
 _CLOCK = re.compile(rb"(-?)\+?(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _SPAN = re.compile(rb"([+-]?\d+) (year|mon|day)s?")
 _INFINITE_DATES = {b"infinity": 2**31 - 1, b"-infinity": -(2**31)}
+_INFINITE_SPANS = {b"infinity": 2**63 - 1, b"-infinity": -(2**63)}
 _INFINITE_STAMPS = {b"infinity": 9223372036825200000, b"-infinity": -9223372036832400000}
 
 
@@ -88,6 +89,8 @@ def time_of_day(value: bytes) -> int:
 
 def duration(value: bytes) -> int:
     """An interval in microseconds. Raises ValueError."""
+    if value in _INFINITE_SPANS:
+        return _INFINITE_SPANS[value]
     total = 0.0
     for count, unit in _SPAN.findall(value):
         total += int(count) * {b"year": 12 * _MONTH, b"mon": _MONTH, b"day": _DAY}[unit]

@@ -153,6 +153,19 @@ def test_an_old_file_is_finished_when_nothing_comes_any_more(directory: Path) ->
     assert ids(directory) == events(2)
 
 
+def test_a_clock_that_was_ahead_keeps_no_file_open(directory: Path) -> None:
+    clock = Clock()
+    sink = FileSink(WORKER, file_settings(directory, rotate_age_s=60), clock)
+    sink.open()
+    apply(sink, batch([1]))
+    clock.now -= 86_400
+    sink.tick()
+    assert finished_files(directory)
+    apply(sink, batch([2]))
+    sink.tick()
+    assert len(finished_files(directory)) == 1
+
+
 def test_an_old_file_is_finished_by_the_batch_that_makes_it_old(directory: Path) -> None:
     clock = Clock()
     sink = FileSink(WORKER, file_settings(directory, rotate_age_s=60), clock)

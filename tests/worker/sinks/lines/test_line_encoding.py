@@ -130,6 +130,8 @@ def test_a_large_value_that_was_not_sent_is_debeziums_placeholder_in_its_place()
         ("interval", -1, b"1 mon 2 days -00:00:01.5", 2_629_800_000_000 + 172_800_000_000 - 1_500_000),
         ("interval", -1, b"-3 days", -259_200_000_000),
         ("interval", -1, b"00:00:00", 0),
+        ("interval", -1, b"infinity", 2**63 - 1),
+        ("interval", -1, b"-infinity", -(2**63)),
         ("bytea", -1, b"\\x00ff", "AP8="),
         ("numeric", -1, b"12.50", "12.50"),
         ("jsonb", -1, b'{"a": 1}', '{"a": 1}'),
