@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -56,9 +57,10 @@ log = telemetry.logger(__name__)
 
 def run(settings: ServerSettings, given: Mapping[str, str]) -> None:
     """Serves until a signal stops it. ``given`` are this command's flags, as variables for the runs of pipelines. Raises
-    UsageError for an address that would not be safe and for files about pipelines that cannot be used, TerminalError for an
-    address that is not to be had, TransientError when NATS does not answer within ``connect_timeout_s``."""
+    UsageError for an address that would not be safe and for files of certificates and about pipelines that cannot be used,
+    TerminalError for an address that is not to be had, TransientError when NATS does not answer within ``connect_timeout_s``."""
     check_address(settings.entrance)
+    check_certificate(settings.entrance)
     check_pipelines(settings.pipelines)
     asyncio.run(_serve(settings, given))
 
@@ -71,6 +73,21 @@ def check_address(settings: TokenSettings) -> None:
             f"the server would listen at {settings.listen}, where others reach it, without TLS",
             "give server-tls-cert and server-tls-key, or behind-proxy with a proxy that speaks https, or listen at 127.0.0.1",
         )
+
+
+def check_certificate(settings: TokenSettings) -> None:
+    """Browsers would be told nothing but that the connection was reset."""
+    if not settings.tls_cert:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")  # nobody is there to be asked
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise UsageError(
+            f"server-tls-cert {settings.tls_cert} and server-tls-key {settings.tls_key} cannot be used ({reason})",
+            "give a certificate and the private key of that certificate, both in PEM form and without a pass phrase",
+        ) from None
 
 
 def check_pipelines(settings: CatalogSettings) -> None:

@@ -197,6 +197,7 @@ def test_what_is_not_there_is_a_problem_too(served: Served) -> None:
         (["--listen", "127.0.0.1"], "is not HOST:PORT"),
         (["--behind-proxy"], "without the name that browsers use"),
         (["--server-tls-cert", "/etc/hostname"], "server-tls-key"),
+        (["--server-tls-cert", "/etc/hostname", "--server-tls-key", "/etc/hostname"], "cannot be used"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -19,6 +19,7 @@ function optionsOf(lines, as, width, point) {
   return {
     width,
     height: HEIGHT,
+    padding: [null, 28, null, null], // half of a label with seconds
     legend: { show: false },
     cursor: { y: false, drag: { setScale: false, x: false } },
     hooks: { setCursor: [(plot) => point(plot.cursor.idx ?? null)] },
