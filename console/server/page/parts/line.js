@@ -3,7 +3,7 @@
 import { html } from "./html.js";
 import { bytes, duration, isKnown, rate } from "./format.js";
 import { Known } from "./known.js";
-import { Badge } from "./state.js";
+import { Badge, NOT_KNOWN } from "./state.js";
 
 const LATE_S = 10;
 const VERY_LATE_S = 60;
@@ -19,8 +19,8 @@ function Lag({ seconds }) {
   return html`<b class="lag ${lagTone(seconds)}"><${Known} value=${seconds} as=${duration} otherwise="lag not known" /></b>`;
 }
 
-function stateOf(status, unit) {
-  return status.units.find((each) => each.unit === unit)?.state ?? null;
+function stateOf(status, unit, isOld) {
+  return isOld ? NOT_KNOWN : status.units.find((each) => each.unit === unit)?.state ?? null;
 }
 
 function Source({ status }) {
@@ -43,8 +43,8 @@ function Stream({ stream }) {
     </div>`;
 }
 
-function Worker({ worker, status, groups }) {
-  const state = stateOf(status, `worker.${worker.name}`);
+function Worker({ worker, status, isOld, groups }) {
+  const state = stateOf(status, `worker.${worker.name}`, isOld);
   return html`
     <li><span class="arrow"><${Lag} seconds=${groups.lag(status.group, worker.lag_s)} /></span>
       <div class="place"><span class="kind">Worker</span> ${state ? html`<${Badge} state=${state} />` : null}
@@ -60,8 +60,9 @@ function Draft({ name }) {
       <div class="place"><span class="kind">Worker</span> <${Badge} state="draft" /><strong>${name}</strong></div></li>`;
 }
 
-export function Line({ status, groups }) {
-  const state = stateOf(status, "replicator");
+// `isOld`: nobody has answered since, so what processes did then says nothing of now.
+export function Line({ status, isOld, groups }) {
+  const state = stateOf(status, "replicator", isOld);
   const drafts = status.units.filter((each) => each.state === "draft" && each.unit !== "replicator").map((each) => each.unit.replace("worker.", ""));
   return html`
     <div class="line">
@@ -70,7 +71,7 @@ export function Line({ status, groups }) {
         ${state ? html`<${Badge} state=${state} />` : null}<small>replicator</small></span>
       <${Stream} stream=${status.stream} />
       ${status.workers.length || drafts.length
-        ? html`<ul class="workers" aria-label="Workers">${status.workers.map((worker) => html`<${Worker} key=${worker.name} worker=${worker} status=${status} groups=${groups} />`)}
+        ? html`<ul class="workers" aria-label="Workers">${status.workers.map((worker) => html`<${Worker} key=${worker.name} worker=${worker} status=${status} isOld=${isOld} groups=${groups} />`)}
           ${drafts.map((name) => html`<${Draft} key=${name} name=${name} />`)}</ul>`
         : html`<p class="workers unknown">no worker yet</p>`}
     </div>`;

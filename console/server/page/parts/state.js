@@ -17,6 +17,8 @@ const RANKS = [
   "failed", "unknown", "failing", "stopped", "stopping", "paused", "pausing", "starting", "copying", "running", "finished", "draft",
 ];
 
+export const NOT_KNOWN = "not known";
+
 export function toneOf(state) {
   return TONES[state] ?? "calm";
 }
@@ -25,10 +27,10 @@ export function Badge({ state, says = state.replaceAll("_", " ") }) {
   return html`<span class="badge ${toneOf(state)}">${says}</span>`;
 }
 
-// null while nothing is known of the group.
-export function worstState({ status }) {
-  if (!status) {
-    return null;
+// null while nothing is known of the group. What was the case before nobody answered is no state.
+export function worstState({ status, problem }) {
+  if (!status || problem) {
+    return problem ? NOT_KNOWN : null;
   }
   if (status.halt) {
     return "halted";

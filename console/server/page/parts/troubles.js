@@ -1,14 +1,14 @@
 // What is not as it should be with a group, the worst first: each a sentence, and what a reader can do.
 
-import { count, plural } from "./format.js";
+import { clock, count, plural } from "./format.js";
 
 const ORDER = { error: 0, warning: 1 };
 
-export function troublesOf({ status, problem }) {
+export function troublesOf({ status, problem, looked_at: time }) {
   const found = [];
   const note = (severity, subject, fact, remedy = "") => found.push({ severity, subject, fact, remedy });
   if (problem) {
-    note("warning", "server", `what is shown may be old: ${problem}`);
+    note("error", "server", `${time ? `what is shown is of ${clock(time)}, and may be another by now` : "nothing is known"}: ${problem}`);
   }
   if (!status) {
     return found;

@@ -25,7 +25,7 @@ export function Group({ group, view, server }) {
   return html`
     ${isDraft ? html`<p class="worst">Nothing of this group was started yet: there is its <a href=${href("groups", group, "document")}>document</a> alone.
       ${server.runs ? "This server starts its processes." : html`Start <code>pgsluice replicator</code> and its workers, or a server with <code>--run</code>.`}</p>` : null}
-    <${Line} status=${view.status} groups=${groups} />
+    <${Line} status=${view.status} isOld=${Boolean(view.problem)} groups=${groups} />
     ${troubles.length ? html`<section aria-label="What is wrong"><ul class="troubles">${troubles.map((each) => html`
       <li key=${each.subject + each.fact} class="worst ${each.severity}"><strong>${each.subject}:</strong> ${sentence(each.fact)}
         ${each.remedy ? html`<span class="remedy"> ${sentence(each.remedy)}</span>` : null}</li>`)}</ul></section>` : null}

@@ -45,7 +45,7 @@ function Card({ view, groups }) {
     <article class="card" aria-label=${`Group ${group}`}>
       <header><h2><a href=${href("groups", group)}>${group}</a></h2>
         ${state ? html`<${Badge} state=${state} />` : null}<${LastHour} group=${group} /></header>
-      ${status ? html`<${Line} status=${status} groups=${groups} />` : html`<p class="unknown">${view.problem || "not looked at yet"}</p>`}
+      ${status ? html`<${Line} status=${status} isOld=${Boolean(view.problem)} groups=${groups} />` : html`<p class="unknown">${view.problem || "not looked at yet"}</p>`}
       ${troubles.length ? html`<${Worst} group=${group} troubles=${troubles} />` : null}
     </article>`;
 }
