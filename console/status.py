@@ -31,7 +31,8 @@ from pgsluice.console.worker_status import (
 )
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.source.slot import ReplicationSlot
-from pgsluice.replicator.source.slot_look import SlotLook
+from pgsluice.replicator.source.slot_look import SlotLook, record_of
+from pgsluice.shared.alerts.conditions import Condition, find_shortages
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, LetterCounts
@@ -57,7 +58,7 @@ class GroupStatus:
     the replicator must not go on (``shared.broker.halt``). ``forged_definitions`` are messages that somebody else emitted in the
     group's name, ``missed_definitions`` count tables that were altered, and nothing had told of it. ``units`` are the states of
     the processes, ``paused_tables`` those whose changes people have held back. ``publisher`` is what stands in the replicator's
-    place, where a worker publishes the group."""
+    place, where a worker publishes the group. ``shortages`` are what runs out: room in a stream, WAL that the source keeps."""
 
     group: str
     bound_to: GroupRecord | None
@@ -75,6 +76,7 @@ class GroupStatus:
     units: list[UnitState] = field(default_factory=list)
     paused_tables: list[PausedTable] = field(default_factory=list)
     publisher: PublisherStatus | None = None
+    shortages: list[Condition] = field(default_factory=list)
 
     @property
     def was_started(self) -> bool:
@@ -111,12 +113,13 @@ async def look(
 ) -> GroupStatus:
     """Everything there is to know now. Raises TransientError when NATS does not answer. ``slot_look`` and ``letters`` are kept
     from one look to the next. ``documented`` are units that there are to be, though they may never have been started."""
-    stream, bucket = ChangeStream(client, names), StateBucket(client, names)
-    state, snapshot_state = await stream.state(), await SnapshotStream(client, names).state()
+    stream, copied, bucket = ChangeStream(client, names), SnapshotStream(client, names), StateBucket(client, names)
+    state, snapshot_state = await stream.state(), await copied.state()
     known = await _known(bucket, documented)
     counts = await letters.of(DeadLetterStream(client, names))
     workers = WorkerLook(bucket, stream, state, known.ledger)
     slot, problem = await slot_look.look()
+    streams = {found.name: its for found, its in ((stream, state), (copied, snapshot_state)) if its is not None}
     return GroupStatus(
         group=names.group,
         bound_to=known.group,
@@ -137,6 +140,7 @@ async def look(
         units=list(known.units.values()),
         paused_tables=list(known.paused_tables.tables),
         publisher=None if known.publisher is None else await _publisher(client, *known.publisher),
+        shortages=find_shortages(None if slot is None else record_of(slot), streams),
     )
 
 
@@ -215,6 +219,8 @@ def format_status(status: GroupStatus) -> Iterator[str]:
     yield from _definition_lines(status)
     if status.halt is not None:
         yield f"HALTED       since {status.halt.since}: {status.halt.fact}: {status.halt.remedy}"
+    for short in status.shortages:
+        yield f"RUNS OUT     {short.fact}: {short.remedy}"
     for table in status.paused_tables:
         said = "".join(f", {part}" for part in (table.by and f"by {table.by}", table.reason) if part)
         yield f"PAUSED       table {table.qualified_name} since {table.at[:19]}{said}: 'pgsluice resume --table' lets it catch up"

@@ -18,6 +18,7 @@ def troubles(status: GroupStatus) -> Iterator[str]:
         yield f"HALTED: {status.halt.fact}: {status.halt.remedy}"
     if status.slot is not None and status.slot.lost:
         yield f"the slot is LOST ({status.slot.lost})"
+    yield from (f"{short.fact}: {short.remedy}" for short in status.shortages)
     for table in status.tables:
         if table.phase is Phase.ERRORED:
             yield f"{table.table} is not copied: {table.error}" + (f": {table.remedy}" if table.remedy else "")

@@ -93,12 +93,13 @@ async def _tell(slot_look: SlotLook, bucket: StateBucket | None) -> bool:
     if slot is None or bucket is None:
         return False
     try:
-        await bucket.put(SLOT_KEY, _record(slot))
+        await bucket.put(SLOT_KEY, record_of(slot))
     except PgsluiceError as error:
         log.debug("the slot's record cannot be written now", reason=str(error))
         return False
     return True
 
 
-def _record(slot: ReplicationSlot) -> SlotRecord:
+def record_of(slot: ReplicationSlot) -> SlotRecord:
+    """What others are told of it."""
     return SlotRecord(slot.name, slot.wal_status or "", slot.lost, slot.lag_bytes, slot.safe_wal_bytes)

@@ -127,6 +127,12 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
     return Findings(tuple(conditions), unknown)
 
 
+def find_shortages(slot: SlotRecord | None, streams: Mapping[str, StreamState]) -> list[Condition]:
+    """Of the above what runs out while nothing else is wrong yet: WAL that the source keeps, and room in streams. Pure."""
+    at_risk = [condition for condition in _slot(slot) if condition.alert is AlertName.SLOT_AT_RISK]
+    return [*at_risk, *(condition for name, state in sorted(streams.items()) for condition in _stream(name, state))]
+
+
 def _halt(halt: Halt | None) -> Iterator[Condition]:
     if halt is not None:
         yield Condition(AlertName.GROUP_HALTED, "group", halt.fact, halt.remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from pgsluice.console.status import run
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.unit_records import (
@@ -93,6 +95,25 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     shown = capsys.readouterr().out
     assert "w: sequence 1, commit 0/1, 1 messages" in shown
     assert "not running, HOLDS BACK 1 messages (pgsluice forget --worker w" in shown
+
+
+def test_what_runs_out_is_told_before_it_has(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t VALUES (1, 'v')")
+    replication.replicate()
+    assert status(replication, capsys)["shortages"] == []
+
+    async def shrink() -> None:
+        async with connected(replication.nats, "test") as client:
+            jetstream, name = client.jetstream(), replication.names.changes_stream
+            found = await jetstream.stream_info(name)
+            await jetstream.update_stream(replace(found.config, max_bytes=found.state.bytes + 10))
+
+    asyncio.run(shrink())
+    [short] = status(replication, capsys)["shortages"]
+    assert (short["alert"], short["subject"]) == ("stream-nearly-full", replication.names.changes_stream)
+    run(settings(replication, None), as_json=False)
+    assert f"RUNS OUT     {short['fact']}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])

@@ -14,6 +14,7 @@ from rich.screen import Screen
 from pgsluice.console.watch.look import Look
 from pgsluice.console.watch.screen import status_screen
 from pgsluice.console.worker_status import PublisherStatus
+from pgsluice.shared.alerts.conditions import AlertName, Condition
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.broker.replicator_records import ReplicatorRecord
@@ -84,11 +85,13 @@ def test_what_is_wrong_stands_before_the_units() -> None:
             tables=[table("public.bad", Phase.ERRORED, error="permission denied", remedy="GRANT SELECT")],
             workers=[worker("lake"), worker("old", holds_lease=False, holds_back=7)],
             units=[WAITS],
+            shortages=[Condition(AlertName.SLOT_AT_RISK, "s", "slot s may be lost", "raise max_slot_wal_keep_size")],
         )
     )
     units = next(number for number, line in enumerate(lines) if line.startswith("unit "))
-    assert lines[units - 4 : units] == [
+    assert lines[units - 5 : units] == [
         "HALTED: the stream lost messages: drop the group",
+        "slot s may be lost: raise max_slot_wal_keep_size",
         "public.bad is not copied: permission denied: GRANT SELECT",
         "lake failing (target) since 12:00:00, next attempt 12:00:30: no answer",
         "old does not run and holds back 7 messages",

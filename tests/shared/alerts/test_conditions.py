@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.alerts.conditions import AlertName, Condition, GroupFacts, Severity, find_conditions
+from pgsluice.shared.alerts.conditions import AlertName, Condition, GroupFacts, Severity, find_conditions, find_shortages
 from pgsluice.shared.alerts.slot_record import SlotRecord
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag
@@ -113,3 +113,11 @@ def test_every_alert_has_a_severity_and_a_time() -> None:
         AlertName.RUN_FAILED,
         AlertName.SUBSCRIPTION_PAUSED,
     }
+
+
+def test_what_runs_out_is_no_more_what_has_run_out() -> None:
+    streams = {"changes": StreamState("c", 1, 9, 9, 81, 100), "snapshot": StreamState("c", 1, 9, 9, 10, 100)}
+    told = find_shortages(SlotRecord("s", "unreserved", "", 100, 100), streams)
+    assert [(each.alert, each.subject) for each in told] == [("slot-at-risk", "s"), ("stream-nearly-full", "changes")]
+    assert find_shortages(SlotRecord("s", "lost", "wal_removed"), {}) == []
+    assert find_shortages(None, {}) == []

@@ -19,6 +19,7 @@ export function troublesOf({ status, problem, looked_at: time }) {
   if (status.slot?.lost) {
     note("error", "source", `the replication slot is lost: ${status.slot.lost}`, "drop the group and begin it with a copy");
   }
+  status.shortages.forEach(({ alert, subject, fact, remedy }) => note(alert === "slot-at-risk" ? "error" : "warning", subject, fact, remedy));
   status.units.forEach((unit) => {
     if (["failed", "unknown", "failing"].includes(unit.state)) {
       note(unit.state === "failed" ? "error" : "warning", unit.unit, unit.fact || `it is ${unit.state}`, unit.remedy);
