@@ -19,6 +19,7 @@ from psycopg import sql
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
+from pgsluice.shared.alerts.slot_record import remedy_of_loss
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import START_AGAIN, Cause, SlotTimeoutError, TerminalError, TransientError, UsageError
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject
@@ -86,8 +87,8 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
         )
     if slot.lost:
         raise TerminalError(
-            f"replication slot {slot.name} is lost ({slot.lost}): the source removed WAL that was not yet replicated",
-            f"{START_AGAIN}; raise max_slot_wal_keep_size",
+            f"replication slot {slot.name} is lost ({slot.lost}): the source keeps no WAL for it any more",
+            f"{START_AGAIN}; before, {remedy_of_loss(slot.lost)} at the source",
         )
     if slot.active_pid is not None:
         raise TransientError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pgsluice.shared.alerts.slot_record import SlotRecord
+from pgsluice.shared.alerts.slot_record import SlotRecord, remedy_of_loss
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
@@ -142,7 +142,7 @@ def _slot(slot: SlotRecord | None) -> Iterator[Condition]:
     if slot is None:
         return
     if slot.lost:
-        remedy = "run 'pgsluice drop' and start again with an empty target, after raising max_slot_wal_keep_size"
+        remedy = f"{remedy_of_loss(slot.lost)} at the source, then run 'pgsluice drop' and start again with an empty target"
         yield Condition(AlertName.SLOT_LOST, slot.name, f"replication slot {slot.name} is lost ({slot.lost})", remedy)
     elif slot.wal_status == "unreserved" or _has_little_room(slot):
         left = "" if slot.safe_wal_bytes is None else f", {max(0, slot.safe_wal_bytes)} bytes of WAL before it is given up"

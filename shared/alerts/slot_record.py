@@ -20,3 +20,13 @@ class SlotRecord:
     lost: str
     lag_bytes: int | None = None
     safe_wal_bytes: int | None = None
+
+
+def remedy_of_loss(lost: str) -> str:
+    """What to set at the source, so that it does not give up the next slot for the same reason (manual: invalidation_reason)."""
+    match lost:
+        case "idle_timeout":
+            return "set idle_replication_slot_timeout to 0"
+        case "wal_level_insufficient":
+            return "set wal_level to logical"
+    return "raise max_slot_wal_keep_size"

@@ -16,6 +16,7 @@ from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PostgresServer
+from tests.waiting import wait_until
 
 
 def test_what_was_committed_between_two_runs_is_published_once(replication: Group) -> None:
@@ -188,6 +189,22 @@ def test_a_lost_slot_stops_the_start(group: str, nats_server: NatsServer) -> Non
             database.execute("SELECT pg_switch_wal()")
         database.execute("CHECKPOINT")
         with pytest.raises(TerminalError, match=r"is lost \(wal_removed\).*max_slot_wal_keep_size"):
+            replication.replicate()
+
+
+def test_a_slot_that_was_lost_because_nobody_read_it_is_told_with_what_to_set(group: str, nats_server: NatsServer) -> None:
+    with PostgresServer({"idle_replication_slot_timeout": "1s"}) as server:
+        database = server.create_database("source")
+        database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        replication = Group(group, database, nats_server.settings())
+        replication.replicate()
+
+        def is_lost() -> bool:
+            database.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1, 'a' FROM t; CHECKPOINT")
+            return database.execute("SELECT invalidation_reason FROM pg_replication_slots") == [("idle_timeout",)]
+
+        wait_until(is_lost, what="the loss of the slot")
+        with pytest.raises(TerminalError, match=r"is lost \(idle_timeout\).*set idle_replication_slot_timeout to 0"):
             replication.replicate()
 
 
