@@ -10,6 +10,7 @@ from psycopg import sql
 
 from pgsluice.replicator.definitions.capture import install_capture
 from pgsluice.replicator.definitions.installation import Installation, qualified
+from pgsluice.replicator.source.catalog import published_oids
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import MissingPrivilegeError
@@ -19,9 +20,7 @@ from pgsluice.shared.wire.table import TablePattern
 
 log = telemetry.logger(__name__)
 
-_UNDESCRIBED: LiteralString = """
-    SELECT relid::regclass::text FROM pg_get_publication_tables(%s) WHERE NOT relid = ANY (%s::oid[]) ORDER BY relid
-"""
+_NAMES: LiteralString = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.oid = ANY(%s::oid[]) ORDER BY c.oid"
 
 
 async def track_definitions(
@@ -36,7 +35,8 @@ async def track_definitions(
     except MissingPrivilegeError as error:
         log.warning("definitions are not captured; altered tables stop the workers", reason=error.fact, remedy=error.remedy)
         return ""
-    for (table,) in await source.rows("looking up tables to describe", _UNDESCRIBED, [names.publication, list(described)]):
+    undescribed = set(await published_oids(source, names)) - set(described)
+    for (table,) in await source.rows("looking up tables to describe", _NAMES, [list(undescribed)]):
         call = sql.SQL("SELECT {}({}::regclass)").format(sql.SQL(qualified(names, "note")), sql.Literal(table))
         await source.execute(f"describing {table}", call)
     return token

@@ -6,6 +6,7 @@ copy them.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ FILTERS_SINCE = 15
 
 GENERATED_SINCE = 18
 """Generated columns may be published since; PostgreSQL 15 lists them among a publication's columns and does not send them."""
+
+HOLDS_FOR_S = 3600.0
+"""No server begins 2**31 transactions in it; after so many a new one's number is that of an old one (``_Snapshot.shows``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,24 @@ _UNDER_ANOTHER: LiteralString = """
 """
 
 _FILTERS: LiteralString = """
-    SELECT c.oid::bigint, coalesce(p.rowfilter, ''), coalesce(p.attnames::text[], '{}')
-      FROM pg_publication_tables p
-      JOIN pg_namespace n ON n.nspname = p.schemaname
-      JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-     WHERE p.pubname = %s
+    SELECT r.prrelid::bigint, pg_get_expr(r.prqual, r.prrelid)
+      FROM ({named}) r WHERE r.prqual IS NOT NULL AND r.prrelid = ANY(%s::oid[])
 """
+
+_LISTS: LiteralString = """
+    SELECT r.prrelid::bigint, ARRAY(SELECT a.attname::text FROM pg_attribute a
+                                     WHERE a.attrelid = r.prrelid AND a.attnum = ANY(r.prattrs::int2[]))
+      FROM ({named}) r WHERE r.prattrs IS NOT NULL
+"""
+
+_LIMITED: LiteralString = """
+    SELECT r.* FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid
+     WHERE p.pubname = %s AND NOT p.puballtables AND NOT EXISTS (
+               SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+"""
+"""A publication of a table's schema, or of all tables, sends all of the table."""
+
+_SENDS_GENERATED: LiteralString = "SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p) ->> 'pubgencols' = 's'"
 
 _COLUMNS: LiteralString = """
     SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
@@ -112,7 +128,28 @@ _COLUMNS: LiteralString = """
 
 _SNAPSHOT: LiteralString = "SELECT pg_current_snapshot()::text"
 
-_PUBLISHED: LiteralString = "SELECT relid::bigint FROM pg_get_publication_tables(%s)"
+# As pg_get_publication_tables, which would lock each table: somebody may hold one for long, and streaming does not wait for that.
+_PUBLISHED: LiteralString = """
+    WITH RECURSIVE publication AS (SELECT * FROM pg_publication WHERE pubname = %s),
+    named (oid) AS (
+        SELECT r.prrelid FROM publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+         UNION
+        SELECT c.oid FROM publication p JOIN pg_class c ON p.puballtables {or_schema}
+         WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)),
+    sent (oid) AS (
+        SELECT oid FROM named
+         UNION
+        SELECT i.inhrelid FROM sent s JOIN pg_inherits i ON i.inhparent = s.oid
+         WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = s.oid AND c.relkind = 'p'))
+    SELECT c.oid::bigint FROM sent s JOIN pg_class c ON c.oid = s.oid CROSS JOIN publication p
+     WHERE CASE WHEN p.pubviaroot
+                THEN c.oid IN (SELECT oid FROM named) AND NOT (c.relispartition AND EXISTS (
+                         SELECT FROM pg_partition_ancestors(c.oid) a JOIN named n ON n.oid = a.relid WHERE a.relid <> c.oid))
+                ELSE c.relkind <> 'p' END
+     ORDER BY c.oid
+"""
+
+_OF_SCHEMA: LiteralString = "OR c.relnamespace IN (SELECT s.pnnspid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)"
 
 _TYPE_NAMES: LiteralString = """
     SELECT format_type(type_oid, nullif(typmod, -1))
@@ -144,28 +181,38 @@ _RELATIONS: LiteralString = """
 
 class RelationCatalog:
     """What the catalog says of the tables of Relation messages. All published tables are looked up together when the first
-    message comes. What is found then does for every transaction that could be seen at that time; for others a table is looked up
-    again. (That a transaction has been sent does not say that it can be seen: it may be waiting for a standby.)"""
+    message comes. What is found then does, for ``holds_for_s``, for every transaction that could be seen at that time; for others
+    a table is looked up again. (That a transaction has been sent does not say that it can be seen: it may be waiting for a
+    standby.)"""
 
-    def __init__(self, source: Source, names: GroupNames) -> None:
+    def __init__(self, source: Source, names: GroupNames, holds_for_s: float = HOLDS_FOR_S) -> None:
         self._source = source
         self._names = names
+        self._holds_for_s = holds_for_s
+        self._looked_at = 0.0
         self._as_of: _Snapshot | None = None
         self._columns: Mapping[int, list[Column]] = {}
 
     async def describe(self, relation: Relation, xid: int) -> Table:
         """``relation`` was sent within the transaction ``xid``, as Begin has it."""
         if self._as_of is None:
+            self._looked_at = time.monotonic()
             self._as_of, self._columns = await self._look_up_all()
-        columns = self._columns.get(relation.oid) if self._as_of.shows(xid) else None
+        holds = time.monotonic() - self._looked_at < self._holds_for_s and self._as_of.shows(xid)
+        columns = self._columns.get(relation.oid) if holds else None
         if columns is None:
             columns = (await _columns(self._source, [relation.oid]))[relation.oid]
         return await _described(self._source, relation, columns)
 
     async def _look_up_all(self) -> tuple[_Snapshot, Mapping[int, list[Column]]]:
         [(snapshot,)] = await self._source.rows(_DOING, _SNAPSHOT)
-        oids = await self._source.rows(_DOING, _PUBLISHED, [self._names.publication])
-        return _Snapshot.parse(snapshot), await _columns(self._source, [oid for (oid,) in oids])
+        return _Snapshot.parse(snapshot), await _columns(self._source, await published_oids(self._source, self._names))
+
+
+async def published_oids(source: Source, names: GroupNames) -> list[int]:
+    """The tables of the group's publication under whose names rows are sent. None of them is locked."""
+    query = _PUBLISHED.format(or_schema=_OF_SCHEMA if source.major_version >= FILTERS_SINCE else "")
+    return [oid for (oid,) in await source.rows(_DOING, query, [names.publication])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,32 +296,31 @@ async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], ma
     relations: defaultdict[int, list[_RelationRow]] = defaultdict(list)
     for relation in await source.rows_of(_RelationRow, _DOING, _RELATIONS, [list(oids)]):
         relations[relation.table_oid].append(relation)
-    described = await _tables_and_filters(source, names, oids, major_version)
-    return [_copied_table(table, relations[table.oid], row_filter) for table, row_filter in described]
+    described = await describe_tables(source, names, oids, major_version)
+    filters: dict[int, str] = {}
+    if major_version >= FILTERS_SINCE:
+        filters = dict(await source.rows(_DOING, _FILTERS.format(named=_LIMITED), [names.publication, list(oids)]))
+    return [_copied_table(table, relations[table.oid], filters.get(table.oid, "")) for table in described]
 
 
 async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
-    """The tables with these oids as far as messages describe them, without those that are gone."""
-    return [table for table, _ in await _tables_and_filters(source, names, oids, major_version)]
-
-
-async def _tables_and_filters(
-    source: Source, names: GroupNames, oids: Sequence[int], major_version: int
-) -> list[tuple[Table, str]]:
-    """Each table with its published columns and its row filter, "" without."""
+    """The tables with these oids, with their published columns, as far as messages describe them; without those that are gone.
+    None of them is locked."""
     tables = await source.rows(_DOING, _TABLES, [list(oids)])
-    published: dict[int, tuple[str, list[str]]] = {}  # row filter and column names by oid
+    lists: dict[int, list[str]] = {}
     if major_version >= FILTERS_SINCE:
-        rows = await source.rows(_DOING, _FILTERS, [names.publication])
-        published = {oid: (row_filter, columns) for oid, row_filter, columns in rows}
+        lists = dict(await source.rows(_DOING, _LISTS.format(named=_LIMITED), [names.publication]))
+    sends_generated = bool(await source.rows(_DOING, _SENDS_GENERATED, [names.publication]))
     columns = await _columns(source, oids)
     described = []
     for oid, schema, name, identity in tables:
         plain = [column.name for column in columns[oid] if not column.generated]
-        row_filter, column_names = published.get(oid, ("", plain))
-        sent = set(column_names) if major_version >= GENERATED_SINCE else set(column_names) & set(plain)
+        stored = [column.name for column in columns[oid] if sends_generated and column.generated == "s"]
+        sent = set(lists.get(oid, [*plain, *stored]))
+        if major_version < GENERATED_SINCE:
+            sent &= set(plain)
         chosen = tuple(column for column in columns[oid] if column.name in sent)
-        described.append((Table(oid, schema, name, ReplicaIdentity(identity), chosen), row_filter))
+        described.append(Table(oid, schema, name, ReplicaIdentity(identity), chosen))
     return described
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from psycopg import sql
 
+from pgsluice.replicator.source.catalog import published_oids
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
@@ -27,6 +28,7 @@ SCHEMAS_SINCE = 15
 """Row filters, column lists and whole schemas came with PostgreSQL 15."""
 
 LOCK_TIMEOUT_MS = 500  # for as long, writers of a table wait for us
+TURN_TIMEOUT_MS = 2500  # for as long, nobody who writes does; an autovacuum gives way after a second (``deadlock_timeout``)
 LOCK_ATTEMPTS = 8
 
 _COMMENT_PREFIX = "pgsluice group "
@@ -37,7 +39,8 @@ log = telemetry.logger(__name__)
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """A table that the publication names or covers. ``xmin`` is the transaction that wrote the catalog's row of it, "" when there
-    is none: a table that was taken out and in again has another. ``row_filter`` and ``columns`` are "" without."""
+    is none: a table that was taken out and in again has another. ``row_filter`` and ``columns`` are "" without; the filter is a
+    hash, because to tell a filter the server locks its table."""
 
     oid: int
     schema: str
@@ -110,9 +113,8 @@ _NAMED: LiteralString = """
 _COVERED: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            {xmin} AS xmin, '' AS row_filter, '' AS columns
-      FROM pg_publication p, LATERAL pg_get_publication_tables(p.pubname::text) g
-      JOIN pg_class c ON c.oid = g.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE p.oid = %s AND NOT (n.nspname = '{own}' AND starts_with(c.relname, 'token_'))
+      FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE p.oid = %s AND c.oid = ANY(%s::oid[]) AND NOT (n.nspname = '{own}' AND starts_with(c.relname, 'token_'))
 """
 """Without the tables of captured definitions, whose rows are never sent (``replicator.definitions.installation``)."""
 
@@ -126,11 +128,12 @@ async def find_publication(source: Source, names: GroupNames) -> Publication | N
     if not found:
         return None
     [row] = found
-    row_filter = "coalesce(pg_get_expr(r.prqual, r.prrelid), '')" if is_new else "''"
-    tables = {table.oid: table for table in await _tables(source, _NAMED.format(row_filter=row_filter), row.oid)}
+    row_filter = "coalesce(md5(r.prqual::text), '')" if is_new else "''"
+    tables = {table.oid: table for table in await _tables(source, _NAMED.format(row_filter=row_filter), [row.oid])}
     if row.all_tables or row.schemas:
         xmin = "coalesce((SELECT s.xmin::text FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid), '')"
-        covered = await _tables(source, _COVERED.format(xmin=xmin if is_new else "''", own=SOURCE_SCHEMA), row.oid)
+        query = _COVERED.format(xmin=xmin if is_new else "''", own=SOURCE_SCHEMA)
+        covered = await _tables(source, query, [row.oid, await published_oids(source, names)])
         tables = {table.oid: table for table in covered} | tables
     return Publication(
         name=names.publication,
@@ -145,8 +148,8 @@ async def find_publication(source: Source, names: GroupNames) -> Publication | N
     )
 
 
-async def _tables(source: Source, query: LiteralString, publication_oid: int) -> list[PublishedTable]:
-    return await source.rows_of(PublishedTable, _DOING, query, [publication_oid])
+async def _tables(source: Source, query: LiteralString, parameters: list[Any]) -> list[PublishedTable]:
+    return await source.rows_of(PublishedTable, _DOING, query, parameters)
 
 
 def check_owner(publication: Publication, names: GroupNames) -> None:
@@ -277,6 +280,10 @@ class Alteration:
             [] if not is_decoded else joining if is_same else list(tables),
         )
 
+    @property
+    def concerned(self) -> list[SourceTable | PublishedTable]:
+        return [*(self.locked or self.joining), *self.leaving]
+
     def __bool__(self) -> bool:
         return bool(self.joining or self.leaving or self.operations is not None)
 
@@ -299,8 +306,9 @@ async def alter_publication(
     """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than spring 2025,
     goes on with what such a transaction knew of the publication, and leaves out its later changes.
 
-    ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for moments; an
-    application that writes waits no longer than LOCK_TIMEOUT_MS. Raises TransientError when a table was never free.
+    ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for moments:
+    first so that it may be written to, for which autovacuum gives way; then an application waits, for LOCK_TIMEOUT_MS at most.
+    Raises TransientError when a table was never free.
     """
     await check_publisher(source, alteration.joining, creates=False)
     backoff = Backoff(pauses)
@@ -312,7 +320,7 @@ async def alter_publication(
             if attempt == LOCK_ATTEMPTS:
                 raise
             pause_s = backoff.next_pause_s()
-            log.warning("a transaction writes to a table that joins, trying again", reason=error.fact, pause_s=pause_s)
+            log.warning("a table that joins or leaves is in use, trying again", reason=error.fact, pause_s=pause_s)
             await asyncio.sleep(pause_s)
 
 
@@ -322,10 +330,8 @@ async def _alter_once(source: Source, names: GroupNames, alteration: Alteration,
     async with source.transaction(doing):
         [(xid,)] = await source.rows(doing, "SELECT pg_current_xact_id()::xid::text")
         await note(xid)
-        if alteration.locked:
-            await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
-            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_lock_list(alteration.locked))
-            await source.execute(f"locking {_listed(alteration.locked)} to change publication {names.publication}", lock)
+        await _lock(source, doing, alteration.concerned, "SHARE UPDATE EXCLUSIVE", TURN_TIMEOUT_MS)
+        await _lock(source, doing, alteration.locked, "SHARE ROW EXCLUSIVE", LOCK_TIMEOUT_MS)
         for statement in statements:
             try:
                 await source.execute(doing, statement)
@@ -333,15 +339,27 @@ async def _alter_once(source: Source, names: GroupNames, alteration: Alteration,
                 raise TerminalError(error.fact, f"{error.remedy}: {statement.as_string()}") from None
 
 
+async def _lock(
+    source: Source, doing: str, tables: Sequence[SourceTable | PublishedTable], mode: LiteralString, timeout_ms: int
+) -> None:
+    """For the transaction. Raises LockTimeoutError."""
+    if tables:
+        await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout_ms)))
+        statement = sql.SQL("LOCK TABLE {} IN {} MODE").format(_lock_list(tables), sql.SQL(mode))
+        await source.execute(f"locking {_listed(tables)} for {doing}", statement)
+
+
 def _table_list(tables: Sequence[SourceTable | PublishedTable]) -> sql.Composed:
     """ONLY: tables that inherit are published when they are named themselves."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(table.schema, table.name)) for table in tables)
 
 
-def _lock_list(tables: Sequence[SourceTable]) -> sql.Composed:
-    """Partitions are locked with their root: they can be written to by their own names."""
+def _lock_list(tables: Sequence[SourceTable | PublishedTable]) -> sql.Composed:
+    """Partitions are locked with their root, as they can be written to by their own names; not those of a table that leaves."""
+    is_whole = [isinstance(table, SourceTable) and table.kind == "p" for table in tables]
     return sql.SQL(", ").join(
-        sql.SQL("{}" if table.kind == "p" else "ONLY {}").format(sql.Identifier(table.schema, table.name)) for table in tables
+        sql.SQL("{}" if whole else "ONLY {}").format(sql.Identifier(table.schema, table.name))
+        for table, whole in zip(tables, is_whole, strict=True)
     )
 
 

@@ -31,15 +31,20 @@ from pgsluice.shared.preflight.provider import (
 )
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
-# A table's system columns are written when it is made and never again; its row in pg_class changes often.
+# A table's system columns are written when it is made and never again; its row in pg_class changes often. No lock is taken, as by
+# pg_partition_tree of every partition: somebody may hold one for long.
 _TREES: LiteralString = """
-    SELECT r.oid::bigint AS root, c.oid::bigint, n.nspname || '.' || c.relname AS name, i.xmin::text AS attached,
+    WITH RECURSIVE tree (root, oid) AS (
+        SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
+         UNION
+        SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid WHERE NOT i.inhdetachpending)
+    SELECT t.root::bigint, c.oid::bigint, n.nspname || '.' || c.relname AS name, i.xmin::text AS attached,
            i.xmin = (SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tableoid') AS is_born
-      FROM unnest(%s::oid[]) AS r (oid), LATERAL pg_partition_tree(r.oid) t
-      JOIN pg_class c ON c.oid = t.relid
+      FROM tree t
+      JOIN pg_class c ON c.oid = t.oid
       JOIN pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_inherits i ON i.inhrelid = c.oid
-     WHERE t.relid <> r.oid
+     WHERE t.oid <> t.root
      ORDER BY n.nspname, c.relname
 """
 MINIMUM_SERVER_VERSION = 14

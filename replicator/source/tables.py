@@ -56,6 +56,7 @@ class SourceTable:
         return None
 
 
+# No lock is taken, as by pg_partition_tree of every partition: somebody may hold one for long.
 _COLUMNS: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relpersistence::text AS persistence,
@@ -74,9 +75,12 @@ _COLUMNS: LiteralString = """
                                                     WHERE NOT a.attnotnull)
                                  ORDER BY NOT u.indisprimary, u.indnkeyatts, ui.relname LIMIT 1), 'FULL')
                            ORDER BY ln.nspname || '.' || l.relname) AS cures
-            FROM pg_class l JOIN pg_namespace ln ON ln.oid = l.relnamespace
-           WHERE (l.oid = c.oid OR c.relkind = 'p' AND l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
-             AND l.relkind = 'r' AND l.relreplident <> 'f'
+            FROM (WITH RECURSIVE below (oid) AS (
+                      SELECT c.oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+                                          WHERE c.relkind = 'p' AND NOT i.inhdetachpending)
+                  SELECT b.oid FROM below b) b
+            JOIN pg_class l ON l.oid = b.oid JOIN pg_namespace ln ON ln.oid = l.relnamespace
+           WHERE l.relkind = 'r' AND l.relreplident <> 'f'
              AND NOT EXISTS (SELECT FROM pg_index i
                               WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
                                 AND CASE l.relreplident WHEN 'd' THEN i.indisprimary

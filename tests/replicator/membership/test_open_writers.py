@@ -45,7 +45,7 @@ def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(replic
     with source.connect(autocommit=False) as writer, source.connect() as application:
         writer.execute("INSERT INTO w VALUES (1, 'before')")
         with PgsluiceProcess("replicator", config=config) as replicator:
-            replicator.wait_for_log("a transaction writes to a table that joins")
+            replicator.wait_for_log("a table that joins or leaves is in use")
             waits = [insert(application, number) for number in range(10, 30)]
             writer.execute("INSERT INTO w VALUES (2, 'after')")
             writer.commit()
@@ -76,6 +76,25 @@ def test_no_row_is_lost_behind_a_transaction_that_was_open_when_its_table_joined
             assert replicator.wait() == 0
     replication.replicate(tables=("t", "w"))
     assert replication.audit().rows == {"public.w insert": 2 if has_joined else 1}
+
+
+@pytest.mark.parametrize("server", [NEWEST], indirect=True)
+def test_autovacuum_gives_way_to_a_table_that_joins(server: PostgresServer, replication: Group, nats_server: NatsServer) -> None:
+    """It would take more than a minute."""
+    source, config = replication.source, taking_w(replication, nats_server)
+    slow = "autovacuum_vacuum_threshold = 1, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1"
+    source.execute(f"ALTER TABLE w SET ({slow}); INSERT INTO w SELECT n, repeat('x', 100) FROM generate_series(1, 100000) n")
+    source.execute("DELETE FROM w WHERE id % 2 = 0")
+    with server.connect() as administrator:
+        administrator.execute("ALTER SYSTEM SET autovacuum_naptime = '1s'")
+        administrator.execute("SELECT pg_reload_conf()")
+    vacuums = "SELECT FROM pg_stat_progress_vacuum WHERE relid = 'w'::regclass"
+    wait_until(lambda: source.execute(vacuums), what="the autovacuum")
+    with PgsluiceProcess("replicator", config=config) as replicator:
+        replicator.wait_for_log("replicating ")
+        replicator.terminate()
+        assert replicator.wait() == 0
+        assert "trying again" not in replicator.log()
 
 
 def insert(application: psycopg.Connection[Any], number: int) -> float:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.source.catalog import RelationCatalog, _Snapshot, fold_partitions, read_tables
+from pgsluice.replicator.source.catalog import RelationCatalog, _Snapshot, fold_partitions, published_oids, read_tables
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import select_tables
 from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
@@ -112,6 +112,62 @@ def test_a_publication_s_row_filter_and_column_list_hold_for_the_copy(copier: Co
     assert copied.row_filter == "(kind = ANY (ARRAY['a'::text, 'b'::text]))"
 
 
+_PUBLICATIONS = [
+    "FOR TABLE t, root",
+    "FOR TABLE t, root, part, leaf WITH (publish_via_partition_root = true)",
+    "FOR TABLE part, leaf WITH (publish_via_partition_root = true)",
+    "FOR TABLE ONLY parent WITH (publish_via_partition_root = true)",
+    "FOR ALL TABLES",
+    "FOR ALL TABLES WITH (publish_via_partition_root = true)",
+]
+_PUBLICATIONS_SINCE_15 = [
+    "FOR TABLES IN SCHEMA s",
+    "FOR TABLES IN SCHEMA s WITH (publish_via_partition_root = true)",
+    "FOR TABLES IN SCHEMA s, TABLE t WHERE (id > 3), root WITH (publish_via_partition_root = true)",
+]
+
+
+@pytest.mark.parametrize("version", [14, 15, 18])
+def test_what_a_publication_publishes_is_found_as_the_server_finds_it(
+    version: int, group: str, postgres_of: Callable[[int], PostgresServer]
+) -> None:
+    database, names = postgres_of(version).create_database(group.replace("-", "_")), GroupNames(group)
+    database.execute(
+        "CREATE SCHEMA s; CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE UNLOGGED TABLE unlogged (id int);"
+        "CREATE TABLE s.part PARTITION OF root FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
+        "CREATE TABLE s.leaf PARTITION OF s.part FOR VALUES FROM (0) TO (5); CREATE VIEW s.v AS SELECT 1;"
+        "CREATE TABLE other PARTITION OF root FOR VALUES FROM (10) TO (20); CREATE TABLE s.other (id int);"
+        "CREATE TABLE parent (id int); CREATE TABLE s.child () INHERITS (parent)"
+    )
+
+    async def found() -> list[int]:
+        source = await Source.connect(database.settings)
+        try:
+            return await published_oids(source, names)
+        finally:
+            await source.close()
+
+    for publication in _PUBLICATIONS if version < 15 else _PUBLICATIONS + _PUBLICATIONS_SINCE_15:
+        database.execute(f"SET search_path = public, s; CREATE PUBLICATION {names.publication} {publication}")
+        query = "SELECT relid::bigint FROM pg_get_publication_tables(%s) ORDER BY relid"
+        expected = [oid for (oid,) in database.execute(query, [names.publication])]
+        assert expected
+        assert asyncio.run(found()) == expected, publication
+        database.execute(f"DROP PUBLICATION {names.publication}")
+    database.drop()
+
+
+def test_a_publication_of_a_table_s_schema_sends_all_of_it_whatever_it_says_of_the_table(copier: Copier) -> None:
+    publication = copier.names.publication
+    copier.source.execute("CREATE TABLE t (id int PRIMARY KEY, v text, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+    copier.source.execute(f"CREATE PUBLICATION {publication} FOR TABLE t WHERE (id > 3), TABLES IN SCHEMA public")
+    copier.source.execute(f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored)")
+    [copied] = copier.read("t")
+    assert [column.name for column in copied.table.columns] == ["id", "v", "twice"]
+    assert copied.row_filter == ""
+
+
 def test_generated_columns_that_postgresql_15_lists_but_does_not_send_are_left_out(
     copier: Copier, postgres_of: Callable[[int], PostgresServer]
 ) -> None:
@@ -186,6 +242,25 @@ def test_published_tables_are_looked_up_together_and_again_for_transactions_that
         return [table.columns[-1].not_null for table in tables]
 
     assert asyncio.run(describe()) == [False, True, True, True]
+
+
+def test_what_was_looked_up_together_does_for_a_while_only(source_database: Database) -> None:
+    """A session may outlive two billion transactions: then the number of a new one looks like that of an old one."""
+    source, names = source_database, GroupNames("catalog")
+    source.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    source.execute(f'CREATE PUBLICATION "{names.publication}" FOR TABLE a')
+
+    async def is_not_null(holds_for_s: float) -> bool:
+        asked, before = await Source.connect(source.settings), new_xid(source)
+        catalog = RelationCatalog(asked, names, holds_for_s)
+        await catalog.describe(relation(source, "a"), before)
+        source.execute("ALTER TABLE a ALTER v SET NOT NULL")
+        described = await catalog.describe(relation(source, "a"), before)
+        source.execute("ALTER TABLE a ALTER v DROP NOT NULL")
+        await asked.close()
+        return described.columns[-1].not_null
+
+    assert [asyncio.run(is_not_null(holds_for_s)) for holds_for_s in (3600.0, 0.0)] == [False, True]
 
 
 XID = "SELECT (pg_current_xact_id()::text::numeric % 4294967296)::bigint"
