@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, LOGICAL_MESSAGE, Assembler, Message, Published
-from pgsluice.shared.errors import TerminalError, WireError
+from pgsluice.shared.errors import HistoryError, TerminalError, WireError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.position import LSN, Position
 from tests.replicator import frames
@@ -124,6 +124,28 @@ def test_a_message_holds_only_the_relations_and_types_that_it_uses() -> None:
     assert kinds(message) == "YRRBITC"
     names = {table.name for table in Descriptor.decode(split_body(message.body)[0]).tables}
     assert names == {"moods", "emptied"}
+
+
+def test_a_type_that_is_told_again_is_told_to_later_messages() -> None:
+    made, bodies = assembler(), []
+    made.add_relation(frames.relation(500, b"moods", type_oid=9001), frames.table(500, "moods", type_oid=9001))
+    for lsn, name in ((100, b"mood"), (200, b"temper")):
+        made.add(frames.type_frame(9001, name))
+        for frame in (frames.begin(lsn), frames.insert(b"sad", 500), frames.commit(lsn)):
+            made.add(frame)
+        message = made.drained()
+        assert message is not None
+        bodies.append(message.body)
+    assert [(b"mood\0" in body, b"temper\0" in body) for body in bodies] == [(True, False), (False, True)]
+
+
+def test_what_ends_a_message_after_the_begin_of_a_transaction_leaves_it_the_anchor_of_its_own() -> None:
+    made = assembler()
+    for frame in (frames.begin(100, xid=7), frames.insert(b"a"), frames.commit(100), frames.begin(200, xid=8)):
+        made.add(frame)
+    message = made.add_relation(frames.relation(column=b"renamed"), frames.table(column="renamed"))
+    assert message is not None
+    assert (message.last, message.xid, message.settled) == (position(100, 1), 7, True)
 
 
 def test_a_relation_that_differs_cuts_the_message_so_that_it_holds_one_version() -> None:
@@ -301,6 +323,16 @@ def test_definitions_of_a_transaction_that_an_earlier_version_published_in_part_
     message = made.add(frames.commit(200))
     assert message is not None
     assert message.is_definition, "and of a later one they have"
+
+
+def test_a_place_after_what_was_published_last_is_not_reached_without_it() -> None:
+    made = assembler(Published(position(100, 1), LSN(108), settled=True, is_due=True))
+    made.check_reached(LSN(100))
+    with pytest.raises(HistoryError, match="without it"):
+        made.check_reached(LSN(101))
+    made.add(frames.begin(100))
+    made.add(frames.commit(100))
+    made.check_reached(LSN(101))
 
 
 def test_what_messages_begin_with_is_kept_for_no_more_than_a_few_combinations_of_tables() -> None:

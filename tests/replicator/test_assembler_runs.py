@@ -175,6 +175,11 @@ def test_an_origin_is_not_taken_over_into_the_next_transaction() -> None:
     assert len(same_either_way(stream_of([(True, [ROW]), (False, [ROW] * 40)]), cut_bytes=400)) > 1
 
 
+def test_a_transaction_with_a_definition_ends_its_message_after_a_run_too() -> None:
+    messages = same_either_way(stream_of([(False, [frames.definition(), ROW, ROW]), (False, [ROW] * 3)]))
+    assert [message.changes for message in messages if message is not None] == [1, 2, 3]
+
+
 def test_a_transaction_that_lies_before_what_was_published_is_skipped_after_a_run_too() -> None:
     published = Published(Position(LSN(200), 1), LSN(208), settled=True)
     stream = [*stream_of([(False, [ROW])] * 3), frames.begin(150), ROW, frames.commit(150)]
