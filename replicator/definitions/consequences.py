@@ -15,7 +15,7 @@ from pgsluice.replicator.snapshot.copy_state import CopyCause
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import LockTimeoutError, TerminalError
 from pgsluice.shared.wire.definition import (
     DefinedPartition,
     DefinitionUnknown,
@@ -96,7 +96,7 @@ class Consequences:
             await source.rows("setting a limit", "SELECT set_config('lock_timeout', %s, false)", [str(_PATIENCE_MS)])
             found = await source.rows("looking at partitions", _EMPTY, [stored])
             return frozenset(others | {int(oid) for (oid,) in found})
-        except TerminalError as error:
+        except (TerminalError, LockTimeoutError) as error:
             log.warning("whether an attached partition has rows is not known; it is taken for one that has", reason=str(error))
             return frozenset(others)
         finally:

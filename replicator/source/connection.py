@@ -12,7 +12,15 @@ from psycopg.rows import TupleRow
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.published_tables import UNCHECKED
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import (
+    Cause,
+    LockTimeoutError,
+    MissingPrivilegeError,
+    PgsluiceError,
+    TerminalError,
+    TransientError,
+    UsageError,
+)
 from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
@@ -103,7 +111,8 @@ def is_too_large(sqlstate: str, text: str) -> bool:
 
 
 def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
-    """What the operator reads when the source fails ``doing`` something ("creating publication …")."""
+    """What the operator reads when the source fails ``doing`` something ("creating publication …"). A LockTimeoutError when
+    ``lock_timeout`` was set and passed."""
     fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"
     match error:
         case errors.InsufficientPrivilege():
@@ -117,6 +126,8 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
             return TerminalError(fact, "rename the table or column, or leave the table out of 'tables'")
         case errors.ObjectInUse():
             return TransientError(fact, "it is tried again", Cause.LOCK)
+        case errors.LockNotAvailable():
+            return LockTimeoutError(fact, "it is tried again")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "").startswith(
         _PASSING_CLASSES
     ):

@@ -18,7 +18,7 @@ from psycopg.rows import class_row
 
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import LockTimeoutError, TerminalError
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.preflight.database import LOCALE_QUERY, DatabaseLocale
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject, raise_errors
 from pgsluice.shared.preflight.provider import (
@@ -222,8 +222,6 @@ class Source:
         """Raises LockTimeoutError when ``lock_timeout`` was set and passed."""
         try:
             await self._connection.execute(statement)
-        except psycopg.errors.LockNotAvailable as error:
-            raise LockTimeoutError(f"{doing} failed: {error.diag.message_primary}", "it is tried again") from None
         except psycopg.Error as error:
             raise sql_error(error, doing) from None
 

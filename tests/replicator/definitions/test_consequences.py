@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from pgsluice.replicator.definitions.consequences import attached_partitions, changes_names, copy_cause
+from pgsluice.replicator.definitions.consequences import Consequences, attached_partitions, changes_names, copy_cause
 from pgsluice.shared.wire.definition import (
     DefinedPartition,
     DefinitionEvent,
@@ -18,8 +19,9 @@ from pgsluice.shared.wire.definition import (
     TableRewritten,
     TableUnpublished,
 )
-from pgsluice.shared.wire.position import LSN
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from tests.servers import Database
 from tests.worker.definitions.definitions_of import TABLE, column
 
 AT = LSN(7)
@@ -63,6 +65,20 @@ def test_partitions_that_may_hold_rows_are_those_that_were_attached() -> None:
     assert [each.oid for each in found] == [2, 3]
     assert attached_partitions(told(TableDefined("CREATE TABLE", grown), root)) == []
     assert attached_partitions(told(TableDefined("ALTER TABLE", root), grown)) == []
+
+
+async def test_a_partition_that_somebody_holds_is_taken_for_one_with_rows(source_database: Database) -> None:
+    """The stream of all tables would wait for him else."""
+    source_database.execute("CREATE TABLE held (id int); CREATE TABLE free (id int)")
+    rows = source_database.execute("SELECT oid::bigint, relfilenode::bigint FROM pg_class WHERE relname IN ('held', 'free')")
+    attached = TableDefined("ALTER TABLE", replace(TABLE, partitions=tuple(partition(*row) for row in rows)))
+    consequences = Consequences(source_database.settings, None, frozenset, asyncio.Event())
+    with source_database.connect(autocommit=False) as holder:
+        holder.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
+        noted = await consequences.note(told(attached), Position(AT, 1))
+    assert noted.empty == frozenset()
+    noted = await consequences.note(told(attached), Position(AT, 1))
+    assert noted.empty == {oid for oid, _ in rows}
 
 
 def test_other_tables_may_have_to_be_followed_when_names_or_publication_change() -> None:

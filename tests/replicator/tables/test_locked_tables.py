@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from tests.replicator.tables.conftest import MakeGroup
 from tests.replicator.tables.streaming_group import StreamingGroup
@@ -18,8 +21,8 @@ def locked(group: StreamingGroup, *tables: str) -> Iterator[None]:
         yield
 
 
-def partitioned_group(make_group: MakeGroup) -> StreamingGroup:
-    group = make_group(tables="t,u,p")
+def partitioned_group(make_group: MakeGroup, **keys: Any) -> StreamingGroup:
+    group = make_group(tables="t,u,p", track_ddl=True, **keys)
     group.create("u", 3)
     group.source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     group.source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)")
@@ -32,32 +35,46 @@ def wait_for_another_look(group: StreamingGroup) -> None:
 
 
 def test_other_tables_stream_join_and_are_altered_while_some_are_locked(make_group: MakeGroup) -> None:
-    group = partitioned_group(make_group)
-    group.create("w", 3)
-    with group.running() as replicator:
-        group.wait_for_copy("p")
-        with locked(group, "u", "p1"):
-            wait_for_another_look(group)
-            group.source.execute("ALTER TABLE t ADD COLUMN added text")
-            group.insert("t", 100, 110)
-            group.wait_until_published()
-            group.order("add", "--wait", "0", "w")
-            replicator.wait_for_log("a table joins the group")
-        group.wait_for_copy("w")
+    group = partitioned_group(make_group, copy_and_stream=False)
+    group.create("w")
+    with group.running(), locked(group, "u", "p1"):
+        wait_for_another_look(group)
+        group.source.execute("ALTER TABLE t ADD COLUMN added text")
+        group.insert("t", 100, 110)
+        group.wait_until_published()
+        group.ordered("add", "--without-copy", "w")
     with locked(group, "u", "p1"), group.running():
-        group.insert("w", 4, 10)
+        group.insert("w", 1, 10)
         group.wait_until_published()
         wait_for_another_look(group)
-    assert group.in_the_streams("w") == group.at_source("w")
+    assert group.published() == {"t", "u", "p", "w"}
+
+
+@pytest.mark.long
+def test_a_partition_that_nobody_may_look_into_is_taken_for_one_with_rows(make_group: MakeGroup) -> None:
+    group = partitioned_group(make_group)
+    with group.running():
+        group.wait_for_copy("p")
+    group.source.execute("CREATE TABLE p2 (LIKE p INCLUDING ALL); INSERT INTO p2 VALUES (150, 'held')")
+    group.source.execute("ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (100) TO (200)")
+    with group.source.connect(autocommit=False) as holder:
+        holder.execute("LOCK TABLE p2 IN ACCESS EXCLUSIVE MODE")
+        with group.running() as replicator:
+            group.insert("t", 100, 110)
+            group.wait_until_published()
+            assert "it is taken for one that has" in replicator.log()
+            holder.rollback()
+            group.wait_for_copy("p", attempt=2)
+            assert group.read("p") == group.at_source("p")
 
 
 def test_an_administrators_publication_is_looked_at_while_its_tables_are_locked(make_group: MakeGroup) -> None:
-    group = make_group(tables=[], publication="chosen", track_ddl=False)
+    group = make_group(tables=[], publication="chosen", copy_and_stream=False)
     group.create("u", 3)
     group.source.execute("CREATE SCHEMA s; CREATE TABLE s.v (id bigint PRIMARY KEY)")
     group.source.execute("CREATE PUBLICATION chosen FOR TABLE t, u WHERE (id > 1), TABLES IN SCHEMA s")
     with group.running():
-        group.wait_for_copy("u")
+        group.wait_until_published()
     with locked(group, "u", "s.v"), group.running():
         wait_for_another_look(group)
         group.insert("t", 100, 110)
@@ -65,10 +82,9 @@ def test_an_administrators_publication_is_looked_at_while_its_tables_are_locked(
 
 
 def test_a_table_that_cannot_leave_now_leaves_when_it_is_free(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u")
+    group = make_group(tables="t,u", copy_and_stream=False)
     group.create("u", 3)
     with group.running() as replicator:
-        group.wait_for_copy("u")
         with locked(group, "u"):
             group.reconfigure(tables="t")
             replicator.wait_for_log("a table that joins or leaves is in use, trying again")
