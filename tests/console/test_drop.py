@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from psycopg import pq
 
 from pgsluice.console.drop import run
 from pgsluice.console.program import run as program
@@ -87,6 +88,21 @@ def test_a_capture_that_an_administrator_installed_is_named_when_the_rest_is_gon
     run(settings(replication))
     run(limited)
     replication.source.execute(f"DROP ROLE {role}")
+
+
+def test_nothing_is_removed_while_a_replicator_reads_the_slot(replication: Group) -> None:
+    replication.replicate()
+    source, names = replication.source.settings, replication.names
+    target = f"host={source.host} port={source.port} dbname={source.dbname} user={source.user} replication=database"
+    reader = pq.PGconn.connect(target.encode())
+    start = f"START_REPLICATION SLOT {names.slot} LOGICAL 0/0 (proto_version '1', publication_names '{names.publication}')"
+    assert reader.exec_(start.encode()).status == pq.ExecStatus.COPY_BOTH
+    try:
+        with pytest.raises(TerminalError, match=f"{names.slot}.* in use by process {reader.backend_pid}"):
+            run(settings(replication))
+    finally:
+        reader.finish()
+    assert (source_objects(replication), nats_objects(replication)) == ((1, 1), (True, True))
 
 
 def test_each_half_is_removed_alone(replication: Group) -> None:

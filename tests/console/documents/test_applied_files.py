@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_plan import apply_documents
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
+from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.program import run
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.errors import TransientError
 from tests.servers import NatsServer
 
 
@@ -80,3 +86,25 @@ def test_a_user_without_a_name_applies_by_its_number(files: Files, monkeypatch: 
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567)
     files.write("tables: [a]")
     assert files.run("apply", "--yes") == (0, f"{files.groups[0]}: created\n")
+
+
+async def test_who_was_overtaken_is_told_and_overwrites_nothing(nats_server: NatsServer) -> None:
+    group = f"d-{uuid.uuid4().hex[:8]}"
+
+    class Overtaken(DocumentStore[GroupDocument]):
+        """Somebody else writes as soon as it was looked at."""
+
+        async def find(self, name: str) -> StoredDocument[GroupDocument] | None:
+            found = await super().find(name)
+            await DocumentStore(control, GroupDocument).put(theirs, "somebody else", None)
+            return found
+
+    async with connected(nats_server.settings(), "test") as client:
+        control = ControlBucket(client)
+        await control.make(1)
+        ours, theirs = (GroupDocument(group, {"group": group, "tables": [table]}) for table in ("ours", "theirs"))
+        with pytest.raises(TransientError, match="somebody changed the document"):
+            await apply_documents(Overtaken(control, GroupDocument), [ours], "we")
+        stored = await DocumentStore(control, GroupDocument).find(group)
+        assert stored is not None
+        assert (stored.document.applied_by, stored.document.raw("tables")) == ("somebody else", ("theirs",))

@@ -79,7 +79,12 @@ def test_settings_have_a_revision_and_no_secrets(served: Served, nats_server: Na
     path = "/groups/quiet/alerts"
     with served.client() as client, served.client(served.token("night-shift", "operator")) as operator:
         assert client.get(f"{path}/test").status_code == 404
-        for wrong in ({"webhook": "https://hooks.example.com/m4rk3r"}, {"lag_s": -1}, {"silences": [{"until": "tomorrow"}]}):
+        for wrong in (
+            {"webhook": "https://hooks.example.com/m4rk3r"},
+            {"webhook": "${URL}/m4rk3r"},
+            {"lag_s": -1},
+            {"silences": [{"until": "tomorrow"}]},
+        ):
             refused = client.put(path, json=wrong)
             assert (refused.status_code, "m4rk3r" in refused.text) == (422, False)
         first = client.put(path, json={"webhook": "${URL}", "for_s": 30})

@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 
 from pgsluice.shared.alerts import alert_watch
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, AlertOverrides
+from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertsRecord
 from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.alerts.slot_record import SLOT_KEY, SlotRecord
@@ -102,6 +102,13 @@ async def looks_done(client: Client, names: GroupNames, count: int = 5) -> None:
     await wait_until_async(later, what="some looks")
 
 
+async def holder_after_a_look(client: Client, names: GroupNames) -> str:
+    await looks_done(client, names, 1)
+    entry = await StateBucket(client, names).read(ALERTS_KEY, AlertsRecord)
+    assert entry is not None
+    return entry.value.holder
+
+
 async def put_table(client: Client, names: GroupNames, phase: Phase, error: str = "") -> None:
     ledger = Ledger(StateBucket(client, names))
     copy = SnapshotRecord("", "", CopyState.RUNNING, CopyMode.COPY, now(), "", 0, "7", "shop", "2026-01-31T12:00:00Z")
@@ -168,7 +175,7 @@ async def test_of_several_processes_one_tells_and_another_goes_on_when_it_is_gon
     async with connected(nats_server.settings(), "killed") as other:
         await until_told(receiver, 1)
         async with watching(settings, names, client, "worker.lake"), watching(settings, names, client, "worker.file"):
-            await looks_done(client, names)
+            assert {(await holder_after_a_look(client, names)).partition(" ")[0] for _ in range(6)} == {"replicator"}
             assert told(receiver) == [("table-errored", "public.t", "firing")]
             await other.close()  # as a kill does: nothing is given back
             await put_table(client, names, Phase.FINISHED_COPY)
@@ -217,6 +224,19 @@ async def test_a_variable_that_a_process_lacks_is_told_and_alerts_go_on_as_it_wa
         entry = await bucket.read(ALERTS_KEY, AlertsRecord)
         assert entry is not None
         assert "${NOBODY_SET_IT}" in entry.value.problem
+
+
+async def test_a_test_that_nobody_could_send_for_long_is_not_sent_any_more(
+    client: Client, names: GroupNames, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alert_watch, "TEST_PATIENCE_S", 0.0)
+    bucket = StateBucket(client, names)
+    await bucket.put(TEST_KEY, AlertTest("t", "ada", now()))
+    async with watching(alerts_to(receiver.url), names, client):
+        await looks_done(client, names)
+    entry = await bucket.read(TEST_KEY, AlertTest)
+    assert entry is not None
+    assert (entry.value.done_at, receiver.requests) == ("", [])
 
 
 async def test_a_receiver_that_may_not_be_posted_to_is_not(client: Client, names: GroupNames, receiver: HttpServer) -> None:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.metrics.listener import MOST_CONNECTIONS, Listener
+from pgsluice.shared.metrics.listener import CONNECTION_TIMEOUT_S, MOST_CONNECTIONS, Listener
 from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.metrics.vitals import Vitals
 from pgsluice.shared.process.pulse import Activity
@@ -103,6 +103,22 @@ def test_clients_that_say_nothing_keep_nobody_else_from_an_answer_for_long(liste
                 return False
 
         wait_until(answers, what="an answer while others are silent")
+
+
+def test_there_is_room_for_so_many_clients_at_once(listen: Listen) -> None:
+    host, port = listen(vitals_of(pulse_of(Activity.WORKING))).url.removeprefix("http://").split(":")
+
+    def is_sent_away() -> bool:
+        with socket.create_connection((host, int(port)), timeout=1) as another:
+            try:
+                return another.recv(1) == b""
+            except TimeoutError:
+                return False
+
+    with ExitStack() as silent:
+        for _ in range(MOST_CONNECTIONS):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        wait_until(is_sent_away, deadline_s=CONNECTION_TIMEOUT_S - 1, what="one client too many to be sent away")
 
 
 def test_an_address_that_is_taken_or_not_ours_needs_a_person(listen: Listen) -> None:
