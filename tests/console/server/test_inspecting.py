@@ -121,7 +121,7 @@ def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group
             begun = time.monotonic()
             assert client.get("/health").status_code == 200
             slowest = max(slowest, time.monotonic() - begun)
-        assert slowest < 2
+        assert slowest < 3
         tried, found = (each.result() for each in asked)
     assert {outcome for outcome, _ in outcomes(tried)} == {"not processed"}
     assert [each["workers"][0]["outcome"] for each in found.json()["changes"]] == ["applied"] * len(rows)
