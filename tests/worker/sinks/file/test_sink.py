@@ -206,8 +206,11 @@ def test_lines_of_transactions_are_written_on_request(directory: Path) -> None:
     assert [line["operation"] for line in lines(directory)] == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
 
 
+BETWEEN = 16
+
+
 def test_whatever_a_killed_process_appended_is_cut_off(directory: Path, sink: FileSink, tmp_path: Path) -> None:
-    """At every byte of a batch."""
+    """Around every end of a line, and at bytes between them."""
     apply(sink, batch([1]))
     other = tmp_path / "other"
     second = new_sink(other)
@@ -217,7 +220,9 @@ def test_whatever_a_killed_process_appended_is_cut_off(directory: Path, sink: Fi
     in_progress = directory / position_of(directory)["file"]
     committed = in_progress.read_bytes()
     shutil.copytree(directory, tmp_path / "committed")
-    for length in range(len(torn) + 1):
+    ends = [0, *(place + 1 for place, byte in enumerate(torn) if byte == ord("\n"))]
+    around = {end + step for end in ends for step in (-1, 0, 1)} & set(range(len(torn) + 1))
+    for length in sorted({*around, *range(0, len(torn), BETWEEN)}):
         in_progress.write_bytes(committed + torn[:length])
         successor = new_sink(directory)
         assert successor.open() == position(1)
