@@ -9,7 +9,7 @@ with its data is that vector. What is exactly once for a group of a replicator i
 - ``topic_ends`` asks the brokers how far each partition goes: up to the last stable offset, behind which a transaction is open.
 - ``range_index`` adds the ranges that are new. Every message names the one that it must follow, and whoever adds a range makes it
   of the message before. So any number of workers of one group may do so at once: one of them is refused, and looks again.
-- ``record_sizes`` reads a few records, so that ranges and batches have the bytes that they are to have.
+- ``record_sizes`` reads them before, so that ranges and batches have the bytes that they are to have.
 - ``record_fetcher`` reads a range without a consumer group; ``range_reader``, in tasks, makes a message body of it. Ranges are
   tasks' work like messages, so partitions are read in parallel; those of one partition are in the index in order, and so are a
   key's changes.

@@ -36,7 +36,7 @@ from pgsluice.worker.sinks.kafka.broker_access import check_cluster
 
 RANGE_RECORDS = 1000
 RANGE_BYTES = 4 * 1024 * 1024
-"""Most of each, as far as the sizes of records are known; a task holds a range as a whole."""
+"""Most of each, but for its last record: a task holds a range as a whole."""
 LOOK_INTERVAL_S = 0.2
 RANGE_COSTS_S = 0.01
 """What a range costs a task, about, whatever it holds."""
@@ -142,15 +142,22 @@ class RangeIndex:
 
     def advance(self) -> int:
         """Adds what Kafka holds and the index does not; returns how many messages."""
+        assert self._sizes is not None
         if self._end is None:
             self._end = self._loop.run(self._newest())
+        try:
+            return self._add(self._end, self._sizes)
+        finally:
+            self._sizes.rest()
+
+    def _add(self, end: IndexEnd, sizes: RecordSizes) -> int:
         added = 0
-        for at, ends, size in self._new_ranges(self._end.ends or {}):
-            headers, behind = self._end.followed_by(at, ends, size)
-            if not self._loop.run(self._publish(headers, IndexEntry(at, ends), self._end.sequence)):
+        for at, ends, size in self._new_ranges(end.ends or {}, sizes):
+            headers, behind = end.followed_by(at, ends, size)
+            if not self._loop.run(self._publish(headers, IndexEntry(at, ends), end.sequence)):
                 self._end = None  # another process was faster, or it is not known: what is there is looked up
                 return added
-            self._end = behind
+            self._end = end = behind
             added += 1
         return added
 
@@ -167,10 +174,11 @@ class RangeIndex:
             )
         return IndexEnd.of(last)
 
-    def _new_ranges(self, known: Mapping[str, TopicEnds]) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds], int]]:
-        """In order, each with what is indexed when it is, too, and with its bytes, about."""
+    def _new_ranges(
+        self, known: Mapping[str, TopicEnds], sizes: RecordSizes
+    ) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds], int]]:
+        """In order, each with what is indexed when it is, too, and with its bytes."""
         assert self._topics is not None
-        assert self._sizes is not None
         ends = dict(known)
         for topic, found in self._topics.described(self._kafka.topics).items():
             topic_id, partitions = found
@@ -182,11 +190,11 @@ class RangeIndex:
             for partition, end in enumerate(stable):
                 while (first := ends[topic].offsets[partition]) < end:
                     at = KafkaRange(self._cluster, topic, topic_id, partition, first, min(end, first + RANGE_RECORDS))
-                    record_bytes = self._sizes.of(at)
-                    at = replace(at, end=min(at.end, first + max(1, RANGE_BYTES // record_bytes)))
+                    measured = sizes.measure(at, RANGE_BYTES)
+                    at = replace(at, end=measured.end)
                     offsets = ends[topic].offsets
                     ends[topic] = replace(ends[topic], offsets=(*offsets[:partition], at.end, *offsets[partition + 1 :]))
-                    yield at, dict(ends), at.records * record_bytes
+                    yield at, dict(ends), measured.size
 
     def _first_offsets(self, topic: str, topic_id: str, partitions: int) -> tuple[int, ...]:
         """Those at the first look at a topic of which nothing is indexed: what it loses from then on is missed."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -33,6 +34,8 @@ AHEAD_BYTES = 2 * 1024 * 1024
 LONGEST_SKIP = 1000
 """Offsets between two ranges of a partition that are read and thrown away: that is faster than to begin there."""
 
+T = TypeVar("T")
+
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 Records = Sequence[tuple[int, bytes]]
@@ -46,6 +49,14 @@ class Fetched:
 
     records: Records
     arrived_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``size`` bytes of values are in front of the offset ``end``."""
+
+    end: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -100,23 +111,31 @@ class RecordFetcher:
 
     def fetch(self, at: KafkaRange) -> Fetched:
         """Raises HistoryError when records of the range are gone."""
+        return self._read(at, lambda assigned: self._fetched(at, assigned))
+
+    def measure(self, at: KafkaRange, most_bytes: int) -> Measured:
+        """Of the records that ``fetch`` gives, those up to the first with which they have ``most_bytes``, or all. None is kept.
+        Raises as ``fetch``."""
+        return self._read(at, lambda assigned: self._measured(at, assigned, most_bytes))
+
+    def _read(self, at: KafkaRange, use: Callable[[_Assigned], T]) -> T:
         with self._complaints.translated(at.topic):
             assigned, self._assigned = self._assigned, None  # until the range is read to its end nobody knows the place
             try:
-                return self._read_on(at, assigned)
+                return self._read_on(at, assigned, use)
             finally:
                 if self._assigned is None:
                     self._consumer.unassign()
 
-    def _read_on(self, at: KafkaRange, assigned: _Assigned | None) -> Fetched:
+    def _read_on(self, at: KafkaRange, assigned: _Assigned | None, use: Callable[[_Assigned], T]) -> T:
         if assigned is not None and assigned.leads_to(at):
             try:
-                return self._fetched(at, assigned)
+                return use(assigned)
             except _StoppedError:  # perhaps by what lies before the range
                 pass
         self._consumer.assign([TopicPartition(at.topic, at.partition, at.first)])
         try:
-            return self._fetched(at, _Assigned(at.topic, at.partition, at.first))
+            return use(_Assigned(at.topic, at.partition, at.first))
         except _StoppedError as stopped:
             raise self._failure(stopped.error, at) from None
 
@@ -135,13 +154,27 @@ class RecordFetcher:
 
     def _fetched(self, at: KafkaRange, assigned: _Assigned) -> Fetched:
         records = list(self._until_end(at, assigned))
+        self._end(assigned, at.end)
+        return Fetched(records, assigned.arrived_at)
+
+    def _measured(self, at: KafkaRange, assigned: _Assigned, most_bytes: int) -> Measured:
+        end, size = at.end, 0
+        for offset, value in self._until_end(at, assigned):
+            size += len(value)
+            if size >= most_bytes:
+                end = offset + 1
+                break
+        self._end(assigned, end)
+        return Measured(end, size)
+
+    def _end(self, assigned: _Assigned, place: int) -> None:
+        """All in front of ``place`` is read."""
         self._complaints.forget()
-        assigned.place = at.end
+        assigned.place = place
         if not assigned.events:
             self._has_come(assigned, 0)
         if not assigned.is_at_end:
             self._assigned = assigned
-        return Fetched(records, assigned.arrived_at)
 
     def _until_end(self, at: KafkaRange, assigned: _Assigned) -> Iterator[tuple[int, bytes]]:
         deadline = time.monotonic() + READ_DEADLINE_S

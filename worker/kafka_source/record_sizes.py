@@ -1,58 +1,49 @@
-"""How many bytes the records of a topic hold, about: Kafka does not tell it, so a few of them are read.
+"""How many bytes the records of a range hold. Kafka does not tell it, so they are read where there are many of them.
 
-What is read of a topic holds for the ranges that follow, until there were some or a while has passed. Without it a batch of large
-records would need many times the memory that people gave to it.
+Without it a batch of large records would need many times the memory that people gave to it. A few records are taken to be like
+the newest ones of their topic that were read, for a short while: where few come at a time, most are not read for this.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
 from pgsluice.shared.wire.kafka_range import KafkaRange
-from pgsluice.worker.kafka_source.record_fetcher import RecordFetcher
+from pgsluice.worker.kafka_source.record_fetcher import Measured, RecordFetcher
 
-USUAL_BYTES = 1024
-"""Of a record, as long as none was seen."""
-SAMPLE_RECORDS = 20
-RANGES_PER_SAMPLE = 8
+FEW_RECORDS = 20
 LONGEST_USE_S = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sample:
     """``mean_bytes`` is of one record."""
 
     mean_bytes: int
     read_at: float
-    ranges: int = 0
-
-    @property
-    def is_used_up(self) -> bool:
-        return self.ranges >= RANGES_PER_SAMPLE or time.monotonic() - self.read_at > LONGEST_USE_S
 
 
 class RecordSizes:
-    """For one thread."""
+    """For one thread. Raises TransientError when the brokers do not answer, HistoryError when records are gone."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._fetcher = RecordFetcher(cluster)
         self._samples: dict[str, _Sample] = {}
 
-    def of(self, at: KafkaRange) -> int:
-        """Bytes of a record of the range that is next, in the mean. Raises TransientError when the brokers do not answer,
-        HistoryError when its records are gone."""
+    def measure(self, at: KafkaRange, most_bytes: int) -> Measured:
+        """As many records from the range's beginning as have ``most_bytes`` together with the last of them, or all, and at least
+        one byte."""
         sample = self._samples.get(at.topic)
-        if sample is None or sample.is_used_up:
-            before = USUAL_BYTES if sample is None else sample.mean_bytes
-            sample = self._samples[at.topic] = _Sample(self._read(at, before), time.monotonic())
-        sample.ranges += 1
-        return sample.mean_bytes
+        if sample is not None and at.records <= FEW_RECORDS and time.monotonic() - sample.read_at < LONGEST_USE_S:
+            records = min(at.records, 1 + most_bytes // sample.mean_bytes)
+            return Measured(at.first + records, records * sample.mean_bytes)
+        found = self._fetcher.measure(at, most_bytes)
+        if found.size:
+            self._samples[at.topic] = _Sample(max(1, found.size // (found.end - at.first)), time.monotonic())
+        return Measured(found.end, max(1, found.size))
 
-    def _read(self, at: KafkaRange, before: int) -> int:
-        """``before`` where the first offsets of the range have no record: what was given up, and markers."""
-        first = replace(at, end=min(at.end, at.first + SAMPLE_RECORDS))
-        sizes = [len(value) for _, value in self._fetcher.fetch(first).records]
+    def rest(self) -> None:
+        """Until the next call brokers are asked for nothing."""
         self._fetcher.rest()
-        return max(1, sum(sizes) // len(sizes)) if sizes else before
