@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -248,6 +248,18 @@ def test_a_truncation_drops_what_came_before_it_and_keeps_what_follows() -> None
     )
     assert [clearing.table for clearing in folded.clearings] == [KEYED]
     assert {piece.table: piece.content for piece in folded.pieces} == {KEYED: b"2\ta\tb\n", FULL: b"7\t\t\n"}
+
+
+def test_a_table_that_was_renamed_is_the_same_one_as_before() -> None:
+    """Which the target may have under one name: what came under the other must not be merged beside it, or after it."""
+    renamed = replace(KEYED, name="renamed")
+    rounds = {
+        piece.table.name: piece.round
+        for piece in fold_of(delete(KEYED, b"1", None, None), insert(renamed, b"1", b"a", b"b")).pieces
+    }
+    assert rounds["keyed"] < rounds["renamed"]
+    folded = fold_of(insert(KEYED, b"1", b"a", b"b"), truncate(renamed), insert(renamed, b"2", b"a", b"b"))
+    assert [piece.content for piece in folded.pieces] == [b"2\ta\tb\n"]
 
 
 def test_a_new_version_of_a_table_begins_a_round() -> None:
