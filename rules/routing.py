@@ -7,8 +7,10 @@ keeps its lists of values as they are. A table without a route goes on unchanged
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges, Truncation
@@ -177,7 +179,7 @@ class Routing:
                 found.append(f"{route.place}: '{route.source.text}' could be {' or '.join(matching)}; write the schema too")
         takers: dict[tuple[str, str], str] = {}
         for table in tables:
-            for schema, name in self._destinations((table.schema, table.name)):
+            for schema, name in self.destinations((table.schema, table.name)):
                 other = takers.setdefault((schema, name), table.qualified_name)
                 if other != table.qualified_name:
                     found.append(f"tables '{other}' and '{table.qualified_name}' would both go to '{schema}.{name}'")
@@ -197,7 +199,8 @@ class Routing:
         most_exact = max((_exactness(route.source) for route in matching), default=None)
         return [route for route in matching if _exactness(route.source) == most_exact]
 
-    def _destinations(self, name: TableName) -> list[TableName]:
+    def destinations(self, name: TableName) -> list[TableName]:
+        """Where the table goes that is called that at the source."""
         return [route.destination_of(name) for route in self._routes_of([name])] or [name]
 
     def _bind(self, table: Table, names: Mapping[int, TableName]) -> tuple[BoundRoute, ...] | None:
@@ -217,13 +220,23 @@ class Routing:
     def _check_joined(self, table: Table, names: Mapping[int, TableName]) -> None:
         """Of a table that joined later, or was made again. The others were held against each other."""
         own = table.schema, table.name
-        places = set(self._destinations(own))
-        for name in sorted(set(names.values()) - {own}):
-            for place in places.intersection(self._destinations(name)):
+        taken = _taken_places(self.routes, frozenset(names.values()))
+        for place in self.destinations(own):
+            for name in sorted(taken.get(place, frozenset()) - {own}):
                 raise TerminalError(
                     f"table '{table.qualified_name}' would go to '{'.'.join(place)}', where '{'.'.join(name)}' goes",
                     "give one of them a route to another place, or take it out of the group, and start the worker again",
                 )
+
+
+@lru_cache(maxsize=16)  # a group may have thousands of tables, and every task asks anew
+def _taken_places(routes: tuple[Route, ...], names: frozenset[TableName]) -> Mapping[TableName, frozenset[TableName]]:
+    """Which tables go to each place."""
+    routing, taken = Routing(routes), defaultdict[TableName, set[TableName]](set)
+    for name in names:
+        for place in routing.destinations(name):
+            taken[place].add(name)
+    return {place: frozenset(goers) for place, goers in taken.items()}
 
 
 def _exactness(pattern: TablePattern) -> tuple[bool, bool]:
