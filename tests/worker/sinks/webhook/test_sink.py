@@ -269,13 +269,29 @@ def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiv
     assert MOST_REFUSALS <= len(raised.value.rejections) <= MOST_REFUSALS + 2
 
 
-def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(receiver: HttpServer, open_sink: NewSink) -> None:
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(
+    connections: int, receiver: HttpServer, open_sink: NewSink
+) -> None:
     receiver.answer = lambda request: Answer(400) if b"TRUNCATE" in request.body else Answer()
     changes: list[Change | Truncate] = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
     with pytest.raises(RejectedChanges) as raised:
-        apply(open_sink(), [[message(1, *changes)]])
+        apply(open_sink(connections=connections), [[message(1, *changes)]])
     assert [each.position.ordinal for each in raised.value.rejections] == [2]
     assert [each["after"]["id"] for each in receiver.objects()] == [1]
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.parametrize("form", ["array", "single"])
+def test_a_row_that_was_refused_does_not_go_on_under_another_key(
+    form: str, connections: int, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answer = refuse(1)
+    sink = open_sink(format=form, connections=connections)
+    with pytest.raises(RejectedChanges) as raised:
+        apply(sink, [[message(1, insert(ROWS, b"1", b"n"), update(ROWS, b"2", b"n", old=(b"1", None)))]])
+    assert [each.position.ordinal for each in raised.value.rejections] == [1]
+    assert receiver.accepted == []
 
 
 def test_a_refused_copied_row_is_named_by_its_place_in_the_copy(receiver: HttpServer, open_sink: NewSink) -> None:
