@@ -16,7 +16,7 @@ from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from pgsluice.worker.sinks.sink import Receipt
+from pgsluice.worker.sinks.sink import Lane, Receipt
 from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
 from tests.changes_builder import (
     Change,
@@ -32,7 +32,7 @@ from tests.changes_builder import (
     update,
 )
 from tests.servers.http_server import Answer, HttpServer, Received
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
+from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, apply_in, write
 from tests.worker.sinks.webhook.sinks import NewSink
 
 pytestmark = pytest.mark.timeout(60)
@@ -259,6 +259,19 @@ def test_a_document_that_not_every_reader_takes_is_delivered_and_refused_like_an
     assert [each.position.ordinal for each in raised.value.rejections] == [2]
     bodies = sorted(request.body for request in receiver.accepted)
     assert [paper in body for body, paper in zip(bodies, (half, beyond, deep), strict=True)] == [True] * 3
+
+
+def test_tables_that_catch_up_are_sent_although_later_messages_were(receiver: HttpServer, open_sink: NewSink) -> None:
+    sink, behind = open_sink(connections=1), frozenset({OTHERS.oid})
+    apply_in(sink, [[message(1, insert(ROWS, b"1", b"n"))]], Lane.CHANGES, frozenset())
+    apply_in(sink, [[message(2, insert(ROWS, b"2", b"n")), message(3, insert(ROWS, b"3", b"n"))]], Lane.CHANGES, behind)
+    apply_in(sink, [[message(2, insert(OTHERS, b"2", b"n"))]], Lane.CATCH_UP, behind)
+    assert [(each["table"], each["after"]["id"]) for each in receiver.objects()] == [
+        ("rows", 1),
+        ("rows", 2),
+        ("rows", 3),
+        ("others", 2),
+    ]
 
 
 def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiver: HttpServer, open_sink: NewSink) -> None:
