@@ -142,13 +142,24 @@ def test_a_lane_that_goes_on_is_progress_and_the_one_that_waits_is_still_waited_
 
 
 def test_retry_after_is_obeyed_by_all_lanes(receiver: HttpServer, open_sink: NewSink) -> None:
-    receiver.answers = [Answer(429, {"Retry-After": "3"})]
-    receiver.delay_s = 0.05
-    apply(open_sink(format="single", connections=2), rows(20))
-    asked_at = next(request.at for request in receiver.requests if request.answer == Answer(429, {"Retry-After": "3"}))
+    put_off, is_told = Answer(429, {"Retry-After": "3"}), threading.Event()
+
+    def answer(request: Received) -> Answer:
+        assert is_told.wait(DEADLINE_S)
+        return Answer()
+
+    receiver.answers, receiver.answer = [put_off], answer
+    sink, pulse = open_sink(format="single", connections=2), Pulse()
+    sink.report_to(pulse)
+    taking_turns = [insert(ROWS, b"%d" % n, b"n") for pair in zip(range(4), range(4, 8), strict=True) for n in pair]
+    delivering = committing(sink, [[message(1, *taking_turns)]])
+    waited_for(pulse)
+    is_told.set()
+    delivering.join(DEADLINE_S)
+    asked_at = next(request.at for request in receiver.requests if request.answer == put_off)
     after = sorted(request.at - asked_at for request in receiver.requests if request.at > asked_at)
     assert sum(seconds < 2.9 for seconds in after) <= 1, "but for the other lane's request that was under way"
-    assert len(receiver.accepted) == 20
+    assert len(receiver.accepted) == 8
 
 
 @pytest.mark.parametrize("failure", [Failure.CLOSE, Failure.CLOSE_IN_ANSWER])
