@@ -15,9 +15,14 @@ from pgsluice.replicator.snapshot import table_progress as display
 from pgsluice.replicator.snapshot.copy_state import anew, begin_attempt
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeStatus
 from pgsluice.replicator.snapshot.table_progress import Figures, TableProgress, measure
-from pgsluice.shared.broker.ledger import Ledger, Phase, Retry, TableRecord
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.ledger import Ledger, Phase, Retry, TableRecord, now
+from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import PgsluiceError, SlotTimeoutError, TerminalError, TransientError
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.copier import page_range
+from tests.servers import NatsServer
 
 MIB = 1 << 20
 
@@ -151,3 +156,28 @@ def test_a_table_begun_anew_has_nothing_done() -> None:
     copy_range(tables, 1, 1)
     tables.put(replace(table(1, Phase.DATA_SYNC), attempt=2))
     assert measure(tables, frozenset(), 1.0).pages_done == 0
+
+
+def test_a_range_that_ends_after_its_table_waits_for_another_copy_does_not_count() -> None:
+    tables = book(table(1, Phase.DATA_SYNC))
+    copy_range(tables, 1, 1)
+    tables.put(anew(tables.records[0]))
+    copy_range(tables, 1, 2)
+    [record] = tables.records
+    assert (record.phase, record.rows, record.ranges_done) == (Phase.INIT, 0, 0)
+
+
+async def test_what_is_noted_while_the_ledger_is_written_is_written_the_next_time(group: str, nats_server: NatsServer) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
+        ledger = Ledger(bucket)
+        tables = TableProgress(ledger, [replace(table(1, Phase.DATA_SYNC), since=now())])
+        copy_range(tables, 1, 1)
+        writing = asyncio.ensure_future(tables.write())
+        await asyncio.sleep(0)  # it waits for the broker now
+        copy_range(tables, 1, 2)
+        await writing
+        assert (await ledger.load()).tables[1].ranges_done == 1
+        await tables.write()
+        assert (await ledger.load()).tables[1].ranges_done == 2
