@@ -66,6 +66,7 @@ def behind(target: Database) -> str:
     return str(catch_up)
 
 
+@pytest.mark.long
 def test_others_go_on_while_a_table_is_copied_whoever_is_killed_meanwhile(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
