@@ -41,6 +41,8 @@ LOOK_INTERVAL_S = 0.2
 RANGE_COSTS_S = 0.01
 """What a range costs a task, about, whatever it holds."""
 LONGEST_INTERVAL_S = 5.0
+LONGEST_LOOK_S = 1.0
+"""After which a look adds no more: what it has added is worked on."""
 END_DEADLINE_S = 3.0
 
 log = telemetry.logger(__name__)
@@ -99,9 +101,11 @@ class RangeIndex:
         self._cluster = ""
         self._end: IndexEnd | None = None
         self._begun: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.is_behind = False
+        """Whether the newest look left something for the next."""
 
     def begin(self, worker: str, settings: StreamSettings) -> bool:
-        """Makes the group's stream and its bucket, and adds what Kafka holds now. Raises TerminalError when the group is somebody
+        """Makes the group's stream and its bucket, and looks a first time. Raises TerminalError when the group is somebody
         else's, or the topics are not what was read before."""
         check_cluster(self._kafka.cluster)
         self._topics = SourceTopics(self._kafka.cluster)
@@ -141,7 +145,7 @@ class RangeIndex:
             )
 
     def advance(self) -> int:
-        """Adds what Kafka holds and the index does not; returns how many messages."""
+        """Adds what Kafka holds and the index does not, as far as a look gets; returns how many messages."""
         assert self._sizes is not None
         if self._end is None:
             self._end = self._loop.run(self._newest())
@@ -151,7 +155,7 @@ class RangeIndex:
             self._sizes.rest()
 
     def _add(self, end: IndexEnd, sizes: RecordSizes) -> int:
-        added = 0
+        added, ends_at, self.is_behind = 0, time.monotonic() + LONGEST_LOOK_S, False
         for at, ends, size in self._new_ranges(end.ends or {}, sizes):
             headers, behind = end.followed_by(at, ends, size)
             if not self._loop.run(self._publish(headers, IndexEntry(at, ends), end.sequence)):
@@ -159,6 +163,9 @@ class RangeIndex:
                 return added
             self._end = end = behind
             added += 1
+            if time.monotonic() >= ends_at:
+                self.is_behind = True
+                break
         return added
 
     def trim(self) -> None:
@@ -249,7 +256,7 @@ class IndexThread:
 
     def _run(self) -> None:
         news, trimmed_at, added = RetryNews(), time.monotonic(), 0
-        while not self._stopped.wait(look_interval_s(added)):
+        while not self._stopped.wait(0.0 if self._index.is_behind else look_interval_s(added)):
             try:
                 added = self._index.advance()
                 if added:
