@@ -15,6 +15,7 @@ from pgsluice.console.processes.child_process import Command
 from pgsluice.console.processes.supervised_process import Ending
 from pgsluice.console.watch.keyboard import reading_keys
 from pgsluice.console.watch.live import QUIET, show_screen
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import PgsluiceError
@@ -70,8 +71,7 @@ class Announcements:
         try:
             yield
         finally:
-            shown.cancel()
-            await asyncio.gather(shown, return_exceptions=True)
+            await cancel([shown])
 
     async def _screen(self, commands: Sequence[Command], status: StatusSettings, stop: Callable[[], object]) -> None:
         self._held = []

@@ -24,6 +24,7 @@ from pgsluice.console.up.group_processes import group_commands
 from pgsluice.console.up.local_broker import LocalBroker
 from pgsluice.console.up.state_directory import StateDirectory, locked
 from pgsluice.console.up.up_settings import UpSettings
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import TerminalError, TransientError
@@ -198,6 +199,4 @@ class Up:
                 await calling
             return calling.done()
         finally:
-            for task in (calling, stopping):
-                task.cancel()
-            await asyncio.gather(calling, stopping, return_exceptions=True)
+            await cancel([calling, stopping])

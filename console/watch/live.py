@@ -21,6 +21,7 @@ from pgsluice.console.status import format_status
 from pgsluice.console.watch.keyboard import reading_keys
 from pgsluice.console.watch.look import Look, Looks
 from pgsluice.console.watch.screen import status_screen
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import TransientError
@@ -61,8 +62,7 @@ async def show_screen(settings: StatusSettings, every_s: float, console: Console
                     looking = asyncio.ensure_future(_after(every_s, looks.next))
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        await cancel([looking])
         await looks.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer
 from tests.waiting import wait_until
@@ -38,6 +40,7 @@ def are_equal(source: Database, target: Database) -> bool:
     return target.execute(f"SELECT {names} FROM t ORDER BY id") == source.execute(f"SELECT {names} FROM t ORDER BY id")
 
 
+@pytest.mark.long
 def test_a_rewritten_table_is_copied_again_while_others_go_on(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:

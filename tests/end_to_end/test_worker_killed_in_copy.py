@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.random_load import checksum
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -39,6 +41,7 @@ def has_key(target: Database) -> bool:
     return bool(target.execute("SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = 'keyed'::regclass AND indisprimary)")[0][0])
 
 
+@pytest.mark.long
 def test_nothing_is_doubled_or_missing_and_keys_are_built_without_any_change(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.process.retrying import Pauses
@@ -35,8 +36,7 @@ def alerting(nats: NatsServer, group: str, url: str = "") -> Iterator[None]:
             watching = AlertWatch(alerts_to(url), GroupNames(group), "replicator", lambda: client, Pauses(0.05, 0.1))
             task = asyncio.create_task(watching.run())
             await asyncio.to_thread(ended.wait)
-            task.cancel()
-            await asyncio.wait({task})
+            await cancel([task])
 
     thread = threading.Thread(target=lambda: asyncio.run(watch()))
     thread.start()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import stat
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.alerts import alert_watch
 from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertsRecord
@@ -72,9 +73,7 @@ async def watching(settings: AlertSettings, names: GroupNames, client: Client, u
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await cancel([task])
 
 
 def told(receiver: HttpServer) -> list[tuple[str, str, str]]:
@@ -184,9 +183,7 @@ async def test_of_several_processes_one_tells_and_another_goes_on_when_it_is_gon
                 ("table-errored", "public.t", "resolved"),
             ]
             assert receiver.requests[1].objects[0]["sent_by"].startswith("worker.")
-    killed.cancel()
-    with suppress(asyncio.CancelledError):
-        await killed
+    await cancel([killed])
 
 
 async def test_a_restart_neither_repeats_nor_forgets(client: Client, names: GroupNames, receiver: HttpServer) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
+from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.broker import process_report
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -59,9 +60,7 @@ async def reported(nats: NatsServer, group: str) -> AsyncIterator[tuple[StateBuc
         try:
             yield bucket, report, pulse, task
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError, PgsluiceError):
-                await task
+            await cancel([task])
 
 
 def test_others_read_what_a_process_waits_for_and_how_it_ended(nats_server: NatsServer, group: str) -> None:
