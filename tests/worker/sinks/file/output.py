@@ -15,9 +15,22 @@ from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.sink import FileSink
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
+from tests.worker.sinks.tried_batches import batch
 
 WORKER = worker_settings("orders", name="file")
 PREFIX = "orders.file."
+STORED_NOTE = b"x" * 50_000
+"""Two of them are more than a receipt holds itself, so tasks leave them in the scratch directory."""
+LARGE = batch([2, 3], [4, 5], note=STORED_NOTE)
+"""Finishes two files and begins a third, where four notes fill one."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def file_settings(
@@ -52,6 +65,14 @@ def finished_files(directory: Path) -> list[Path]:
 def lines(directory: Path) -> list[dict[str, Any]]:
     """What counts: the finished files, and of the file in progress as much as the position file says."""
     return [json.loads(line) for data in _contents(directory) for line in _whole_lines(data)]
+
+
+def ids(directory: Path) -> list[int]:
+    return [line["after"]["id"] for line in lines(directory)]
+
+
+def names(directory: Path) -> set[str]:
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
 
 
 def _contents(directory: Path) -> Iterator[bytes]:

@@ -26,10 +26,8 @@ from tests.changes_builder import copied, delete, insert, message, message_of, r
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, with_columns
 from tests.worker.definitions.definitions_of import column as defined_column
 from tests.worker.sinks.batch import apply, apply_copied
-from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import PREFIX, new_sink, parquet_rows
 from tests.worker.sinks.file.small_disk import small_disk
-from tests.worker.sinks.tried_batches import batch, events
 
 COLUMNS = {
     "boolean": (16, -1),
@@ -363,39 +361,3 @@ def test_a_change_to_json_finishes_what_was_gathered(tmp_path: Path) -> None:
     apply(sink, [[message(1, insert(ORDERS, b"1", None, None))]])  # and dies without closing
     new_sink(tmp_path).open()
     assert [row["id"] for row in parquet_rows(tmp_path, "shop.orders")] == [1]
-
-
-def live_through(directory: Path) -> None:
-    """One process: opens, applies a batch that fills a file, closes."""
-    sink = new_sink(directory, file_format="parquet", compression="gzip", rotate_bytes=1000)
-    if sink.open().sequence < 3:
-        apply(sink, [*batch([2, 3], note=b"x" * 100_000), [message(4, insert(ORDERS, b"1", None, None))]])
-    sink.close()
-
-
-@pytest.mark.long
-def test_a_process_may_die_before_any_system_call(tmp_path: Path) -> None:
-    """Whatever a reader takes away meanwhile does not come back."""
-    calls = 0
-    while True:
-        directory = tmp_path / str(calls)
-        written(directory, batch([1])[0][0])
-        died = dies_before_call(calls, lambda directory=directory: live_through(directory))  # type: ignore[misc]
-        taken = take_away(directory)
-        live_through(directory)
-        assert sorted(taken + take_away(directory)) == sorted([1, *events(3)])
-        left = {path.name for path in directory.rglob("*") if path.is_file()}
-        assert left == {f"{PREFIX}position", f".{PREFIX}lock"}
-        if not died:
-            break
-        calls += 1
-    assert calls > 50
-
-
-def take_away(directory: Path) -> list[int]:
-    """The ids in the files that a reader finds, which it removes."""
-    taken = []
-    for path in directory.glob("*/*.parquet"):
-        taken += pq.read_table(path, columns=["id"])["id"].to_pylist()
-        path.unlink()
-    return taken

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import stat
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,42 +22,22 @@ from pgsluice.worker.sinks.file.sink import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, write
-from tests.worker.sinks.file.dying_process import dies_before_call
-from tests.worker.sinks.file.output import PREFIX, WORKER, file_settings, finished_files, lines, new_sink, position_of
+from tests.worker.sinks.file.output import (
+    LARGE,
+    PREFIX,
+    STORED_NOTE,
+    WORKER,
+    Clock,
+    file_settings,
+    finished_files,
+    ids,
+    lines,
+    names,
+    new_sink,
+    position_of,
+)
 from tests.worker.sinks.file.small_disk import small_disk
 from tests.worker.sinks.tried_batches import LARGE_NOTE, batch, events, position
-
-STORED_NOTE = b"x" * 50_000
-"""Two of them are more than a receipt holds itself, so tasks leave them in the scratch directory."""
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def sink(directory: Path) -> Iterator[FileSink]:
-    sink = new_sink(directory)
-    sink.open()
-    yield sink
-    sink.close()
-
-
-def ids(directory: Path) -> list[int]:
-    return [line["after"]["id"] for line in lines(directory)]
-
-
-def names(directory: Path) -> set[str]:
-    return {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_only_the_owner_may_read_what_is_written(directory: Path, sink: FileSink) -> None:
@@ -204,80 +183,6 @@ def test_lines_of_transactions_are_written_on_request(directory: Path) -> None:
     sink.open()
     apply(sink, batch([1]))
     assert [line["operation"] for line in lines(directory)] == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
-
-
-BETWEEN = 16
-
-
-def test_whatever_a_killed_process_appended_is_cut_off(directory: Path, sink: FileSink, tmp_path: Path) -> None:
-    """Around every end of a line, and at bytes between them."""
-    apply(sink, batch([1]))
-    other = tmp_path / "other"
-    second = new_sink(other)
-    second.open()
-    apply(second, batch([2]))
-    torn = (other / position_of(other)["file"]).read_bytes()
-    in_progress = directory / position_of(directory)["file"]
-    committed = in_progress.read_bytes()
-    shutil.copytree(directory, tmp_path / "committed")
-    ends = [0, *(place + 1 for place, byte in enumerate(torn) if byte == ord("\n"))]
-    around = {end + step for end in ends for step in (-1, 0, 1)} & set(range(len(torn) + 1))
-    for length in sorted({*around, *range(0, len(torn), BETWEEN)}):
-        in_progress.write_bytes(committed + torn[:length])
-        successor = new_sink(directory)
-        assert successor.open() == position(1)
-        assert in_progress.read_bytes() == committed
-        apply(successor, batch([2]))
-        assert ids(directory) == events(2)
-        shutil.copy(tmp_path / "committed" / f"{PREFIX}position", directory)
-
-
-LARGE = batch([2, 3], [4, 5], note=STORED_NOTE)
-"""Finishes two files and begins a third."""
-
-
-def begin(directory: Path, compression: str) -> None:
-    """Applies a batch and does not close."""
-    sink = new_sink(directory, compression=compression)
-    sink.open()
-    apply(sink, batch([1]))
-
-
-def live_through(directory: Path, compression: str) -> None:
-    """One process: opens, applies a batch, finishes a file by its age, closes."""
-    clock = Clock()
-    sink = FileSink(
-        WORKER, file_settings(directory, compression=compression, rotate_bytes=4 * len(STORED_NOTE), rotate_age_s=60), clock
-    )
-    if sink.open().sequence < 5:
-        apply(sink, LARGE)
-    clock.now += 60
-    sink.tick()
-    sink.close()
-
-
-@pytest.mark.parametrize("compression", ["none", pytest.param("zstd", marks=pytest.mark.long)])
-def test_a_process_may_die_before_any_system_call(tmp_path: Path, compression: str) -> None:
-    begun = tmp_path / "begun"
-    assert not dies_before_call(sys.maxsize, lambda: begin(begun, compression))
-    calls = 0
-    while True:
-        directory = shutil.copytree(begun, tmp_path / str(calls))
-        died = dies_before_call(calls, lambda directory=directory: live_through(directory, compression))  # type: ignore[misc]
-        if died:
-            seen = ids(directory)
-            assert len(set(seen)) == len(seen)
-            assert set(seen) <= set(events(5))
-            live_through(directory, compression)
-        assert ids(directory) == events(5)
-        assert position_of(directory)["sequence"] == 5
-        left = {name for name in names(directory) if not name.startswith(f"{PREFIX}00000000")}
-        assert left == {f"{PREFIX}position", f".{PREFIX}lock"}
-        assert not any(name.endswith(".part") for name in names(directory))
-        if not died:
-            break
-        calls += 1
-    assert calls > 50
 
 
 def test_nothing_of_tasks_is_left_behind_a_commit(directory: Path, sink: FileSink) -> None:
