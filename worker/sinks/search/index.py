@@ -7,7 +7,7 @@ other is filled behind the alias, and takes over when the copy is whole (``gener
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -188,11 +188,11 @@ class IndexCatalog:
         body = mapping.index_body(aliases, meta.encode(), filling=not is_read, properties=properties)
         status, answer = self._connection.ask("PUT", f"/{path_of(made.name)}", body, accepted=(400,))
         if status == 400:
-            kind = _error_type(answer)
+            kind = str(_error_of(answer).get("type", ""))
             if kind == _EXISTS:
                 self._check_open(made)
                 return None
-            if kind == _LIMITED:
+            if kind == _LIMITED and "shards" in _error_of(answer).get("reason", ""):
                 fact = f"the search server has no room for another index ({kind})"
                 raise TransientError(fact, "remove some, or raise cluster.max_shards_per_node there", Cause.TARGET)
             raise TerminalError(
@@ -346,6 +346,6 @@ def _check_owner(found: FoundGeneration, table: Table, group: str) -> None:
         )
 
 
-def _error_type(answer: Any) -> str:
+def _error_of(answer: Any) -> Mapping[str, Any]:
     error = answer.get("error") if isinstance(answer, dict) else None
-    return str(error.get("type", "")) if isinstance(error, dict) else ""
+    return error if isinstance(error, dict) else {}

@@ -145,6 +145,13 @@ def test_a_newer_index_that_is_closed_is_waited_for(open_sink: OpenSink, search_
     assert search_server.documents(f"{group}_shop_orders") == {}
 
 
+def test_an_index_that_can_never_be_made_stops_the_worker(open_sink: OpenSink, proxy: HttpProxy) -> None:
+    sink, refusal = open_sink(proxy.url), b'{"error":{"type":"validation_exception","reason":"this can never be"}}'
+    proxy.before = answering("-000001", "PUT", Refusal(400, body=refusal))
+    with pytest.raises(TerminalError, match=r"does not take the mapping of table 'shop.orders' .validation_exception"):
+        apply(sink, INSERTED)
+
+
 @pytest.mark.search_real
 def test_a_server_that_has_its_most_shards_is_waited_for(
     open_sink: OpenSink, real_opensearch: RealOpenSearch, group: str
