@@ -49,7 +49,7 @@ from pgsluice.worker.positions.lease import Lease
 from pgsluice.worker.positions.missed_changes import MissedChangesLog
 from pgsluice.worker.positions.report import BatchLog, ProgressReport, check_report
 from pgsluice.worker.positions.start_place import find_start
-from pgsluice.worker.positions.target import CURRENT, CopyEnd, DrainTarget, find_drain_target
+from pgsluice.worker.positions.target import CopyEnd, DrainTarget, find_drain_target
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import FileReadingSink, PatientSink, ReportingSink
 from pgsluice.worker.sinks.sink import Applied, Sink
@@ -268,19 +268,12 @@ class Worker:
         return client
 
     def _index_kafka(self, client: Client) -> RangeIndex | None:
-        """Makes the group's stream when it is an index of what lies in Kafka, and waits until that is reached. A worker that is
-        to end at what there is now waits for all of it."""
-        kafka = self._settings.source
-        if kafka is None:
+        """Makes the group's stream when it is an index of what lies in Kafka."""
+        if self._settings.source is None:
             return None
-        from pgsluice.worker.kafka_source.range_index import RangeIndex  # it needs an extra that few have
+        from pgsluice.worker.kafka_source.range_index import begun_index  # it needs an extra that few have
 
-        index = RangeIndex(self._loop, client, self._names, kafka)
-        opening = Retrying("Kafka, or the group's stream, cannot be reached, trying again", self._settings.retry.source)
-        self._stopping.wait_for(lambda: index.begin(self._settings.name, kafka.stream), opening)
-        while index.is_behind and self._settings.until_sequence == CURRENT:
-            self._stopping.wait_for(index.advance, opening)
-        return index
+        return begun_index(self._loop, client, self._settings, self._settings.source, self._stopping)
 
     def _follow_kafka(self, index: RangeIndex | None, bell: Bell) -> None:
         if index is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.server.endpoint_table import Call
 from pgsluice.console.server.problem import Kind, Problem
 
@@ -14,6 +17,17 @@ def check_revision(call: Call, revision: int | None, what: str) -> None:
         raise Problem(Kind.REVISION_WANTED, "If-Match is missing", "send the ETag of what you have read, or *", "If-Match")
     if call.revision != "*" and call.revision != revision:
         raise stale(what)
+
+
+async def delete_named(call: Call, documents: DocumentStore[Any], name: str, what: str) -> int | None:
+    """Deletes a document, also one that cannot be read. Its revision; None when there is none. Raises Problem as
+    ``check_revision``. ``name`` may be any text."""
+    revision = await documents.revision(name) if name in await documents.names() else None
+    if revision is not None:
+        check_revision(call, revision, what)
+        if not await documents.delete(name, revision):
+            raise stale(what)
+    return revision
 
 
 def stale(what: str) -> Problem:

@@ -21,6 +21,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.change_retention import INTERVAL_S, ChangeRetention
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord, publication_of_worker
 from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
+from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
 from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
@@ -32,7 +33,9 @@ from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.kafka_source.record_sizes import RecordSizes
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic
+from pgsluice.worker.positions.target import CURRENT
 from pgsluice.worker.sinks.kafka.broker_access import check_cluster
+from pgsluice.worker.stopping import Retrying, Stopping
 
 RANGE_RECORDS = 1000
 RANGE_BYTES = 4 * 1024 * 1024
@@ -147,6 +150,7 @@ class RangeIndex:
     def advance(self) -> int:
         """Adds what Kafka holds and the index does not, as far as a look gets; returns how many messages."""
         assert self._sizes is not None
+        self.is_behind = False
         if self._end is None:
             self._end = self._loop.run(self._newest())
         try:
@@ -155,7 +159,7 @@ class RangeIndex:
             self._sizes.rest()
 
     def _add(self, end: IndexEnd, sizes: RecordSizes) -> int:
-        added, ends_at, self.is_behind = 0, time.monotonic() + LONGEST_LOOK_S, False
+        added, ends_at = 0, time.monotonic() + LONGEST_LOOK_S
         for at, ends, size in self._new_ranges(end.ends or {}, sizes):
             headers, behind = end.followed_by(at, ends, size)
             if not self._loop.run(self._publish(headers, IndexEntry(at, ends), end.sequence)):
@@ -222,6 +226,19 @@ class RangeIndex:
         except TransientError:
             self._end = None
             raise
+
+
+def begun_index(
+    loop: EventLoopThread, client: Client, settings: WorkerSettings, kafka: KafkaSourceSettings, stopping: Stopping
+) -> RangeIndex:
+    """That of a worker which starts. Waits until Kafka and the stream are reached; a worker that is to end at what there is now,
+    until all of that is in. Raises as ``Stopping.check`` when that comes first."""
+    index = RangeIndex(loop, client, GroupNames(settings.group), kafka)
+    opening = Retrying("Kafka, or the group's stream, cannot be reached, trying again", settings.retry.source)
+    stopping.wait_for(lambda: index.begin(settings.name, kafka.stream), opening)
+    while index.is_behind and settings.until_sequence == CURRENT:
+        stopping.wait_for(index.advance, opening)
+    return index
 
 
 def look_interval_s(added: int) -> float:

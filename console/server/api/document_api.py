@@ -11,7 +11,7 @@ from pgsluice.console.documents.group_document import GroupDocument, format_docu
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.server.revisions import check_revision, stale
+from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.shared.broker.record import TimeText
 
 
@@ -85,13 +85,10 @@ async def put_document(call: Call) -> Answer:
 
 async def delete_document(call: Call) -> Answer:
     """Also of one that cannot be read."""
-    group, documents = call.path["group"], call.parts.documents
-    revision = await documents.revision(group) if group in await documents.names() else None
+    group = call.path["group"]
+    revision = await delete_named(call, call.parts.documents, group, _spoken(group))
     if revision is None:
         raise _without_document(group)
-    check_revision(call, revision, _spoken(group))
-    if not await documents.delete(group, revision):
-        raise stale(_spoken(group))
     call.parts.looks.renew(group)
     return Answer(target=group, revision_before=revision)
 

@@ -12,7 +12,7 @@ from pgsluice.console.pipelines.pipeline_runs import ListedRun, look_at_runs
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.server.revisions import check_revision, stale
+from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.replicator.pipelines.pipeline_run import planned
 from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -147,13 +147,10 @@ async def put_pipeline(call: Call) -> Answer:
 
 async def delete_pipeline(call: Call) -> Answer:
     """Also one that cannot be read."""
-    name, documents = call.path["pipeline"], call.parts.pipeline_documents
-    revision = await documents.revision(name) if name in await documents.names() else None
+    name = call.path["pipeline"]
+    revision = await delete_named(call, call.parts.pipeline_documents, name, _spoken(name))
     if revision is None:
         raise _without_document(name)
-    check_revision(call, revision, _spoken(name))
-    if not await documents.delete(name, revision):
-        raise stale(_spoken(name))
     return Answer(target=name, revision_before=revision)
 
 
