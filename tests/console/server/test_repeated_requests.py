@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,16 @@ from tests.waiting import wait_until
 
 KILLS = 6
 ORDERS = 12
+LONG = 2 << 20
+"""More than a message of NATS holds."""
+
+
+@pytest.fixture
+async def bucket(nats_server: NatsServer) -> AsyncIterator[ControlBucket]:
+    async with connected(nats_server.settings(), "test") as client:
+        made = ControlBucket(client)
+        await made.make(1)
+        yield made
 
 
 def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsServer, tmp_path: Path) -> None:
@@ -71,49 +82,40 @@ def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsSe
     assert sorted(asyncio.run(given())) == sorted((f"t{number}",) for number in range(ORDERS))
 
 
-async def test_one_that_was_refused_leaves_nothing(nats_server: NatsServer) -> None:
-    async with connected(nats_server.settings(), "test") as client:
-        bucket = ControlBucket(client)
-        await bucket.make(1)
-        repeated, before = RepeatedRequests(bucket), set(await bucket.keys())
+async def test_one_that_was_refused_leaves_nothing(bucket: ControlBucket) -> None:
+    repeated, before = RepeatedRequests(bucket), set(await bucket.keys())
 
-        async def refuse() -> StoredAnswer:
-            raise Problem(Kind.MALFORMED, "it is wrong")
+    async def refuse() -> StoredAnswer:
+        raise Problem(Kind.MALFORMED, "it is wrong")
 
-        with pytest.raises(Problem):
-            await repeated.once(RequestKey("who", "refused-key", "digest"), refuse)
-        assert set(await bucket.keys()) == before
+    with pytest.raises(Problem):
+        await repeated.once(RequestKey("who", "refused-key", "digest"), refuse)
+    assert set(await bucket.keys()) == before
 
 
-async def test_two_at_the_same_time_are_one(nats_server: NatsServer) -> None:
-    async with connected(nats_server.settings(), "test") as client:
-        bucket = ControlBucket(client)
-        await bucket.make(1)
-        repeated, calls = RepeatedRequests(bucket), list[int]()
+async def test_two_at_the_same_time_are_one(bucket: ControlBucket) -> None:
+    repeated, calls = RepeatedRequests(bucket), list[int]()
 
-        async def carry_out() -> StoredAnswer:
-            calls.append(1)
-            await asyncio.sleep(0.05)
-            return StoredAnswer(202, "{}")
+    async def carry_out() -> StoredAnswer:
+        calls.append(1)
+        await asyncio.sleep(0.05)
+        return StoredAnswer(202, "{}")
 
-        key = RequestKey("who", f"at-once-{time.monotonic_ns()}", "digest")
-        answers = await asyncio.gather(*(repeated.once(key, carry_out) for _ in range(5)))
-        assert (len(calls), set(answers)) == (1, {StoredAnswer(202, "{}")})
-        other = RequestKey("somebody else", key.key, "another digest")
-        assert (await repeated.once(other, carry_out)).status == 202
+    key = RequestKey("who", f"at-once-{time.monotonic_ns()}", "digest")
+    answers = await asyncio.gather(*(repeated.once(key, carry_out) for _ in range(5)))
+    assert (len(calls), set(answers)) == (1, {StoredAnswer(202, "{}")})
+    other = RequestKey("somebody else", key.key, "another digest")
+    assert (await repeated.once(other, carry_out)).status == 202
 
 
-async def test_an_answer_that_is_too_long_to_be_kept_is_given_all_the_same(nats_server: NatsServer) -> None:
+async def test_an_answer_that_is_too_long_to_be_kept_is_given_all_the_same(bucket: ControlBucket) -> None:
     """By then what was asked for is done."""
-    async with connected(nats_server.settings(), "test") as client:
-        bucket = ControlBucket(client)
-        await bucket.make(1)
-        repeated, calls = RepeatedRequests(bucket), list[int]()
+    repeated, calls = RepeatedRequests(bucket), list[int]()
 
-        async def carry_out() -> StoredAnswer:
-            calls.append(1)
-            return StoredAnswer(202, "x" * (client.max_payload + 1))
+    async def carry_out() -> StoredAnswer:
+        calls.append(1)
+        return StoredAnswer(202, "x" * LONG)
 
-        key = RequestKey("who", f"long-{time.monotonic_ns()}", "digest")
-        assert [(await repeated.once(key, carry_out)).status for _ in range(2)] == [202, 202]
-        assert len(calls) == 2
+    key = RequestKey("who", f"long-{time.monotonic_ns()}", "digest")
+    assert [(await repeated.once(key, carry_out)).status for _ in range(2)] == [202, 202]
+    assert len(calls) == 2
