@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pgsluice.console.inspect import row_trace
 from pgsluice.console.program import run
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.broker.bucket import StateBucket
@@ -140,6 +141,20 @@ def test_a_row_that_cannot_be_named_so_is_refused(
 ) -> None:
     assert run(["trace", "--group", changed.name, "--nats-url", changed.nats.url, "t", *key]) == 2
     assert "trace" not in capsys.readouterr().out
+
+
+def test_of_many_changes_the_newest_are_told(
+    replication: Group, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t VALUES (1, 'a')")
+    for value in "bcd":
+        replication.source.execute(f"UPDATE t SET v = '{value}' WHERE id = 1")
+    replication.replicate()
+    whole = trace(replication, capsys, "t", "id=1")
+    monkeypatch.setattr(row_trace, "MOST_CHANGES", 2)
+    found = trace(replication, capsys, "t", "id=1")
+    assert (len(whole["changes"]), found["changes"], found["more"]) == (4, whole["changes"][-2:], True)
 
 
 def test_a_row_of_every_message_is_traced_in_little_memory(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:

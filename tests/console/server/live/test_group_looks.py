@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgsluice.replicator.source.slot_look import ANSWER_DEADLINE_S
+from pgsluice.shared.broker.bucket import find_groups
 from pgsluice.shared.process.listening import listen
 from tests.console.server.served import Served
 from tests.console.server.test_orders import ask
@@ -29,6 +30,7 @@ def test_a_bucket_of_somebody_else_is_passed_over(nats: NatsServer, tmp_path: Pa
     for name in ("pgsluice_Theirs", "pgsluice_"):
         ask(nats, lambda client, name=name: client.jetstream().create_key_value(bucket=name))  # type: ignore[misc]
     ensure_bucket(nats.settings(), "ours")
+    assert ask(nats, find_groups) == ["ours"]
     with Served(nats.url, tmp_path) as server, server.client() as client:
         wait_until(lambda: client.get("/groups").json()["groups"], deadline_s=30, what="the group")
         assert [each["group"] for each in client.get("/groups").json()["groups"]] == ["ours"]
