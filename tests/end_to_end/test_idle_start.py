@@ -13,6 +13,7 @@ def test_a_worker_that_finds_nothing_to_read_waits_and_applies_what_comes_later(
     source_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     keys = configuration(group, source_database, target_database, nats_server)
     with GroupUnderTest(keys) as under_test:
+        under_test.replicator.wait_for_log("replicating")
         under_test.worker.wait_for_log("reading  worker=postgres")
         source_database.execute("INSERT INTO t SELECT generate_series(1, 100)")
         wait_until(

@@ -32,6 +32,7 @@ def test_a_transaction_that_takes_the_target_minutes_leaves_the_worker_healthy(
     target_database.execute(SLOW)
     keys = configuration(group, source_database, target_database, nats_server, **{"metrics-listen": "127.0.0.1:0"})
     with GroupUnderTest(keys) as running:
+        running.replicator.wait_for_log("replicating")
         running.worker.wait_for_log("reading")
         address = address_of(running.worker)
         source_database.execute(f"INSERT INTO t SELECT generate_series(1, {ROWS})")

@@ -116,6 +116,7 @@ def test_a_worker_that_is_killed_in_a_pause_rests_when_it_is_started_again(
             return process.stdout()
 
     with GroupUnderTest(keys) as under_test:
+        under_test.replicator.wait_for_log("replicating", deadline_s=120)
         under_test.worker.wait_for_log("reading", deadline_s=120)
         assert "worker postgres: paused" in order("pause", "--wait", "60s", "--reason", "a test")
         under_test.worker.kill()

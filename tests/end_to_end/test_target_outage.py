@@ -39,6 +39,7 @@ def test_the_worker_waits_for_a_target_that_is_away_loses_nothing_when_it_dies_a
         return int(target.execute("SELECT count(*) FROM t")[0][0]) if present else 0
 
     with GroupUnderTest(configuration(group, source_database, target, nats_server)) as under_test:
+        under_test.replicator.wait_for_log("replicating")
         under_test.worker.wait_for_log("the sink cannot be opened, trying again")
         source_database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
         target.server.start()

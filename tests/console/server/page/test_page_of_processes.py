@@ -54,7 +54,8 @@ def test_a_worker_rests_and_goes_on_and_a_letter_is_applied_after_all(
     known: Visit, keys: dict[str, Any], source_database: Database, target_database: Database
 ) -> None:
     page = known.page
-    with GroupUnderTest(keys):
+    with GroupUnderTest(keys) as running:
+        running.replicator.wait_for_log("replicating")
         known.open("groups", keys["group"])
         state = page.get_by_role("row", name="postgres").locator(".badge")
         expect(state).to_have_text("running", timeout=START_MS)
