@@ -41,7 +41,7 @@ from nats.js.kv import KeyValue
 
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
 from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, is_passing, payload_error
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, is_passing, payload_error
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
@@ -244,6 +244,10 @@ class Bucket:
             return await call
         except _MEANINGFUL:
             raise
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code in WRONG_LAST_SEQUENCE:  # the client tells it so of an update, not of a deletion
+                raise nats.js.errors.KeyWrongLastSequenceError(description=error.description) from None
+            raise self._refusal(error) from None
         except nats.errors.MaxPayloadError:
             raise payload_error(f"a record of {self.described}") from None
         except CLIENT_ERRORS as error:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, LOGICAL_MESSAGE, Assembler, Message, Published
+from pgsluice.replicator.relations import MOST_HEAD_BYTES, Relations
 from pgsluice.shared.errors import HistoryError, TerminalError, WireError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.position import LSN, Position
@@ -354,3 +355,15 @@ def test_what_messages_begin_with_is_kept_for_no_more_than_a_few_combinations_of
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < 1_000_000
+
+
+def test_what_messages_begin_with_is_kept_after_there_was_too_much_of_it_too() -> None:
+    relations, oids = Relations(), [number.to_bytes(4) for number in range(frames.OID, frames.OID + 40)]
+    for oid in oids:
+        relations.note(frames.relation(int.from_bytes(oid)), frames.table(int.from_bytes(oid)))
+    random, made = Random(1), 0
+    while made <= MOST_HEAD_BYTES:
+        made += len(relations.head(random.sample(oids, 20)))
+    first = relations.head(oids[:2])
+    relations.head(oids[2:4])
+    assert relations.head(oids[:2]) is first

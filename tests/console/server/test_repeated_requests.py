@@ -7,7 +7,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -29,14 +28,6 @@ KILLS = 6
 ORDERS = 12
 LONG = 2 << 20
 """More than a message of NATS holds."""
-
-
-@pytest.fixture
-async def bucket(nats_server: NatsServer) -> AsyncIterator[ControlBucket]:
-    async with connected(nats_server.settings(), "test") as client:
-        made = ControlBucket(client)
-        await made.make(1)
-        yield made
 
 
 def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -115,6 +115,19 @@ def test_every_alert_has_a_severity_and_a_time() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("lost", "setting"),
+    [
+        ("wal_removed", "raise max_slot_wal_keep_size"),
+        ("idle_timeout", "set idle_replication_slot_timeout to 0"),
+        ("wal_level_insufficient", "set wal_level to logical"),
+    ],
+)
+def test_a_lost_slot_is_told_with_what_to_set_for_the_next_one(lost: str, setting: str) -> None:
+    [condition] = find_conditions(facts(slot=SlotRecord("s", "lost", lost)), 300.0).conditions
+    assert condition.remedy.startswith(f"{setting} at the source, then run 'pgsluice drop'")
+
+
 def test_what_runs_out_is_no_more_what_has_run_out() -> None:
     streams = {"changes": StreamState("c", 1, 9, 9, 81, 100), "snapshot": StreamState("c", 1, 9, 9, 10, 100)}
     told = find_shortages(SlotRecord("s", "unreserved", "", 100, 100), streams)

@@ -28,3 +28,8 @@ def test_a_value_that_cannot_be_read_is_its_text_and_all_others_are_read(value: 
         "table": "rows",
         "size": value,
     }
+
+
+def test_a_document_in_a_row_is_one_value() -> None:
+    document = '{"a":1,"half":"\\ud83d"}'
+    assert line_fields(f'{{"after":{{"document":{document},"n":1}}}}'.encode()) == {"after": {"document": document, "n": 1}}
