@@ -91,3 +91,11 @@ def test_a_table_that_cannot_leave_now_leaves_when_it_is_free(make_group: MakeGr
             group.insert("t", 100, 110)
             group.wait_until_published()
         wait_until(lambda: group.published() == {"t"}, what="the end of the publication of u")
+
+
+def test_a_table_leaves_while_its_partitions_are_locked(make_group: MakeGroup) -> None:
+    group = partitioned_group(make_group, copy_and_stream=False)
+    named = "SELECT prrelid::regclass::text FROM pg_publication_rel"
+    with group.running(), locked(group, "p1"):
+        group.reconfigure(tables="t,u")
+        wait_until(lambda: set(group.source.execute(named)) == {("t",), ("u",)}, what="the end of the publication of p")
