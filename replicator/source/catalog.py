@@ -140,11 +140,11 @@ _PUBLISHED: LiteralString = """
         SELECT oid FROM named
          UNION
         SELECT i.inhrelid FROM sent s JOIN pg_inherits i ON i.inhparent = s.oid
-         WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = s.oid AND c.relkind = 'p'))
+         WHERE NOT i.inhdetachpending AND EXISTS (SELECT FROM pg_class c WHERE c.oid = s.oid AND c.relkind = 'p'))
     SELECT c.oid::bigint FROM sent s JOIN pg_class c ON c.oid = s.oid CROSS JOIN publication p
      WHERE CASE WHEN p.pubviaroot
-                THEN c.oid IN (SELECT oid FROM named) AND NOT (c.relispartition AND EXISTS (
-                         SELECT FROM pg_partition_ancestors(c.oid) a JOIN named n ON n.oid = a.relid WHERE a.relid <> c.oid))
+                THEN NOT (c.relispartition AND (p.puballtables OR EXISTS (
+                         SELECT FROM pg_partition_ancestors(c.oid) a JOIN named n ON n.oid = a.relid WHERE a.relid <> c.oid)))
                 ELSE c.relkind <> 'p' END
      ORDER BY c.oid
 """

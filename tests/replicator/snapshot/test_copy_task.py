@@ -208,7 +208,7 @@ async def test_what_bears_the_name_of_another_now_is_not_copied_for_it(
 ) -> None:
     """The filenode that the snapshot shows is still there, under another name."""
     for table in ("t", "other"):
-        copier.source.execute(f"CREATE TABLE {table} (id int, v text, w text)")
+        copier.source.execute(f"CREATE TABLE {table} (id int, gone int, v text, w text); ALTER TABLE {table} DROP COLUMN gone")
         copier.source.execute(f"INSERT INTO {table} SELECT n, '{table} v', '{table} w' FROM generate_series(1, 5000) n")
     async with copier.snapshot("t") as (parameters, ranges):
         assert (await copy_all(copy_process, parameters, ranges[:1]))[0].status is RangeStatus.DONE

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
@@ -116,6 +117,7 @@ _PUBLICATIONS = [
     "FOR TABLE t, root",
     "FOR TABLE t, root, part, leaf WITH (publish_via_partition_root = true)",
     "FOR TABLE part, leaf WITH (publish_via_partition_root = true)",
+    "FOR TABLE ONLY parent",
     "FOR TABLE ONLY parent WITH (publish_via_partition_root = true)",
     "FOR ALL TABLES",
     "FOR ALL TABLES WITH (publish_via_partition_root = true)",
@@ -138,8 +140,14 @@ def test_what_a_publication_publishes_is_found_as_the_server_finds_it(
         "CREATE TABLE s.part PARTITION OF root FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
         "CREATE TABLE s.leaf PARTITION OF s.part FOR VALUES FROM (0) TO (5); CREATE VIEW s.v AS SELECT 1;"
         "CREATE TABLE other PARTITION OF root FOR VALUES FROM (10) TO (20); CREATE TABLE s.other (id int);"
-        "CREATE TABLE parent (id int); CREATE TABLE s.child () INHERITS (parent)"
+        "CREATE TABLE parent (id int); CREATE TABLE s.child () INHERITS (parent);"
+        "CREATE TABLE leaves PARTITION OF root FOR VALUES FROM (20) TO (30)"
     )
+    with database.connect(autocommit=False) as reader, database.connect() as owner:
+        reader.execute("SELECT FROM root")
+        owner.execute("SET statement_timeout = '1s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):  # what it has begun stays
+            owner.execute("ALTER TABLE root DETACH PARTITION leaves CONCURRENTLY")
 
     async def found() -> list[int]:
         source = await Source.connect(database.settings)
