@@ -78,6 +78,28 @@ def test_no_row_is_lost_behind_a_transaction_that_was_open_when_its_table_joined
     assert replication.audit().rows == {"public.w insert": 2 if has_joined else 1}
 
 
+@pytest.mark.parametrize("server", [16], indirect=True)
+def test_a_partitioned_table_waits_for_whoever_writes_to_a_partition_by_its_name(
+    replication: Group, nats_server: NatsServer
+) -> None:
+    source = replication.source
+    source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (200)")
+    config = configuration(replication.name, source, None, nats_server, tables="t,p", **{"without-copy": "p"})
+    with source.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO p1 VALUES (1, 'before')")
+        with PgsluiceProcess("replicator", config=config) as replicator:
+            replicator.wait_for_log("a table that joins or leaves is in use")
+            writer.execute("INSERT INTO p1 VALUES (2, 'after')")
+            writer.commit()
+            replicator.wait_for_log("replicating ")
+            source.execute("INSERT INTO p1 VALUES (100, 'followed')")
+            replicator.terminate()
+            assert replicator.wait() == 0
+    replication.replicate(tables=("t", "p"))
+    assert replication.audit().rows == {"public.p insert": 1}
+
+
 @pytest.mark.parametrize("server", [NEWEST], indirect=True)
 def test_autovacuum_gives_way_to_a_table_that_joins(server: PostgresServer, replication: Group, nats_server: NatsServer) -> None:
     """It would take more than a minute."""
