@@ -90,7 +90,7 @@ class _Row:
 
 
 async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, tuple[Partition, ...]]:
-    """Every partition below each root, those that are partitioned themselves included. A root that is gone is left out."""
+    """Every partition below each root, those that are partitioned themselves included; none of a root that is gone."""
     if not roots:
         return {}
     trees: defaultdict[int, list[Partition]] = defaultdict(list)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,11 @@ import pytest
 
 from pgsluice.replicator.definitions.capture import find_capture, install_capture, note_table, remove_capture
 from pgsluice.replicator.definitions.installation import VERSION, Installation, removal_script
+from pgsluice.replicator.definitions.tracking import track_definitions
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import MissingPrivilegeError, TransientError, UsageError
+from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 from tests.replicator.definitions.captured import Stream, at_source, install
@@ -345,6 +347,17 @@ def test_a_publication_of_any_name_is_captured(source: Database, group: str) -> 
     ]
     with pytest.raises(UsageError, match="cannot be quoted"):
         Installation(GroupNames(group, "$pgsluice$"), [], "app")
+
+
+def test_published_tables_are_described_but_for_those_that_were(stream: Stream, names: GroupNames) -> None:
+    stream.after(f"CREATE TABLE u (a int PRIMARY KEY); CREATE TABLE v (a int); ALTER PUBLICATION {names.publication} ADD TABLE u")
+    [(described,)] = stream.database.execute("SELECT 't'::regclass::oid::bigint")
+
+    def track(source: Source) -> Awaitable[str]:
+        return track_definitions(source, names, PATTERNS, stream.database.server.user, [described], Pauses(0.1, 1.0))
+
+    assert at_source(stream.database.settings, track)
+    assert stream.read() == ["table u(*1:a:integer!)"]
 
 
 def test_a_note_tells_of_the_table_and_of_the_enums_that_it_uses(stream: Stream, names: GroupNames) -> None:

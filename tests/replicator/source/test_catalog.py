@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-import psycopg
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
@@ -17,6 +16,7 @@ from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.replicator.copier import PAGE_BYTES, Copier
+from tests.replicator.source.detaching import begin_detaching
 from tests.servers import Database, PostgresServer
 
 
@@ -143,11 +143,7 @@ def test_what_a_publication_publishes_is_found_as_the_server_finds_it(
         "CREATE TABLE parent (id int); CREATE TABLE s.child () INHERITS (parent);"
         "CREATE TABLE leaves PARTITION OF root FOR VALUES FROM (20) TO (30)"
     )
-    with database.connect(autocommit=False) as reader, database.connect() as owner:
-        reader.execute("SELECT FROM root")
-        owner.execute("SET statement_timeout = '1s'")
-        with pytest.raises(psycopg.errors.QueryCanceled):  # what it has begun stays
-            owner.execute("ALTER TABLE root DETACH PARTITION leaves CONCURRENTLY")
+    begin_detaching(database, "root", "leaves")
 
     async def found() -> list[int]:
         source = await Source.connect(database.settings)

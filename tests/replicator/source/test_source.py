@@ -12,13 +12,14 @@ import psycopg
 import pytest
 
 from pgsluice.replicator.replicator import run
-from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.source import Source, read_partitions
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.table import Table
 from tests.logged import fields_of
 from tests.replicated_group import Group, replicator_settings
+from tests.replicator.source.detaching import begin_detaching
 from tests.servers import Database, NatsServer, PostgresServer
 
 
@@ -252,3 +253,24 @@ def test_a_column_that_was_added_between_two_rows_shows_in_the_second_message_on
     assert replication.audit().changes == 2
     assert replication.stream_state().last_sequence == 2
     assert [column.name for column in described(replication).columns] == ["id", "v", "w"]
+
+
+async def test_partitions_of_a_table_are_those_that_the_server_finds_below_it(source_database: Database) -> None:
+    source_database.execute(
+        "CREATE TABLE root (id int) PARTITION BY RANGE (id); CREATE TABLE plain (id int); CREATE TABLE child () INHERITS (plain);"
+        "CREATE TABLE part PARTITION OF root FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
+        "CREATE TABLE leaf PARTITION OF part FOR VALUES FROM (0) TO (5);"
+        "CREATE TABLE other PARTITION OF root FOR VALUES FROM (10) TO (20);"
+        "CREATE TABLE leaves PARTITION OF root FOR VALUES FROM (20) TO (30)"
+    )
+    begin_detaching(source_database, "root", "leaves")
+    roots = [oid for (oid,) in source_database.execute("SELECT oid::bigint FROM pg_class WHERE relname IN ('root', 'part')")]
+    source = await Source.connect(source_database.settings)
+    try:
+        found = await read_partitions(source, roots)
+    finally:
+        await source.close()
+    for root in roots:
+        below = "SELECT relid::bigint FROM pg_partition_tree(%s) WHERE relid <> %s ORDER BY relid"
+        assert sorted(each.oid for each in found[root]) == [oid for (oid,) in source_database.execute(below, [root, root])]
+    assert sorted(len(each) for each in found.values()) == [1, 3]

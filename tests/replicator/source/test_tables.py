@@ -116,6 +116,7 @@ def test_a_table_whose_updates_would_fail_is_refused_before_it_is_published(repl
         "CREATE TABLE x (id int); ALTER TABLE x REPLICA IDENTITY FULL",
         "CREATE TABLE x (id int NOT NULL UNIQUE); ALTER TABLE x REPLICA IDENTITY USING INDEX x_id_key",
         "CREATE TABLE x (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE x1 PARTITION OF x FOR VALUES FROM (1) TO (10)",
+        "CREATE TABLE x (id int PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.has_no_key () INHERITS (x)",
     ],
 )
 def test_a_table_with_any_usable_replica_identity_is_taken(source_database: Database, definition: str) -> None:
