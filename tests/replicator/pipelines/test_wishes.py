@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from pgsluice.replicator.pipelines.wish_watch import WishWatch
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pipelines.run_records import RunState
+from pgsluice.shared.wire.names import GroupNames
 from tests.replicator.pipelines.held_run import ROWS, held_at, held_in_ranges, insert_wide_rows, keys_of
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
 from tests.servers import NatsServer, PgsluiceProcess
@@ -71,8 +76,14 @@ def test_a_paused_run_of_several_ranges_goes_on_with_each_after_its_last_message
 
 
 def test_an_executor_begins_nothing_while_people_wish_a_pause(
-    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor does it publish a row before it looks for their wish the first time."""
+
+    async def looks_late(watch: WishWatch) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WishWatch, "run", looks_late)
     pipeline.source.execute("INSERT INTO t VALUES (1, 'a', now() - interval '1 hour')")
     pipeline.run()
     wish(pipeline, nats_server, tmp_path, "pause")
@@ -147,3 +158,14 @@ def test_a_full_run_of_a_request_is_taken_up_by_the_next_executor(pipeline: Pipe
     pipeline.source.execute("UPDATE t SET v = 7 WHERE id = 7")
     again = pipeline.run(full=True, request="key-1")
     assert (again.number, again.attempt) == (1, 2)
+
+
+async def test_a_broker_that_does_not_answer_ends_no_run(group: str) -> None:
+    with NatsServer() as server:
+        async with connected(server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            await bucket.make(1)
+            watch = WishWatch(bucket, 1)
+            assert not await watch.is_to_end()
+            server.kill()
+            assert not await watch.is_to_end()

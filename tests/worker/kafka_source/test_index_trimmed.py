@@ -50,13 +50,18 @@ class IndexOfGroup:
         found = self._loop.run(self._stream.fetch(1, last, MOST_BYTES))
         return [MessageHeaders.decode(each.headers).size or 0 for each in found]
 
-    @contextmanager
-    def trimmed(self, retention_s: float) -> Iterator[None]:
-        stream, failed = StreamSettings(1, (), 0, "none", retention_s), list[BaseException]()
+    def begun(self, retention_s: float) -> RangeIndex:
+        """Which has looked once."""
+        stream = StreamSettings(1, (), 0, "none", retention_s)
         kafka = KafkaSourceSettings(cluster=self._cluster, topics=(self._topic.name,), stream=stream)
         index = RangeIndex(self._loop, self._client, self._names, kafka)
         index.begin("trimming", stream)
-        thread = IndexThread(index, lambda: None, failed.append, trim_interval_s=0.0)
+        return index
+
+    @contextmanager
+    def trimmed(self, retention_s: float) -> Iterator[None]:
+        failed: list[BaseException] = []
+        thread = IndexThread(self.begun(retention_s), lambda: None, failed.append, trim_interval_s=0.0)
         try:
             yield
         finally:

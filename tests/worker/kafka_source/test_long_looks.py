@@ -38,6 +38,17 @@ def topic(real_kafka: RealKafka, nats_server: NatsServer, group: str, monkeypatc
     return made
 
 
+def test_a_look_adds_a_part(topic: WrittenTopic, real_kafka: RealKafka, nats_server: NatsServer) -> None:
+    with index_of(topic, nats_server, real_kafka) as index:
+        begun, looks = index.begun(retention_s=3600.0), 1
+        while begun.is_behind:
+            assert index.state().last_sequence == looks
+            assert begun._sizes is not None
+            assert begun._sizes._fetcher.is_resting, "between two looks the brokers are asked for nothing"
+            looks += begun.advance()
+        assert looks == index.state().last_sequence == OFFSETS // 2
+
+
 def test_the_next_look_goes_on_at_once(
     topic: WrittenTopic, real_kafka: RealKafka, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

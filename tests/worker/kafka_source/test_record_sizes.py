@@ -43,6 +43,7 @@ def test_many_records_are_read_up_to_as_many_bytes_as_are_wanted(written: Writte
     assert sizes.measure(first, 200_000) == Measured(8, 4 * 50_100)
     assert sizes.measure(replace(first, first=8), 200_000) == Measured(16, 4 * 50_100)
     assert sizes.measure(first, 1) == Measured(1, 100)
+    assert sizes.measure(first, 50_100) == Measured(2, 50_100)
 
 
 def test_few_records_are_taken_to_be_like_those_that_were_read_before_them(
