@@ -95,6 +95,15 @@ def test_a_range_may_lie_behind_or_far_before_the_one_that_was_read(
             assert values(fetcher, ranges[each]) == some(each)
 
 
+def test_what_was_read_ahead_is_not_asked_for_again(written: Written, fetcher: RecordFetcher) -> None:
+    first, second, _ = (written.write(0, some(each)) for each in range(3))
+    assert values(fetcher, first) == some(0)
+    assigned = fetcher._assigned
+    assert assigned is not None
+    assert values(fetcher, second) == some(1)
+    assert fetcher._assigned is assigned
+
+
 def test_a_part_of_a_transaction_and_the_rest_of_it_are_ranges_too(written: Written, fetcher: RecordFetcher) -> None:
     at = written.write(1, some(0, count=10))
     halves = [KafkaRange("cluster", at.topic, "id", 1, first, until) for first, until in ((at.first, 4), (4, at.end))]
