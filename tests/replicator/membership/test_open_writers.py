@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -15,6 +15,9 @@ from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.postgres_binaries import NEWEST
 from tests.waiting import wait_until
 
+T = TypeVar("T")
+
+IN_USE = "a table that joins or leaves is in use"
 LONGEST_WAIT_S = 3.0  # LOCK_TIMEOUT_MS, and what a busy machine adds
 
 
@@ -35,26 +38,39 @@ def replication(server: PostgresServer, nats_server: NatsServer, group: str) -> 
     return replication
 
 
-def taking_w(replication: Group, nats: NatsServer) -> dict[str, Any]:
-    """The configuration of a replicator that public.w joins at its start."""
-    return configuration(replication.name, replication.source, None, nats, tables="t,w", **{"without-copy": "w"})
+def taking(table: str, replication: Group, nats: NatsServer) -> dict[str, Any]:
+    """The configuration of a replicator that ``table`` joins at its start."""
+    return configuration(replication.name, replication.source, None, nats, tables=f"t,{table}", **{"without-copy": table})
+
+
+def join_beside_a_writer(
+    replication: Group, nats: NatsServer, table: str, turn: Callable[[PgsluiceProcess], T], *, written: str = ""
+) -> T:
+    """``table`` joins at the start of a replicator, while a transaction is open that has written to it, or to ``written``, and
+    does so again after ``turn``, whose result is returned. One row follows. All is in the stream then."""
+    source, written = replication.source, written or table
+    with source.connect(autocommit=False) as writer:
+        writer.execute(f"INSERT INTO {written} VALUES (1, 'before')".encode())
+        with PgsluiceProcess("replicator", config=taking(table, replication, nats)) as replicator:
+            result = turn(replicator)
+            writer.execute(f"INSERT INTO {written} VALUES (2, 'after')".encode())
+            writer.commit()
+            replicator.wait_for_log("replicating ")
+            source.execute(f"INSERT INTO {written} VALUES (100, 'followed')")
+            replicator.terminate()
+            assert replicator.wait() == 0
+    replication.replicate(tables=("t", table))
+    return result
 
 
 def test_a_table_joins_when_its_writers_are_done_and_no_later_row_is_lost(replication: Group, nats_server: NatsServer) -> None:
-    source, config = replication.source, taking_w(replication, nats_server)
-    with source.connect(autocommit=False) as writer, source.connect() as application:
-        writer.execute("INSERT INTO w VALUES (1, 'before')")
-        with PgsluiceProcess("replicator", config=config) as replicator:
-            replicator.wait_for_log("a table that joins or leaves is in use")
-            waits = [insert(application, number) for number in range(10, 30)]
-            writer.execute("INSERT INTO w VALUES (2, 'after')")
-            writer.commit()
-            replicator.wait_for_log("replicating")
-            application.execute("INSERT INTO w VALUES (100, 'followed')")
-            replicator.terminate()
-            assert replicator.wait() == 0
-    assert max(waits) < LONGEST_WAIT_S
-    replication.replicate(tables=("t", "w"))
+    with replication.source.connect() as application:
+
+        def waits(replicator: PgsluiceProcess) -> list[float]:
+            replicator.wait_for_log(IN_USE)
+            return [insert(application, number) for number in range(10, 30)]
+
+        assert max(join_beside_a_writer(replication, nats_server, "w", waits)) < LONGEST_WAIT_S
     assert replication.audit().rows == {"public.w insert": 1}
 
 
@@ -62,48 +78,29 @@ def test_no_row_is_lost_behind_a_transaction_that_was_open_when_its_table_joined
     replication: Group, nats_server: NatsServer
 ) -> None:
     """Nobody else writes to the table meanwhile, so what such a transaction knew is all that the server knows of it."""
-    source, config = replication.source, taking_w(replication, nats_server)
-    with source.connect(autocommit=False) as writer:
-        writer.execute("INSERT INTO w VALUES (1, 'before')")
-        with PgsluiceProcess("replicator", config=config) as replicator:
-            wait_until(lambda: "trying again" in replicator.log() or "replicating " in replicator.log(), what="the table's turn")
-            has_joined = bool(source.execute("SELECT FROM pg_publication_rel WHERE prrelid = 'w'::regclass"))
-            writer.execute("INSERT INTO w VALUES (2, 'after')")
-            writer.commit()
-            replicator.wait_for_log("replicating ")
-            source.execute("INSERT INTO w VALUES (100, 'followed')")
-            replicator.terminate()
-            assert replicator.wait() == 0
-    replication.replicate(tables=("t", "w"))
-    assert replication.audit().rows == {"public.w insert": 2 if has_joined else 1}
+
+    def has_joined(replicator: PgsluiceProcess) -> bool:
+        wait_until(lambda: "trying again" in replicator.log() or "replicating " in replicator.log(), what="the table's turn")
+        return bool(replication.source.execute("SELECT FROM pg_publication_rel WHERE prrelid = 'w'::regclass"))
+
+    rows = 2 if join_beside_a_writer(replication, nats_server, "w", has_joined) else 1
+    assert replication.audit().rows == {"public.w insert": rows}
 
 
 @pytest.mark.parametrize("server", [16], indirect=True)
 def test_a_partitioned_table_waits_for_whoever_writes_to_a_partition_by_its_name(
     replication: Group, nats_server: NatsServer
 ) -> None:
-    source = replication.source
-    source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
-    source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (200)")
-    config = configuration(replication.name, source, None, nats_server, tables="t,p", **{"without-copy": "p"})
-    with source.connect(autocommit=False) as writer:
-        writer.execute("INSERT INTO p1 VALUES (1, 'before')")
-        with PgsluiceProcess("replicator", config=config) as replicator:
-            replicator.wait_for_log("a table that joins or leaves is in use")
-            writer.execute("INSERT INTO p1 VALUES (2, 'after')")
-            writer.commit()
-            replicator.wait_for_log("replicating ")
-            source.execute("INSERT INTO p1 VALUES (100, 'followed')")
-            replicator.terminate()
-            assert replicator.wait() == 0
-    replication.replicate(tables=("t", "p"))
+    replication.source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    replication.source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (200)")
+    join_beside_a_writer(replication, nats_server, "p", lambda replicator: replicator.wait_for_log(IN_USE), written="p1")
     assert replication.audit().rows == {"public.p insert": 1}
 
 
 @pytest.mark.parametrize("server", [NEWEST], indirect=True)
 def test_autovacuum_gives_way_to_a_table_that_joins(server: PostgresServer, replication: Group, nats_server: NatsServer) -> None:
     """It would take more than a minute."""
-    source, config = replication.source, taking_w(replication, nats_server)
+    source = replication.source
     slow = "autovacuum_vacuum_threshold = 1, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1"
     source.execute(f"ALTER TABLE w SET ({slow}); INSERT INTO w SELECT n, repeat('x', 100) FROM generate_series(1, 100000) n")
     source.execute("DELETE FROM w WHERE id % 2 = 0")
@@ -112,7 +109,7 @@ def test_autovacuum_gives_way_to_a_table_that_joins(server: PostgresServer, repl
         administrator.execute("SELECT pg_reload_conf()")
     vacuums = "SELECT FROM pg_stat_progress_vacuum WHERE relid = 'w'::regclass"
     wait_until(lambda: source.execute(vacuums), what="the autovacuum")
-    with PgsluiceProcess("replicator", config=config) as replicator:
+    with PgsluiceProcess("replicator", config=taking("w", replication, nats_server)) as replicator:
         replicator.wait_for_log("replicating ")
         replicator.terminate()
         assert replicator.wait() == 0

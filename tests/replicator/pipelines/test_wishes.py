@@ -80,10 +80,10 @@ def test_an_executor_begins_nothing_while_people_wish_a_pause(
 ) -> None:
     """Nor does it publish a row before it looks for their wish the first time."""
 
-    async def looks_late(watch: WishWatch) -> None:
+    async def never_looks(watch: WishWatch) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(WishWatch, "run", looks_late)
+    monkeypatch.setattr(WishWatch, "run", never_looks)
     pipeline.source.execute("INSERT INTO t VALUES (1, 'a', now() - interval '1 hour')")
     pipeline.run()
     wish(pipeline, nats_server, tmp_path, "pause")
