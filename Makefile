@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -79,8 +79,13 @@ format: $(INSTALLED)
 check: lint docs
 	$(BIN)/python -m pytest -m "not servers and not long and not soak and not deploy and not page and not search_real and not kafka"
 
+ORDINARY := -m "not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka" --numprocesses 2 --dist worksteal
+
 test: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest $(ORDINARY)
+
+test-profile: $(INSTALLED) java
+	$(BIN)/python -m pytest -p tests.cost_profile $(ORDINARY)
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m "long and not search_real and not kafka" --timeout 7200

@@ -34,6 +34,7 @@ class PgsluiceProcess:
         env: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
     ) -> None:
+        self.role = arguments[0]
         self._directory = PrivateDirectory("program")
         self._command = [*launcher, sys.executable, "-m", "pgsluice.console.program", *arguments]
         if config is not None:
