@@ -85,7 +85,7 @@ test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
 
 test-profile: $(INSTALLED) java
-	$(BIN)/python -m pytest -p tests.cost_profile $(ORDINARY)
+	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m "long and not search_real and not kafka" --timeout 7200

@@ -26,6 +26,8 @@ from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
+pytest_plugins = ["tests.runs.progress", "tests.runs.failures", "tests.runs.leftovers", "tests.runs.schedule"]
+
 # What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)

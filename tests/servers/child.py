@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.servers import last_lines
 from tests.servers.reaper import Reaper
 from tests.waiting import wait_until
 
@@ -90,21 +91,40 @@ def forget_namespace(name: str) -> None:
     _reaper.tell(f"deleted {name}")
 
 
+def _title(command: Sequence[str]) -> str:
+    """The program's name, and its first arguments where it is Python's: those say which program it is."""
+    words = [Path(command[0]).name, *command[1:]]
+    return " ".join(words[:5] if words[0].startswith("python") else words[:1])
+
+
 class PrivateDirectory:
     """A new directory that only its owner can read; ``remove`` may be called twice, and is called at exit."""
 
     def __init__(self, purpose: str, owner: pwd.struct_passwd | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"pgsluice-{purpose}-"))
+        self.path = Path(tempfile.mkdtemp(prefix=f"pgsluice-{purpose}-{os.getpid()}-"))
         _reaper.tell(f"directory {self.path}")
         if owner is not None:
             os.chown(self.path, owner.pw_uid, owner.pw_gid)
         atexit.register(self.remove)
 
     def remove(self) -> None:
+        last_lines.keep(self.path)
         if self.path.exists():
             shutil.rmtree(self.path)
         _reaper.tell(f"removed {self.path}")
         atexit.unregister(self.remove)
+
+
+def remove_leftovers() -> None:
+    """Removes private directories whose owner is gone and was cut off together with its reaper, and kills what runs in them."""
+    for path in Path(tempfile.gettempdir()).glob("pgsluice-*-*-*"):
+        owner = path.name.split("-")[-2]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                    if Path(process.cwd()).is_relative_to(path) or str(path) in " ".join(process.cmdline()):
+                        process.kill()
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class ChildProcess:
@@ -140,6 +160,7 @@ class ChildProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        last_lines.watch(_title(command), log_path)
         _reaper.tell(f"process {self.pid} {int(orphan_signal)}")
 
     def poll(self) -> int | None:

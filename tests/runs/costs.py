@@ -1,4 +1,4 @@
-"""Where a run of tests spends its time: ``pytest -p tests.cost_profile`` prints tables of wall and CPU time, by weight.
+"""Where a run of tests spends its time: ``pytest -p tests.runs.costs`` prints tables of wall and CPU time, by weight.
 
 Costs are taken around each phase of a test, around each shared fixture and around each start of a server, of a program of ours and
 of Spark. CPU time is that of the pytest process and of everything below it, read from /proc: what a server goes on doing between
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import time
 from collections import defaultdict
@@ -18,7 +19,11 @@ from typing import Any
 
 import pytest
 
+from tests.runs.schedule import DURATIONS
+
 TABLE_ROWS = 40
+SHORTEST_S = 1.0
+"""Of a module whose duration is worth knowing."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROPERTY = "cost"
 
@@ -67,6 +72,10 @@ def _measure_calls(owner: Any, method: str, kind: str, name: Callable[[Any], str
             return original(self, *arguments, **named)
 
     setattr(owner, method, measured)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help="renew the durations by which modules are scheduled")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -152,3 +161,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"cost by {kind}", sep="-")
         for name, (count, wall, cpu) in by_weight[:TABLE_ROWS]:
             terminalreporter.write_line(f"{wall:9.1f} s {cpu:9.1f} s CPU {int(count):7d}  {name}")
+    if terminalreporter.config.getoption("--write-durations"):
+        modules = {name: round(wall, 1) for name, (_, wall, _) in sorted(_totals["module"].items()) if wall >= SHORTEST_S}
+        DURATIONS.write_text(json.dumps(modules, indent=0) + "\n")
