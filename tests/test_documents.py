@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,6 @@ import pytest
 
 from pgsluice.console.flags import settings_by_command
 from pgsluice.console.program import program
-from pgsluice.shared.config.option import Option
 from tests.configuration import OPTIONS
 from tests.test_scenarios import defined_tests
 
@@ -33,8 +33,6 @@ _CODE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 
 OF_THE_READER = {"pgsluice.yaml", "rules.yml", "routing.yml"}
 """Files that pages have the reader write."""
-
-each_document = pytest.mark.parametrize("path", BY_HAND, ids=lambda path: str(path.relative_to(REPOSITORY)))
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +54,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_the_page_of_options_has_the_option_with_its_help_and_its_default(generator: ModuleType, option: Option) -> None:
-    (row,) = [line for line in generator.options_page().splitlines() if line.startswith(f"| `{option.name}`{{")]
-    assert option.help.replace("|", "\\|") in row
-    assert not option.default or f"`{option.default}`" in row
-    assert not option.example or f"`{option.example}`".replace("|", "\\|") in row
-    assert option.allowed.replace("|", "\\|") in row
+def test_the_page_of_options_has_each_option_with_its_help_and_its_default(generator: ModuleType) -> None:
+    lines = generator.options_page().splitlines()
+    for option in OPTIONS:
+        (row,) = [line for line in lines if line.startswith(f"| `{option.name}`{{")]
+        assert option.help.replace("|", "\\|") in row
+        assert not option.default or f"`{option.default}`" in row
+        assert not option.example or f"`{option.example}`".replace("|", "\\|") in row
+        assert option.allowed.replace("|", "\\|") in row
 
 
 def test_the_page_of_options_names_every_command_that_reads_one(generator: ModuleType) -> None:
@@ -143,23 +142,35 @@ def test_code_has_colours_on_light_and_on_dark(site: Path) -> None:
     assert re.findall(r"background(?:-color)?: #", light + dark) == [], "that is the template's"
 
 
-@each_document
-def test_every_file_that_a_document_names_exists(path: Path) -> None:
-    named = set(_FILE.findall(path.read_text())) - OF_THE_READER
-    places = (REPOSITORY, path.parent)
-    assert {name for name in named if not any((place / name).exists() for place in places)} == set()
+def of_each_document(find: Callable[[Path], Iterable[object]]) -> dict[str, list[object]]:
+    """What ``find`` finds, by document; nothing of one where it finds nothing."""
+    found = {str(path.relative_to(REPOSITORY)): list(find(path)) for path in BY_HAND}
+    return {path: things for path, things in found.items() if things}
 
 
-@each_document
-def test_every_test_that_a_document_names_exists(path: Path) -> None:
-    assert [name for file, name in _TEST.findall(path.read_text()) if name not in defined_tests(file)] == []
+def test_every_file_that_a_document_names_exists() -> None:
+    def missing(path: Path) -> set[str]:
+        named = set(_FILE.findall(path.read_text())) - OF_THE_READER
+        return {name for name in named if not any((place / name).exists() for place in (REPOSITORY, path.parent))}
+
+    assert of_each_document(missing) == {}
 
 
-@each_document
-def test_every_link_of_a_document_leads_to_a_file(path: Path, generator: ModuleType) -> None:
+def test_every_test_that_a_document_names_exists() -> None:
+    def missing(path: Path) -> list[str]:
+        return [name for file, name in _TEST.findall(path.read_text()) if name not in defined_tests(file)]
+
+    assert of_each_document(missing) == {}
+
+
+def test_every_link_of_a_document_leads_to_a_file(generator: ModuleType) -> None:
     generated = {(DOCS / name).resolve() for name in generator.pages()}
-    targets = {(path.parent / link).resolve() for link in _LINK.findall(_CODE.sub("", path.read_text()))}
-    assert {target for target in targets if not target.exists() and target not in generated} == set()
+
+    def missing(path: Path) -> set[Path]:
+        targets = {(path.parent / link).resolve() for link in _LINK.findall(_CODE.sub("", path.read_text()))}
+        return {target for target in targets if not target.exists() and target not in generated}
+
+    assert of_each_document(missing) == {}
 
 
 @pytest.mark.parametrize("path", AT_ROOT, ids=lambda path: path.name)
@@ -168,10 +179,12 @@ def test_a_document_that_is_read_without_the_site_links_to_no_page_that_only_the
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
-@each_document
-def test_lines_of_prose_fit_a_screen(path: Path) -> None:
-    prose = _CODE.sub("", path.read_text())
-    assert [line for line in prose.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")] == []
+def test_lines_of_prose_fit_a_screen() -> None:
+    def too_long(path: Path) -> list[str]:
+        prose = _CODE.sub("", path.read_text())
+        return [line for line in prose.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
+
+    assert of_each_document(too_long) == {}
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:

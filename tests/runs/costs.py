@@ -1,7 +1,7 @@
 """Where a run of tests spends its time: ``pytest -p tests.runs.costs`` prints tables of wall and CPU time, by weight.
 
-Costs are taken around each phase of a test, around each shared fixture and around each start of a server, of a program of ours and
-of Spark. CPU time is that of the pytest process and of everything below it, read from /proc: what a server goes on doing between
+Costs are taken around each test, around each shared fixture, and around each start of a server, of a program of ours and of
+Spark. CPU time is that of the pytest process and of everything below it, read from /proc: what a server goes on doing between
 two tests is charged to the test that runs meanwhile. Costs nest: a start is in its fixture, and a fixture in its test's setup.
 With xdist each worker sends its costs to the controller, which prints.
 """
@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _measure_calls(session.Spark, "start", "start", lambda _: "Spark in the tests' process")
     sleep = time.sleep
 
-    def slept(seconds: float) -> None:
+    def slept(seconds: Any) -> None:
         begun = time.monotonic()
         sleep(seconds)
         _costs.append(("sleep", "time.sleep", time.monotonic() - begun, 0.0))
@@ -113,7 +113,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test's own cost is known when its last report is made; that of the one before goes with this one."""
     report = yield
     report.user_properties.append((_PROPERTY, [*_costs, ("phase", call.when, call.duration, 0.0)]))
@@ -137,6 +139,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     for name, costs in report.user_properties:
         if name == _PROPERTY:
+            assert isinstance(costs, list)
             _add(costs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -74,33 +74,37 @@ def load_layers(directory: Path, option: Option, given: Mapping[str, str]) -> co
     return load_from(flags, environment, *readers_of(option))
 
 
-def precedence_cases() -> Iterator[tuple[Option, tuple[str, ...]]]:
-    for option in OPTIONS:
-        one_value = option.name != "config" and not option.content_of and option.kind not in (Kind.PAIRS, Kind.DATABASE)
-        if one_value:
-            for count in range(1, 4):
-                yield from ((option, layers) for layers in itertools.combinations(LAYERS, count))
+OF_ONE_VALUE = [
+    option
+    for option in OPTIONS
+    if option.name != "config" and not option.content_of and option.kind not in (Kind.PAIRS, Kind.DATABASE)
+]
+ONE_OF_EACH_KIND = list({option.kind: option for option in OF_ONE_VALUE}.values())
 
 
-@pytest.mark.parametrize(("option", "layers"), list(precedence_cases()), ids=case_name)
-def test_flag_wins_over_environment_over_file(tmp_path: Path, option: Option, layers: tuple[str, ...]) -> None:
-    if option.kind is Kind.SWITCH:
-        samples: tuple[tuple[str, object], ...] = (("true", True), ("false", False), ("false", False))
-    else:
-        samples = sample_texts(option)
-    values = load_layers(tmp_path, option, {layer: samples[i][0] for i, layer in enumerate(layers)})
-    assert values.values[option.name] == samples[0][1]
-    assert values.places[option.name].startswith(place_of(option, layers[0], tmp_path))
+@pytest.mark.parametrize(
+    "layers", [layers for count in (1, 2, 3) for layers in itertools.combinations(LAYERS, count)], ids=" ".join
+)
+def test_flag_wins_over_environment_over_file(tmp_path: Path, layers: tuple[str, ...]) -> None:
+    """Every option with all layers; the others with one option of each kind, because which layers there are is one decision."""
+    for option in OF_ONE_VALUE if layers == LAYERS else ONE_OF_EACH_KIND:
+        if option.kind is Kind.SWITCH:
+            samples: tuple[tuple[str, object], ...] = (("true", True), ("false", False), ("false", False))
+        else:
+            samples = sample_texts(option)
+        values = load_layers(tmp_path, option, {layer: samples[i][0] for i, layer in enumerate(layers)})
+        assert values.values[option.name] == samples[0][1], option.name
+        assert values.places[option.name].startswith(place_of(option, layers[0], tmp_path))
 
 
 def place_of(option: Option, layer: str, directory: Path) -> str:
     return {"flag": option.flag, "environment": option.variable, "file": f"{directory}/pgsluice.yaml, line "}[layer]
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default and not option.required], ids=case_name)
-def test_without_any_other_layer_the_default_holds(tmp_path: Path, option: Option) -> None:
-    values = load_layers(tmp_path, option, {})
-    assert values.places[option.name] == "default"
+def test_without_any_other_layer_the_default_holds(tmp_path: Path) -> None:
+    for option in OPTIONS:
+        if option.default and not option.required:
+            assert load_layers(tmp_path, option, {}).places[option.name] == "default", option.name
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.required], ids=case_name)
