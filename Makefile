@@ -13,13 +13,15 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make demo-page  the shop for as long as you want, with the page of 'pgsluice server' at an address that is printed"
-	@echo "make test       every test but the long ones (half an hour on two cores)"
-	@echo "make test-long  the long ones"
+	@echo "make test-fast  the tests that need no server (45 seconds on two cores)"
+	@echo "make test       every promise once, on real servers that the tests start (12 minutes on two cores)"
+	@echo "make test-all   everything that runs on this machine: test, and all of the following tests (hours)"
+	@echo "make test-long  tests that take minutes each, and property tests with many examples"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
@@ -30,7 +32,8 @@ help:
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
 	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
-	@echo "make check      format, lint, types, import contract, the site and the tests that need no server (under a minute)"
+	@echo "make check      format, lint, types, import contract, and test-fast (90 seconds)"
+	@echo "make test-profile  make test, with wall and CPU time by folder, module, test, fixture, server start and sleep"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
 	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
@@ -76,19 +79,27 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-check: lint docs
-	$(BIN)/python -m pytest -m "not servers and not long and not soak and not deploy and not page and not search_real and not kafka"
+# The first ring needs no server, the second shows every promise once on real servers, the third is all that runs on one machine.
+SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka
+ORDINARY := -m "$(APART)" $(SPREAD)
 
-ORDINARY := -m "not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka" --numprocesses 2 --dist worksteal
+test-fast: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not servers and $(APART)" $(SPREAD)
+
+check: lint test-fast
 
 test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
+
+test-all: test test-long test-versions test-deploy test-page test-search-real test-kafka test-cluster test-spark-cluster
 
 test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
 
 test-long: $(INSTALLED) java
 	$(BIN)/python -m pytest -m "long and not search_real and not kafka" --timeout 7200
+	$(BIN)/python -m pytest -m "hypothesis and not long and $(APART)" --hypothesis-profile many --timeout 7200 $(SPREAD)
 
 soak: $(INSTALLED) java
 	$(BIN)/python -m pytest -m soak -s

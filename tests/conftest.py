@@ -32,8 +32,10 @@ pytest_plugins = ["tests.runs.progress", "tests.runs.failures", "tests.runs.left
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-settings.register_profile("no-deadline", deadline=None)  # a busy machine is slow, not wrong; pytest-timeout ends what hangs
-settings.load_profile("no-deadline")
+# A busy machine is slow, not wrong; pytest-timeout ends what hangs.
+settings.register_profile("few", deadline=None, max_examples=25)
+settings.register_profile("many", deadline=None, max_examples=1000)  # make test-long
+settings.load_profile("few")
 
 _SERVER_FIXTURES = {
     "german",
