@@ -12,12 +12,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from tests.servers import last_lines
+from tests.servers.fork_server import ForkedProcess
 from tests.servers.reaper import Reaper
 from tests.waiting import wait_until
 
@@ -143,22 +145,28 @@ class ChildProcess:
         cwd: Path | None = None,
         user: pwd.struct_passwd | None = None,
         orphan_signal: int = signal.SIGKILL,
+        start: Callable[[IO[bytes], IO[bytes]], subprocess.Popen[bytes] | ForkedProcess] | None = None,
     ) -> None:
+        """``start`` starts it otherwise than by ``command``, with standard output and error."""
         with contextlib.ExitStack() as files:
             log = files.enter_context(log_path.open("ab"))
             output = log if stdout_path is None else files.enter_context(stdout_path.open("ab"))
-            self._process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=log,
-                cwd=cwd,
-                env=None if env is None else dict(env),
-                user=None if user is None else user.pw_uid,
-                group=None if user is None else user.pw_gid,
-                extra_groups=None if user is None else [],
-                start_new_session=True,
-            )
+            self._process: subprocess.Popen[bytes] | ForkedProcess
+            if start is not None:
+                self._process = start(output, log)
+            else:
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=log,
+                    cwd=cwd,
+                    env=None if env is None else dict(env),
+                    user=None if user is None else user.pw_uid,
+                    group=None if user is None else user.pw_gid,
+                    extra_groups=None if user is None else [],
+                    start_new_session=True,
+                )
         self.pid = self._process.pid
         last_lines.watch(_title(command), log_path)
         _reaper.tell(f"process {self.pid} {int(orphan_signal)}")

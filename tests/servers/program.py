@@ -8,15 +8,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import yaml
 
 from tests.servers.child import ChildProcess, PrivateDirectory, pause_tree
+from tests.servers.fork_server import ForkedProcess, ForkServer
+from tests.servers.lent_spark import LENDER, lender
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXIT_DEADLINE_S = 60.0
+
+_fork_server = ForkServer()
 
 
 class PgsluiceProcess:
@@ -25,6 +29,9 @@ class PgsluiceProcess:
     ``start`` may be called again after the process ended; log and output go on in the same files. Environment variables
     ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. ``launcher`` is a command that runs
     another, as on a machine of ``machines``. Leaving the context kills what still runs.
+
+    It is forked (``fork_server``) and borrows its Spark (``lent_spark``), which takes a tenth of the CPU time. ``is_fresh`` has a
+    new interpreter started, which starts a JVM of its own: for tests of what only such a process shows, or that kill its JVM.
     """
 
     def __init__(
@@ -33,15 +40,21 @@ class PgsluiceProcess:
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
+        is_fresh: bool = False,
     ) -> None:
         self.role = arguments[0]
         self._directory = PrivateDirectory("program")
-        self._command = [*launcher, sys.executable, "-m", "pgsluice.console.program", *arguments]
+        self._arguments = list(arguments)
         if config is not None:
             self.config_path.write_text(yaml.safe_dump(dict(config)))
-            self._command += ["--config", str(self.config_path)]
+            self._arguments += ["--config", str(self.config_path)]
+        self._command = [*launcher, sys.executable, "-m", "pgsluice.console.program", *self._arguments]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PGSLUICE_", "PG_FLO_"))}
         self._env = inherited | {"PYTHONPATH": str(REPOSITORY), "HOME": str(self._directory.path)} | dict(env or {})
+        is_plain = all(name == "HOME" or name.startswith(("PGSLUICE_", "PG_FLO_")) for name in env or {})
+        self._is_forked = is_plain and not launcher and not is_fresh
+        if self._is_forked:
+            self._env[LENDER] = lender.address
         self._process: ChildProcess | None = None
 
     @property
@@ -63,8 +76,12 @@ class PgsluiceProcess:
             stdout_path=self._directory.path / "stdout",
             cwd=self._directory.path,
             env=self._env,
+            start=self._fork if self._is_forked else None,
         )
         return self
+
+    def _fork(self, stdout: IO[bytes], stderr: IO[bytes]) -> ForkedProcess:
+        return _fork_server.start(self._arguments, stdout, stderr, self._env, self._directory.path)
 
     @property
     def is_running(self) -> bool:
