@@ -71,7 +71,9 @@ def test_a_jvm_dies_with_a_process_that_was_killed(keys: dict[str, object]) -> N
 
 def test_a_fresh_process_borrows_nothing(keys: dict[str, object]) -> None:
     with PgsluiceProcess("worker", "postgres", "--until-sequence", "current", config=keys, is_fresh=True) as worker:
-        java = wait_until(lambda: [each for each in psutil.Process(worker.pid).children() if each.name() == "java"], what="its JVM")
+        java = wait_until(
+            lambda: [each for each in psutil.Process(worker.pid).children() if each.name() == "java"], what="its JVM"
+        )
         assert java
         assert worker.wait() == 0
     assert Path(lender.address).exists()

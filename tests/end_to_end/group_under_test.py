@@ -27,12 +27,13 @@ def configuration(
 
 
 class GroupUnderTest:
-    """Both processes of a group; each can be killed and started again under the same configuration."""
+    """Both processes of a group; each can be killed and started again under the same configuration. ``is_fresh`` as of a
+    ``PgsluiceProcess``."""
 
-    def __init__(self, keys: dict[str, Any]) -> None:
+    def __init__(self, keys: dict[str, Any], *, is_fresh: bool = False) -> None:
         self.keys = keys
-        self.replicator = PgsluiceProcess("replicator", config=keys)
-        self.worker = PgsluiceProcess("worker", "postgres", config=keys)
+        self.replicator = PgsluiceProcess("replicator", config=keys, is_fresh=is_fresh)
+        self.worker = PgsluiceProcess("worker", "postgres", config=keys, is_fresh=is_fresh)
 
     def __enter__(self) -> Self:
         self.replicator.start()

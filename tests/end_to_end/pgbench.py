@@ -34,12 +34,15 @@ def initialize(database: Database, scale: int) -> None:
 
 
 class Writers:
-    """Four connections that write until ``stop``, or until the context is left."""
+    """Four connections that write until ``stop``, or until the context is left: ``rate`` transactions a second, or as many as
+    they can."""
 
-    def __init__(self, database: Database, scale: int, directory: Path) -> None:
+    def __init__(self, database: Database, scale: int, directory: Path, rate: int | None = None) -> None:
         script = directory / "writers.sql"
         script.write_text(_SCRIPT)
         self._command = command(database, "-n", "-c", "4", "-j", "1", "-T", "600", "-s", str(scale), "-f", str(script))
+        if rate is not None:
+            self._command[1:1] = ["-R", str(rate)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -32,7 +32,7 @@ def test_a_killed_jvm_ends_its_process_with_75_and_the_next_one_goes_on(
     source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 60000) n")
     keys = configuration(group, source, target, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "256KiB"})
-    with GroupUnderTest(keys) as under_test:
+    with GroupUnderTest(keys, is_fresh=True) as under_test:
         under_test.replicator.wait_for_log("copying tables")
         kill_jvm(under_test.replicator)
         assert_said(under_test.replicator)

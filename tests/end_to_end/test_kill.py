@@ -51,7 +51,7 @@ def run_killing(source: Database, target: Database, nats: NatsServer, group: str
     print(f"KILL_SEED={seed}")
     RandomLoad.create_tables(source)
     load, watch = RandomLoad(source, seed), BalanceWatch(target)
-    with GroupUnderTest(configuration(group, source, target, nats)) as under_test:
+    with GroupUnderTest(configuration(group, source, target, nats), is_fresh=True) as under_test:
         under_test.replicator.wait_for_log("replicating")
         with load, watch:
             wait_until(lambda: watch.looks > 0, deadline_s=60, what="the first batch at the target")
@@ -74,7 +74,7 @@ def run_killing(source: Database, target: Database, nats: NatsServer, group: str
 def test_killing_each_process_a_few_times_loses_and_doubles_nothing(
     source_database: Database, target: Database, nats: NatsServer, group: str
 ) -> None:
-    run_killing(source_database, target, nats, group, Killing(replicator=3, worker=2, nats=1, longest_life_s=6))
+    run_killing(source_database, target, nats, group, Killing(replicator=3, worker=2, nats=1, longest_life_s=4))
 
 
 @pytest.mark.long

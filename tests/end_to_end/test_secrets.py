@@ -30,7 +30,7 @@ def test_a_running_worker_gives_no_block_of_spark_to_a_stranger(
     succeed(replicate(keys))
     source_database.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n")
     succeed(replicate(keys))
-    with PgsluiceProcess("worker", "postgres", config=keys) as worker:
+    with PgsluiceProcess("worker", "postgres", config=keys, is_fresh=True) as worker:
         wait_until(lambda: applied(target_database) == 20_000, deadline_s=120, what="the rows")
         assert len(listening_ports(worker.pid)) >= 3
         blocks = read_blocks(worker.pid, BLOCKS)

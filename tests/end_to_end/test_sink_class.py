@@ -97,7 +97,8 @@ def test_a_sink_may_stand_beside_a_package_called_like_one_of_ours(
     succeed(replicate(keys))
     source_database.execute("INSERT INTO a SELECT generate_series(1, 3)")
     succeed(replicate(keys))
-    worker = PgsluiceProcess("worker", "stamping_sink:StampingSink", "--until-sequence", "current", config=keys)
+    command = ("worker", "stamping_sink:StampingSink", "--until-sequence", "current")
+    worker = PgsluiceProcess(*command, config=keys, is_fresh=True)  # its tasks look in the directory that it was started in
     directory = worker.config_path.parent
     (directory / "shared").mkdir()
     (directory / "shared" / "__init__.py").write_text("")

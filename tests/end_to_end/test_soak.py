@@ -149,8 +149,8 @@ def test_a_thousand_kills_of_everything_lose_and_double_and_tear_nothing(
     keys = configuration(group, source, target, nats)
     started = time.monotonic()
     with (
-        Supervised(PgsluiceProcess("replicator", config=keys)) as replicator,
-        Supervised(PgsluiceProcess("worker", "postgres", config=keys)) as worker,
+        Supervised(PgsluiceProcess("replicator", config=keys, is_fresh=True)) as replicator,
+        Supervised(PgsluiceProcess("worker", "postgres", config=keys, is_fresh=True)) as worker,
     ):
         replicator.process.wait_for_log("replicating")
         killer = Killer(replicator, worker, nats, source, target, seed)

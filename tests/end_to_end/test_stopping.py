@@ -100,7 +100,7 @@ def test_a_worker_ends_with_0_whenever_all_its_processes_get_a_signal(
     source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     if log_line == "reading":
         succeed(replicate(keys))
-    with PgsluiceProcess("worker", "stdout", config=keys) as worker:
+    with PgsluiceProcess("worker", "stdout", config=keys, is_fresh=True) as worker:
         worker.wait_for_log(log_line, SPARK_DEADLINE_S)
         worker.signal_all(number)
         assert worker.wait() == 0, worker.log()
@@ -113,7 +113,7 @@ def test_a_copying_replicator_ends_with_0_when_all_its_processes_get_a_signal(
     keys = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "8KiB"})
     source_database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 500000)")
     for log_line in ("starting Spark", "copying tables"):
-        with PgsluiceProcess("replicator", config=keys) as replicator:
+        with PgsluiceProcess("replicator", config=keys, is_fresh=True) as replicator:
             replicator.wait_for_log(log_line, SPARK_DEADLINE_S)
             replicator.signal_all(signal.SIGTERM)
             assert replicator.wait() == 0, replicator.log()
@@ -124,7 +124,7 @@ def test_the_jvm_goes_when_its_driver_is_killed(source_database: Database, nats_
     keys = configuration(group, source_database, None, nats_server)
     source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     succeed(replicate(keys))
-    with PgsluiceProcess("worker", "stdout", config=keys) as worker:
+    with PgsluiceProcess("worker", "stdout", config=keys, is_fresh=True) as worker:
         worker.wait_for_log("reading", SPARK_DEADLINE_S)
         descendants = psutil.Process(worker.pid).children(recursive=True)
         assert any(process.name() == "java" for process in descendants)

@@ -77,6 +77,7 @@ class _Progress:
     def _write(self, line: str) -> None:
         self._terminal.ensure_newline() if not self._terminal.isatty else self._terminal.rewrite("", erase=True)
         self._terminal.write_line(line)
+        self._terminal.flush()
 
     def _line(self) -> str:
         elapsed = int(time.monotonic() - self._begun)

@@ -42,7 +42,7 @@ class PgsluiceProcess:
         launcher: Sequence[str] = (),
         is_fresh: bool = False,
     ) -> None:
-        self.role = arguments[0]
+        self.role = " ".join(arguments[:1])
         self._directory = PrivateDirectory("program")
         self._arguments = list(arguments)
         if config is not None:

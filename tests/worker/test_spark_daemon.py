@@ -102,7 +102,7 @@ def test_a_worker_tells_that_process_what_its_sink_needs(source_database: Databa
     source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY)")
     keys = configuration(group, source_database, None, nats_server)
     succeed(replicate(keys))
-    with PgsluiceProcess("worker", "stdout", config=keys) as worker:
+    with PgsluiceProcess("worker", "stdout", config=keys, is_fresh=True) as worker:
         told = wait_until(lambda: told_daemons(worker.pid), deadline_s=60, what="the first Python process of Spark")
         worker.terminate()
         assert worker.wait() == 0, worker.log()
