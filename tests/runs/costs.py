@@ -82,11 +82,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--collect-only"):
         return
     import pgsluice.shared.spark.session as session
+    from tests.servers.lent_spark import HeldSpark
     from tests.servers.program import PgsluiceProcess
     from tests.servers.server_process import ServerProcess
 
     _measure_calls(ServerProcess, "start", "start", lambda server: server.title)
     _measure_calls(PgsluiceProcess, "start", "start", lambda program: f"pgsluice {program.role}")
+    _measure_calls(HeldSpark, "__init__", "start", lambda _: "Spark that is lent (its CPU comes later)")
     _measure_calls(session.Spark, "start", "start", lambda _: "Spark in the tests' process")
     sleep = time.sleep
 

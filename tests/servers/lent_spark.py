@@ -36,7 +36,7 @@ _DONE = b"done\n"
 _LENDABLE = {"spark.master", "spark.driver.memory", "spark.executor.memory", "spark.python.daemon.module"}
 
 
-class _HeldSpark:
+class HeldSpark:
     """A JVM with a SparkContext, held by a process of its own."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class Lender:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: defaultdict[str, list[_HeldSpark]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[HeldSpark]] = defaultdict(list)
         self._directory: PrivateDirectory | None = None
 
     @property
@@ -109,15 +109,15 @@ class Lender:
             else:
                 spark.end()
 
-    def _take(self, wanted: str) -> _HeldSpark:
+    def _take(self, wanted: str) -> HeldSpark:
         with self._lock:
             while waiting := self._waiting[wanted]:
                 spark = waiting.pop()
                 if spark.is_usable:
                     return spark
-        return _HeldSpark(json.loads(wanted))
+        return HeldSpark(json.loads(wanted))
 
-    def _keep(self, wanted: str, spark: _HeldSpark) -> None:
+    def _keep(self, wanted: str, spark: HeldSpark) -> None:
         with self._lock:
             waiting = self._waiting[wanted]
             if len(waiting) < _MOST_WAITING:

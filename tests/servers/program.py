@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -15,10 +16,11 @@ import yaml
 from tests.servers.child import ChildProcess, PrivateDirectory, pause_tree
 from tests.servers.fork_server import ForkedProcess, ForkServer
 from tests.servers.lent_spark import LENDER, lender
-from tests.waiting import wait_until
+from tests.waiting import DeadlineError, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXIT_DEADLINE_S = 60.0
+CLEAN_END_S = 5.0
 
 _fork_server = ForkServer()
 
@@ -137,7 +139,11 @@ class PgsluiceProcess:
             raise AssertionError(f"the process ended with {self._started.poll()} without logging {text!r}: {self.log()}")
 
     def close(self) -> None:
-        """Kills it if it runs and removes its files."""
+        """Ends it if it runs, and removes its files. A forked process is asked to end first, so that it gives back its JVM."""
+        if self._is_forked and self.is_running:
+            self.terminate()
+            with suppress(DeadlineError):
+                self._started.wait(CLEAN_END_S)
         if self.is_running:
             self.kill()
         self._directory.remove()
