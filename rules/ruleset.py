@@ -71,6 +71,7 @@ class RuleSet:
 
     def filters(self, names: Iterable[TableName]) -> bool:
         """Whether a filter touches a table of these names."""
+        # one kind alone: looks for the filters, or the transforms, among the rules; the other kinds are no concern of it
         return any(
             isinstance(rule, Filter)
             for entry in self.entries

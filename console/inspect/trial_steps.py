@@ -138,6 +138,7 @@ def _step(rule: Rule, before: TableChanges, after: TableChanges) -> TrialStep:
     if before.operations != after.operations:
         was, is_now = (_OPERATIONS[each.operations[0]] for each in (before, after))
         return TrialStep(place, StepOutcome.TURNED, f"{was} {is_now}", values)
+    # one kind alone: a filter that leaves a row as it is has nothing else to tell
     if isinstance(rule, Filter):
         return TrialStep(place, StepOutcome.KEPT)
     return TrialStep(place, StepOutcome.CHANGED if values else StepOutcome.UNTOUCHED, "", values)

@@ -121,6 +121,7 @@ def copy_cause(definition: PublishedDefinition, lsn: LSN) -> tuple[int, CopyCaus
 
 def _unknown_values(was: object, table: TableDefinition) -> str:
     """Why it is not known what older rows have in a column that is sent from now on, "" when it is."""
+    # one kind alone: what was there before is a table or a type, and nothing else
     if not isinstance(was, TableDefinition) or not (was.is_published and table.is_published):
         return ""
     before = {column.number: column for column in was.columns}

@@ -76,6 +76,7 @@ class SourceDefinitions:
         """What ``relation`` says, completed by what is known of its table for the change at ``position`` of the transaction
         ``xid``."""
         known = self._known(relation.oid, position) if self._token else None
+        # one kind alone: completes a row's table, and nothing else has columns
         if isinstance(known, TableDefinition):
             table = _completed(relation, known)
             if table is not None:

@@ -107,6 +107,7 @@ def differences_of(definition: PublishedDefinition) -> list[Difference]:
     """What a definition of a table makes different from what was there before; nothing where that is not known, where rows carry
     nothing on either side, and where it is not about a table that is."""
     event, was = definition.event, definition.previous
+    # one kind alone: only of a table that is there on both sides can it be said what differs
     if not (isinstance(event, TableDefined | TablePublished) and isinstance(was, TableDefinition)):
         return []
     return differences(was, event.table) if was.is_published and event.table.is_published else []

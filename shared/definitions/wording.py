@@ -50,6 +50,7 @@ def in_words(definition: PublishedDefinition) -> list[str]:
             reasons = [text for bit, text in _REASONS.items() if reason & bit]
             return [f"rewrote the table ({', '.join(reasons) or f'reason {reason}'})"]
         case TypeDefined():
+            # one kind alone: what was there before is a table or a type, and nothing else
             return [*_of_type(was, event)] if isinstance(was, TypeDefined) else ["described the type for the first time"]
         case DefinitionUnknown(sqlstate=sqlstate):
             return [f"the source could not tell what it did (SQLSTATE {sqlstate})"]

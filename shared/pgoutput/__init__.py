@@ -1,6 +1,6 @@
 """Messages of PostgreSQL's output plugin ``pgoutput``, protocol version 1, one by one: decoded and encoded.
 
-For both processes, so without NumPy and Arrow; a whole stream message as columns is ``shared.rows.columns``.
+Pure, and for both processes, so without NumPy and Arrow; a whole stream message as columns is ``shared.rows.columns``.
 """
 
 from pgsluice.shared.pgoutput.decoder import decode_message

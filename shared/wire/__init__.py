@@ -1,1 +1,1 @@
-"""What is on the wire: names, positions, and the formats of messages. It imports nothing but errors."""
+"""What is on the wire: names, positions, and the formats of messages. Pure: it imports nothing but errors."""

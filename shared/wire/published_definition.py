@@ -74,6 +74,7 @@ class PublishedDefinition:
 
 def encode_defined(defined: Defined) -> dict[str, Any]:
     """As JSON has it."""
+    # one kind alone: what was there before is a table or a type, and nothing else
     return _event_fields(TableDefined("", defined) if isinstance(defined, TableDefinition) else defined)
 
 

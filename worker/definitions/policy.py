@@ -176,6 +176,7 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
             altered = [each for each in differences_of(definition) if not _came_empty(each, definition)]
             return list(dict.fromkeys(map(kind_of, altered)))
         case TypeDefined():
+            # one kind alone: what was there before is a table or a type, and nothing else
             return [Kind.ENUM] if isinstance(was, TypeDefined) and _is_altered(was, event) else []
         case TableRewritten(reason=reason):
             return rewrite_kinds(reason)

@@ -48,6 +48,7 @@ def definition_fields(definition: PublishedDefinition) -> dict[str, Any]:
 
 def _defined_fields(defined: Defined) -> dict[str, Any]:
     named = {"schema": defined.schema, "name": defined.name}
+    # one kind alone: what was there before is a table or a type, and nothing else
     if isinstance(defined, TableDefinition):
         return named | _table_fields(defined)
     return named | {"labels": [label.label for label in defined.labels]}

@@ -98,6 +98,7 @@ class DriverSession:
         self.stages.trim()
         for folded in partitions:
             for piece in folded.pieces:
+                # one kind alone: prepares stages for all pieces but those that have their own
                 if not isinstance(piece.content, StagedRows) and not self.stages.goes_straight(piece, self.targets[piece.table]):
                     self._prepare_stage(piece)
 

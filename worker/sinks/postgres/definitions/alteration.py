@@ -71,6 +71,7 @@ class Alteration:
         event, was = definition.event, definition.previous
         match event:
             case TableDefined(table=table) | TablePublished(table=table):
+                # one kind alone: a table follows a table and a type a type; one kind of difference changes a name
                 if isinstance(was, TableDefinition):
                     self._alter_table(was, table, differences_of(definition))
             case TypeDefined():

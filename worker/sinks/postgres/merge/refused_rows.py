@@ -141,6 +141,7 @@ class RowMerge:
             refused = left
         self.rejections.extend(self._rejection(source, row) for source, row in refused)
         for source in sources:
+            # one kind alone: empties the stages of all pieces but staged ones, whose tables are their own
             if not isinstance(source.piece.content, StagedRows):
                 self.stages.empty(self.stages[source.target, source.piece.kind], source.piece.text_bytes)
 

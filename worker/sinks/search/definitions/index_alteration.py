@@ -204,6 +204,7 @@ def refusal(table: str, why: str, position: Position) -> TerminalError:
 def check_possible(definition: PublishedDefinition, position: Position, policies: Policies) -> None:
     """Raises TerminalError for what no index can be altered by, whichever it is."""
     event, was = definition.event, definition.previous
+    # one kind alone: of tables that were there; whatever else is told has no documents
     if isinstance(event, TypeDefined) and isinstance(was, TypeDefined):
         labels = {label.oid: label.label for label in was.labels}
         if any(labels.get(label.oid, label.label) != label.label for label in event.labels):

@@ -269,6 +269,7 @@ def _chains(given: Iterable[Given]) -> list[list[Given]]:
     """Definitions that say what a table was and is, in order, of each table."""
     chains: dict[int, list[Given]] = {}
     for definition, position in given:
+        # one kind alone: looks for tables that were there, and for rows that were written anew
         if isinstance(definition.event, TableDefined | TablePublished) and isinstance(definition.previous, TableDefinition):
             chains.setdefault(definition.event.table.oid, []).append((definition, position))
     return list(chains.values())

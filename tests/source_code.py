@@ -1,0 +1,47 @@
+"""The repository's own Python, as tests read it that hold all of it to a rule."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+PRODUCT = tuple(sorted(link.name for link in (REPOSITORY / "pgsluice").iterdir() if link.is_symlink()))
+"""The folders that are installed, as parts of the package."""
+
+EVERYTHING = (*PRODUCT, "benchmarks", "tests")
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (REPOSITORY / package).rglob("*.py"))
+
+
+def folders() -> set[Path]:
+    """Those of the product that hold modules."""
+    return {path.parent for path in sources(*PRODUCT)}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def reasons(path: Path, marker: str) -> list[str]:
+    """What comments ``# marker: reason`` say why the file, or a place in it, is an exception to a rule."""
+    return re.findall(rf"# {marker}: (\S.*)", path.read_text())
+
+
+def calls(path: Path, function: str) -> Iterator[ast.Call]:
+    """Of a function by its bare name."""
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name == function:
+                yield node
