@@ -62,6 +62,7 @@ class BetweenBatches:
                 self._take_turn(duty)
             stopping.check()
         if self._worker.target is None:
+            # no cause: a part of ours ended
             raise TransientError("the batches ended by themselves", "start the worker again")
         for duty in self._duties:
             if duty.at_end:

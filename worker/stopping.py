@@ -127,6 +127,7 @@ class Stopping:
                 return answer
             pause_s = patience.pause_after(raised)
             if raised is not None or patience.waiting_for:
+                # no cause: the fact says what is waited for
                 self._pulse.waits(raised or TransientError(f"waiting for {patience.waiting_for}"), pause_s)
             self._interrupted.wait(pause_s)
 

@@ -135,6 +135,7 @@ class CopyProcess:
             error = raised
         except Exception as defect:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
             status = RangeStatus.FAILED
+            # no cause: a defect may be about anything
             error = TransientError(f"copying {request.pages.name} failed ({place_of(defect)})", "it is tried again")
         await self._disconnect_source()
         return RangeOutcome(request.pages, status, error=error)

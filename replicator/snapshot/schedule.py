@@ -217,6 +217,7 @@ class ScheduleRun:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._job, ranges)
 
     def _note(self, request: RangeRequest, outcome: RangeOutcome) -> None:
+        # no cause: the task did not say why
         oid, error = request.pages.table_oid, outcome.error or TransientError("a range was not copied")
         if not self._progress.is_copying(oid) and oid not in self._abandoned:
             self._abandon(oid)  # it has left, or is to be copied from another snapshot

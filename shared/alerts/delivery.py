@@ -110,6 +110,7 @@ class CommandChannel:
                 check=False,
             )
         except subprocess.TimeoutExpired:
+            # no cause: a program of somebody else
             raise TransientError(f"alert-command {self._arguments[0]} did not end within {DEADLINE_S:g} s") from None
         except OSError as error:
             raise TerminalError(
@@ -117,6 +118,7 @@ class CommandChannel:
                 "check its path and that this user may run it",
             ) from None
         if ended.returncode:
+            # no cause: a program of somebody else, which says itself what it lacks
             raise TransientError(f"alert-command {self._arguments[0]} ended with {ended.returncode}", "see what it writes itself")
 
 

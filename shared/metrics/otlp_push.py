@@ -87,6 +87,7 @@ class Push:
 
     def _push(self) -> None:
         if self._exporter.export(self._data()) is not MetricExportResult.SUCCESS and not self._closing.is_set():
+            # no cause: the collector of metrics is no part of the pipeline
             error = TransientError(f"the collector did not take the metrics ({self._excuse.take()})")
             if self._news.is_due(error):
                 log.warning("metrics could not be pushed, trying again", reason=error.fact)

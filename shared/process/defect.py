@@ -25,6 +25,7 @@ def unexpected(error: Exception, ended: str) -> PgsluiceError:
     """What ``error`` that ended, say, a batch means to the process: only memory may be there at the next start."""
     fact = f"an unexpected error ended {ended} ({place_of(error)})"
     if isinstance(error, MemoryError):
+        # no cause: a defect, or too little memory for what is in hand
         return TransientError(fact, "nothing was lost; start again, with more memory or smaller batches")
     return TerminalError(fact, "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it")
 

@@ -219,6 +219,7 @@ class _PartitionShare:
                 rejections += rejected
                 yield from going if not rejections else ()
             elif not self._ownership.knows(table, headers.ledger_revision):
+                # no cause: the next look at the ledger finds it
                 raise TransientError(
                     f"the ledger does not know yet whose the copied rows of message {body.sequence} are", "it is read again"
                 )
