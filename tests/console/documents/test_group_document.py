@@ -38,7 +38,7 @@ def test_a_configuration_file_is_a_document() -> None:
 
 
 def test_the_example_of_all_options_is_a_document() -> None:
-    from tests.test_architecture import REPOSITORY
+    from tests.source_code import REPOSITORY
 
     example = (REPOSITORY / "config.example.yaml").read_text()
     assert 'group: "orders"' in parsed(example)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-
-import pytest
+from collections import Counter
 
 from pgsluice.shared.metrics.declared_metrics import METRICS
-from pgsluice.shared.metrics.metric import OTHER_TABLES, Histogram, HistogramValue, Metric, MetricKind, TableNames
+from pgsluice.shared.metrics.metric import OTHER_TABLES, Histogram, HistogramValue, MetricKind, TableNames
+from tests.misses import no_misses
 
 
 def test_a_histogram_counts_each_observation_once() -> None:
@@ -24,14 +24,15 @@ def test_tables_beyond_the_bound_share_a_label_and_those_within_keep_theirs() ->
     assert TableNames(0).label("a") == OTHER_TABLES
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_names_follow_prometheus(metric: Metric) -> None:
-    assert re.fullmatch(r"pgsluice_[a-z_]+", metric.name)
-    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
-    assert not set(metric.labels) & {"group", "worker", "le"}
-    assert metric.help
-    assert not metric.help.endswith(".")
+def test_names_follow_prometheus() -> None:
+    misnamed = (each.name for each in METRICS if not re.fullmatch(r"pgsluice_[a-z_]+", each.name))
+    no_misses(misnamed, "a metric is called pgsluice_, and then words in small letters")
+    unlike = (each.name for each in METRICS if each.name.endswith("_total") != (each.kind is MetricKind.COUNTER))
+    no_misses(unlike, "a counter's name ends in _total, and no other name does")
+    no_misses((each.name for each in METRICS if {"group", "worker", "le"} & set(each.labels)), "has a label that others have")
+    no_misses((each.name for each in METRICS if not each.help or each.help.endswith(".")), "help is a text without a full stop")
 
 
 def test_every_metric_has_a_name_of_its_own() -> None:
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    times = Counter(metric.name for metric in METRICS)
+    no_misses((name for name, count in times.items() if count > 1), "declared more than once: call one of them otherwise")
