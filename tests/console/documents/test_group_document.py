@@ -11,6 +11,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.errors import UsageError
 from tests.configuration import BY_NAME, OPTIONS
+from tests.source_code import REPOSITORY
 
 MARKER = "m4rk3r-of-a-secret"
 SECRETS = [option for option in OPTIONS if option.secret]
@@ -38,8 +39,6 @@ def test_a_configuration_file_is_a_document() -> None:
 
 
 def test_the_example_of_all_options_is_a_document() -> None:
-    from tests.source_code import REPOSITORY
-
     example = (REPOSITORY / "config.example.yaml").read_text()
     assert 'group: "orders"' in parsed(example)
 
