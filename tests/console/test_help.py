@@ -1,0 +1,112 @@
+"""What ``--help`` shows of every command that there is, what it loads for that, and how long it takes."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import click
+import pytest
+
+from pgsluice.console.flags import settings_by_command
+from pgsluice.console.program import program
+from pgsluice.shared import config
+from pgsluice.shared.config.settings import WorkerSettings
+from tests.commands import commands
+from tests.configuration import OPTIONS, Readers
+from tests.console.help_pages import HelpPage, help_pages
+from tests.console.test_program import program_process
+from tests.misses import no_misses
+from tests.source_code import REPOSITORY, sources
+
+DEADLINE_S = 0.5
+HEAVY = ("pyspark", "pyarrow", "pandas", "nats", "psycopg", "numpy", "uvloop", "asyncio")
+SECRET = "hunter2"
+READ_IN_PART = {"subscriptions"}
+"""A group some of whose commands read less than it declares."""
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, HelpPage]:
+    """Of every command, where every secret is in the environment."""
+    secrets = {option.variable: SECRET for option in OPTIONS if option.secret}
+    return {page.command: page for page in help_pages(commands(), secrets)}
+
+
+def test_every_command_has_a_help_page(pages: dict[str, HelpPage]) -> None:
+    unlike = (command for command, page in pages.items() if not page.text.startswith(f"Usage: pgsluice {command}".rstrip()))
+    no_misses(unlike, "--help of the command shows no usage of it")
+    no_misses((command for command, page in pages.items() if page.exit_code), "--help of the command does not end with 0")
+    assert program_process("status", "-h").stdout == program_process("status", "--help").stdout != ""
+
+
+def test_help_imports_nothing_heavy(pages: dict[str, HelpPage]) -> None:
+    heavy = (f"{command}: {name}" for command, page in pages.items() for name in HEAVY if name in page.loaded)
+    no_misses(heavy, "loaded for --help of the command: import it where its work begins")
+
+
+def test_help_answers_at_once(pages: dict[str, HelpPage]) -> None:
+    """By the processor's time, and by the fastest of some: the machine may be busy with something else."""
+    slow = [page for page in pages.values() if page.cpu_s >= DEADLINE_S]
+    for _ in range(4):
+        slow = [page for page in help_pages(page.command for page in slow) if page.cpu_s >= DEADLINE_S] if slow else []
+    no_misses((f"{page.command}: {page.cpu_s:.2f} s" for page in slow), f"--help takes longer than {DEADLINE_S} s")
+
+
+def test_no_help_page_shows_a_secret_of_the_environment(pages: dict[str, HelpPage]) -> None:
+    no_misses((command for command, page in pages.items() if SECRET in page.text), "--help shows a secret's value")
+
+
+def test_every_command_that_is_declared_can_be_called() -> None:
+    """Whatever click command a module of the console makes is the program's, or below one of its groups."""
+    declaring = [path for path in sources("console") if "import click" in path.read_text()]
+    modules = [
+        importlib.import_module(".".join(("pgsluice", *path.relative_to(REPOSITORY).with_suffix("").parts))) for path in declaring
+    ]
+    callable_commands = [id(command) for command in commands().values()]
+    lost = (
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, each in vars(module).items()
+        if isinstance(each, click.Command) and id(each) not in callable_commands
+    )
+    no_misses(lost, "declared, but no command of the program: add it to _COMMANDS of console/program.py, or to its group")
+
+
+def test_help_of_the_program_lists_every_command() -> None:
+    listed = re.findall(r"^  (\S+)(.*)$", program_process("--help").stdout.partition("Commands:\n")[2], re.MULTILINE)
+    assert [name for name, _ in listed] == program.list_commands(click.Context(program))
+    no_misses((name for name, summary in listed if not summary.strip()), "listed without a summary")
+
+
+def readers(command: str) -> Readers:
+    """The settings that it reads: its own, or those of its group; a sink's beside those of every worker. None of a group, which
+    leaves options to its commands, but for the group of sinks."""
+    if isinstance(commands()[command], click.Group) and command != "worker":
+        return ()
+    declared, group = settings_by_command(), command.rpartition(" ")[0]
+    if command not in declared and (group not in declared or group in READ_IN_PART):
+        return ()
+    own = declared[command if command in declared else group]
+    return (WorkerSettings, own) if group == "worker" else (own,)
+
+
+def rows_of_options(page: HelpPage) -> dict[str, str]:
+    """What help says of each flag, on one line."""
+    rows = re.findall(r"^  (?:-\w, )?(--[\w-]+)(.*?)(?=^  -|^\S|\Z)", page.text, re.MULTILINE | re.DOTALL)
+    return {flag: " ".join(text.split()) for flag, text in rows}
+
+
+def test_help_of_a_command_lists_its_options_and_marks_those_that_it_requires(pages: dict[str, HelpPage]) -> None:
+    absent, wrongly_marked = [], []
+    for command, page in pages.items():
+        rows, settings = rows_of_options(page), readers(command)
+        for option in config.options_of(*settings) if settings else ():
+            row = rows.get(option.flag)
+            if row is None:
+                absent.append(f"{command}: {option.flag}")
+            elif bool(re.search(r"[\[ ]required( with --[\w-]+)?\]$", row)) != option.required:
+                wrongly_marked.append(f"{command}: {option.flag} {row}")
+    no_misses(absent, "not on the help page of a command that reads it: give it takes(…) of the settings")
+    no_misses(wrongly_marked, "marked as required and not, or the other way round")
+    assert "[required]" not in pages["rules check"].text, "files alone are checked without them"
