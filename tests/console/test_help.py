@@ -97,16 +97,21 @@ def rows_of_options(page: HelpPage) -> dict[str, str]:
     return {flag: " ".join(text.split()) for flag, text in rows}
 
 
-def test_help_of_a_command_lists_its_options_and_marks_those_that_it_requires(pages: dict[str, HelpPage]) -> None:
-    absent, wrongly_marked = [], []
+def test_help_of_a_command_lists_the_options_that_it_reads_and_marks_those_that_it_requires(pages: dict[str, HelpPage]) -> None:
+    absent, unread, wrongly_marked = [], [], []
     for command, page in pages.items():
         rows, settings = rows_of_options(page), readers(command)
-        for option in config.options_of(*settings) if settings else ():
+        options = config.options_of(*settings) if settings else ()
+        read = {option.name for option in options}
+        strangers = (option for option in OPTIONS if read and option.name not in read)
+        unread += [f"{command}: {option.flag}" for option in strangers if option.help in rows.get(option.flag, "")]
+        for option in options:
             row = rows.get(option.flag)
             if row is None:
                 absent.append(f"{command}: {option.flag}")
             elif bool(re.search(r"[\[ ]required( with --[\w-]+)?\]$", row)) != option.required:
                 wrongly_marked.append(f"{command}: {option.flag} {row}")
     no_misses(absent, "not on the help page of a command that reads it: give it takes(…) of the settings")
+    no_misses(unread, "on the help page of a command that does not read it")
     no_misses(wrongly_marked, "marked as required and not, or the other way round")
     assert "[required]" not in pages["rules check"].text, "files alone are checked without them"

@@ -8,30 +8,20 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 
 from pgsluice.shared import config
+from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind, parse, parse_flag_pairs
 from pgsluice.shared.config.option import Option
-from pgsluice.shared.config.settings import DropSettings, ReplicatorSettings, SourceTablesSettings, StatusSettings, WorkerSettings
-from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
-from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
-from tests.configuration import BY_NAME, OPTIONS, READERS, Readers, load_from
+from tests.configuration import BY_NAME, OPTIONS, READERS, load_from
+from tests.misses import no_misses
 
 EMPTY = Path("/dev/null")
 EXAMPLE = Path(__file__).parents[3] / "config.example.yaml"
-
-COMMANDS = (
-    (ReplicatorSettings,),
-    (StatusSettings,),
-    (DropSettings,),
-    (SourceTablesSettings,),
-    (WorkerSettings, StdoutSinkSettings),
-    (WorkerSettings, PostgresSinkSettings),
-)
 
 PG_FLO = """
     host port dbname user password group schema tables nats-url stream copy copy-and-stream max-copy-workers-per-table track-ddl
@@ -42,19 +32,43 @@ PG_FLO = """
 
 
 def test_no_option_and_no_variable_is_there_twice() -> None:
-    assert [name for name, count in Counter(option.name for option in OPTIONS).items() if count > 1] == []
-    assert len({option.variable for option in OPTIONS}) == len(OPTIONS)
+    times = Counter(option.name for option in OPTIONS) + Counter(option.variable for option in OPTIONS)
+    no_misses((name for name, count in times.items() if count > 1), "two options are called so: call one of them otherwise")
 
 
 def test_every_key_of_pg_flo_is_known() -> None:
-    assert [name for name in PG_FLO.split() if name not in BY_NAME] == []
+    no_misses(
+        set(PG_FLO.split()) - BY_NAME.keys(), "a key of pg_flo that no option reads: a configuration of it would be refused"
+    )
+
+
+def text_option(name: str) -> Option:
+    return Option(name, Kind.TEXT, "Help", "example")
+
+
+@settings
+class Inner:
+    nested: str = read(text_option("nested"))
+
+
+@settings
+class Outer:
+    first: str = read(text_option("first"))
+    inner: Inner = part(Inner)
+    CHECKED_ONLY: ClassVar[Option] = text_option("checked-only")
+    secret: str = read(dataclasses.replace(text_option("secret"), secret=True, in_file="the secret"))
+
+
+@settings
+class Beside:
+    again: str = read(text_option("first"))
+    last: str = read(text_option("last"))
 
 
 def test_options_of_a_command_come_in_the_order_of_their_declarations() -> None:
-    names = [option.name for option in config.options_of(WorkerSettings, StdoutSinkSettings)]
-    assert names[:4] == ["config", "group", "log-level", "log-format"]
-    assert names[-10:-6] == ["alert-repeat", "alert-interval", "transactions", "format"]
-    assert "target-host" not in names
+    """Each once, where it is declared first; and every command takes a configuration file."""
+    names = [each.name for each in config.options_of(Outer, Beside)]
+    assert names == ["config", "first", "nested", "checked-only", "secret", "secret-file", "last"]
 
 
 @pytest.mark.parametrize("settings", list(dict.fromkeys(chain(*READERS))), ids=lambda each: each.__name__)
@@ -91,11 +105,10 @@ def assert_types(settings: Any) -> None:
 
 
 def test_an_option_has_a_well_formed_name_and_a_help_text() -> None:
-    for option in OPTIONS:
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", option.name)
-        assert option.help, option.name
-        assert option.help[0].isupper(), option.name
-        assert not option.help.endswith("."), option.name
+    misnamed = (option.name for option in OPTIONS if not re.fullmatch(r"[a-z]+(-[a-z]+)*", option.name))
+    no_misses(misnamed, "an option is called by words in small letters with hyphens between them")
+    unlike = (option.name for option in OPTIONS if not re.fullmatch(r"(?s)[A-Z].*[^.]", option.help))
+    no_misses(unlike, "its help begins with a capital letter and does not end in a full stop")
 
 
 def test_the_example_of_an_option_is_a_value_it_takes() -> None:
@@ -124,7 +137,7 @@ def test_a_secret_can_come_from_a_file() -> None:
 
 def test_the_example_configuration_lists_every_option() -> None:
     listed = set(re.findall(r"^(?:# )?([a-z-]+):", EXAMPLE.read_text(), re.MULTILINE))
-    assert not [option.name for option in OPTIONS if option.name not in {*listed, "config"}], f"add them to {EXAMPLE.name}"
+    no_misses(BY_NAME.keys() - listed - {"config"}, f"not in {EXAMPLE.name}: add it, in a comment where it has a default")
 
 
 def test_the_example_configuration_shows_defaults() -> None:
@@ -138,11 +151,17 @@ def test_the_example_configuration_shows_defaults() -> None:
 
 def test_the_example_configuration_holds_no_other_key() -> None:
     keys = re.findall(r"^(?:# )?([a-z]+(?:-[a-z]+)*):", EXAMPLE.read_text(), re.MULTILINE)
-    assert [key for key in keys if key not in BY_NAME] == []
+    no_misses(set(keys) - BY_NAME.keys(), f"in {EXAMPLE.name}, and no option: take it out")
 
 
-@pytest.mark.parametrize("readers", COMMANDS, ids=lambda readers: readers[-1].__name__)
-def test_the_example_configuration_loads_as_it_is(readers: Readers) -> None:
-    values = load_from({"config": str(EXAMPLE)}, {}, *readers)
-    assert values.text("group") == "orders"
-    assert list(config.notices(values, {}, OPTIONS)) == []
+def test_the_example_configuration_loads_as_it_is_for_every_command() -> None:
+    """But for the destinations of sinks that it shows in comments."""
+    shown = {key for key, value in yaml.load(EXAMPLE.read_text(), yaml.BaseLoader).items() if value}
+    for readers in READERS:
+        needed = [each for each in config.options_of(*readers) if each.required and each.name not in shown]
+        flags: dict[str, str | tuple[str, ...]] = {"config": str(EXAMPLE)}
+        flags |= {each.name: (each.example,) if each.kind is Kind.LIST else each.example for each in needed}
+        values = load_from(flags, {}, *readers)
+        told = (f"{notice.name}: {notice.message}" for notice in config.notices(values, {}, OPTIONS))
+        no_misses(told, f"{EXAMPLE.name} is read by {readers[-1].__name__} with a remark")
+        assert values.get("group", "orders") == "orders"
