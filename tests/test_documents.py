@@ -6,19 +6,20 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-import click
 import pytest
 
 from pgsluice.console.flags import settings_by_command
-from pgsluice.console.program import program
-from tests.configuration import OPTIONS
+from pgsluice.shared.wire.names import GroupNames
+from tests.commands import commands
+from tests.configuration import BY_NAME, OPTIONS
+from tests.misses import no_misses
+from tests.source_code import REPOSITORY, sources
 from tests.test_scenarios import defined_tests
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
 AT_ROOT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 BY_HAND = [*AT_ROOT, *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "benchmarks.md")]
@@ -55,18 +56,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_of_options_has_each_option_with_its_help_and_its_default(generator: ModuleType) -> None:
-    lines = generator.options_page().splitlines()
-    for option in OPTIONS:
-        (row,) = [line for line in lines if line.startswith(f"| `{option.name}`{{")]
-        assert option.help.replace("|", "\\|") in row
-        assert not option.default or f"`{option.default}`" in row
-        assert not option.example or f"`{option.example}`".replace("|", "\\|") in row
-        assert option.allowed.replace("|", "\\|") in row
+    found = re.findall(r"^\| `([\w-]+)`\{(.*)$", generator.options_page(), re.MULTILINE)
+    rows = dict(found)
+    no_misses(BY_NAME.keys() - rows.keys(), "not on the page that docs/generate.py makes of options")
+    assert len(rows) == len(found), "an option is there twice"
+    wanted = {
+        option.name: (option.help, f"`{option.default}`" * bool(option.default), f"`{option.example}`", option.allowed)
+        for option in OPTIONS
+    }
+    for name, texts in wanted.items():
+        absent = (text for text in texts if text.replace("|", "\\|") not in rows[name])
+        no_misses(absent, f"missing in the row of {name}")
 
 
 def test_the_page_of_options_names_every_command_that_reads_one(generator: ModuleType) -> None:
-    page = generator.options_page()
-    assert set(settings_by_command()) <= set(re.findall(r"`([^`]+)`", page))
+    named = set(re.findall(r"`([^`]+)`", generator.options_page()))
+    no_misses(settings_by_command().keys() - named, "a command that the page of options does not name")
 
 
 def test_what_every_worker_reads_is_not_said_of_each_sink_again(generator: ModuleType) -> None:
@@ -76,19 +81,13 @@ def test_what_every_worker_reads_is_not_said_of_each_sink_again(generator: Modul
     assert readers["target-sync-schema"] == ("worker postgres",)
 
 
-def commands(group: click.Group, path: str) -> list[str]:
-    context = click.Context(group)
-    found = [path]
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        found += commands(command, f"{path} {name}") if isinstance(command, click.Group) else [f"{path} {name}"]
-    return found
-
-
 def test_the_page_of_commands_has_every_command_with_its_whole_help(generator: ModuleType) -> None:
     sections = re.findall(r"^## (pgsluice.*)\n\n```text\nUsage: (\S.*)", generator.commands_page(), re.MULTILINE)
-    assert [name for name, _ in sections] == commands(program, "pgsluice")
-    assert all(usage.startswith(name + " ") or usage == name for name, usage in sections)
+    called = [f"pgsluice {command}".strip() for command in commands()]
+    no_misses(set(called) ^ {name for name, _ in sections}, "a command without a section, or a section without a command")
+    assert [name for name, _ in sections] == called
+    unlike = (name for name, usage in sections if not usage.startswith(name + " ") and usage != name)
+    no_misses(unlike, "its section shows the usage of another command")
 
 
 def test_help_on_the_page_lists_the_options_of_the_command(generator: ModuleType) -> None:
@@ -98,11 +97,17 @@ def test_help_on_the_page_lists_the_options_of_the_command(generator: ModuleType
 
 
 def test_the_page_of_messages_has_the_specification_of_each_stream(generator: ModuleType) -> None:
-    page = generator.wire_page()
-    for header in ("Pgsluice-Anchor", "Pgsluice-Range-End", "Pgsluice-Dead-Letter"):
-        assert header in page
-    objects = re.findall(r"^\| .* \| `(.*)` \|$", page, re.MULTILINE)
-    assert objects == ["pgsluice_orders_changes", "pgsluice_orders_snapshot", "pgsluice_orders_dead", "pgsluice_orders"]
+    page, names = generator.wire_page(), GroupNames("orders")
+    headers = {
+        header
+        for path in sources("shared/wire")
+        for header in re.findall(r'^\w+_HEADER = "([^"]+)"', path.read_text(), re.MULTILINE)
+    }
+    assert headers
+    no_misses(headers - set(re.findall(r"[\w-]+", page)), "describe the header in the docstring of its module")
+    kept = {getattr(names, name) for name in dir(names) if name.endswith("_stream") or name == "bucket"}
+    objects = set(re.findall(r"^\| .* \| `(.*)` \|$", page, re.MULTILINE))
+    no_misses(kept ^ objects, "an object of a group that docs/generate.py does not list, or one that there is not")
 
 
 def test_docstrings_stand_on_pages_as_they_read_without_their_marks(generator: ModuleType) -> None:
@@ -110,10 +115,10 @@ def test_docstrings_stand_on_pages_as_they_read_without_their_marks(generator: M
         assert "``" not in page.replace("```", "")
 
 
-def test_the_site_is_built_and_has_every_page(site: Path) -> None:
-    written = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
-    generated = {Path("reference") / name for name in ("options.html", "commands.html", "wire.html", "api.html")}
-    assert {path for path in written | generated if not (site / path).is_file()} == set()
+def test_the_site_is_built_and_has_every_page(generator: ModuleType, site: Path) -> None:
+    pages = {*(path.relative_to(DOCS) for path in DOCS.rglob("*.md")), *map(Path, generator.pages())}
+    absent = (page for page in pages if not (site / page.with_suffix(".html")).is_file())
+    no_misses(absent, "not on the site: name it in mkdocs.yml")
     assert not list(site.rglob("*.py"))
 
 
@@ -142,10 +147,9 @@ def test_code_has_colours_on_light_and_on_dark(site: Path) -> None:
     assert re.findall(r"background(?:-color)?: #", light + dark) == [], "that is the template's"
 
 
-def of_each_document(find: Callable[[Path], Iterable[object]]) -> dict[str, list[object]]:
-    """What ``find`` finds, by document; nothing of one where it finds nothing."""
-    found = {str(path.relative_to(REPOSITORY)): list(find(path)) for path in BY_HAND}
-    return {path: things for path, things in found.items() if things}
+def of_each_document(find: Callable[[Path], Iterable[object]]) -> Iterator[str]:
+    """What ``find`` finds, each with the document."""
+    return (f"{path.relative_to(REPOSITORY)}: {found}" for path in BY_HAND for found in find(path))
 
 
 def test_every_file_that_a_document_names_exists() -> None:
@@ -153,14 +157,14 @@ def test_every_file_that_a_document_names_exists() -> None:
         named = set(_FILE.findall(path.read_text())) - OF_THE_READER
         return {name for name in named if not any((place / name).exists() for place in (REPOSITORY, path.parent))}
 
-    assert of_each_document(missing) == {}
+    no_misses(of_each_document(missing), "named in a document, and not there: name its heir")
 
 
 def test_every_test_that_a_document_names_exists() -> None:
     def missing(path: Path) -> list[str]:
         return [name for file, name in _TEST.findall(path.read_text()) if name not in defined_tests(file)]
 
-    assert of_each_document(missing) == {}
+    no_misses(of_each_document(missing), "named in a document, and not there: name its heir")
 
 
 def test_every_link_of_a_document_leads_to_a_file(generator: ModuleType) -> None:
@@ -170,13 +174,17 @@ def test_every_link_of_a_document_leads_to_a_file(generator: ModuleType) -> None
         targets = {(path.parent / link).resolve() for link in _LINK.findall(_CODE.sub("", path.read_text()))}
         return {target for target in targets if not target.exists() and target not in generated}
 
-    assert of_each_document(missing) == {}
+    no_misses(of_each_document(missing), "no file is where the link leads")
 
 
-@pytest.mark.parametrize("path", AT_ROOT, ids=lambda path: path.name)
-def test_a_document_that_is_read_without_the_site_links_to_no_page_that_only_the_site_has(path: Path) -> None:
-    links = _LINK.findall(path.read_text())
-    assert [link for link in links if not (path.parent / link).exists()] == []
+def test_a_document_that_is_read_without_the_site_links_to_no_page_that_only_the_site_has() -> None:
+    lost = (
+        f"{path.name}: {link}"
+        for path in AT_ROOT
+        for link in _LINK.findall(path.read_text())
+        if not (path.parent / link).exists()
+    )
+    no_misses(lost, "no such file: readers of the repository follow it too")
 
 
 def test_lines_of_prose_fit_a_screen() -> None:
@@ -184,7 +192,7 @@ def test_lines_of_prose_fit_a_screen() -> None:
         prose = _CODE.sub("", path.read_text())
         return [line for line in prose.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
 
-    assert of_each_document(too_long) == {}
+    no_misses(of_each_document(too_long), f"longer than {LONGEST_LINE} characters")
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from pgsluice.rules.ruleset import RuleSet
 from pgsluice.shared.wire.table import Value
 from tests.changes_builder import insert, table
+from tests.misses import no_misses
 from tests.rules.applied import load, seen
+from tests.source_code import sources, tree
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "rules.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
@@ -53,13 +56,27 @@ def check(ruleset: RuleSet, line: str) -> None:
         assert after[0].new[place] == row({cells[0]: expected})[place], line
 
 
-def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 6
-    assert all(results for _, results in EXAMPLES[1:])
+def kinds_of_rules() -> set[str]:
+    """The classes that have what a filter's condition has, or a transform's function of values."""
+    classes = [node for path in sources("rules") for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    methods = {
+        each.name: {node.name for node in each.body if isinstance(node, ast.FunctionDef)}
+        for each in classes
+        if "Protocol" not in map(ast.unparse, each.bases)
+    }
+    return {name for name, own in methods.items() if own >= {"column_names", "bind"} or own >= {"check_column", "apply"}}
+
+
+def test_every_kind_of_rule_has_an_example_with_results() -> None:
+    rules = [rule for text, results in EXAMPLES if results for entry in load(text).entries for rule in entry.rules]
+    shown = set(re.findall(r"(\w+)\(", repr(rules)))
+    no_misses(kinds_of_rules() - shown, "no example of it in docs/how-to/rules.md with its results below: add one")
 
 
 @pytest.mark.parametrize(("rules_text", "results"), EXAMPLES)
 def test_an_example_does_what_stands_below_it(rules_text: str, results: str) -> None:
+    """The first example stands alone: it shows what a file looks like."""
+    assert results or rules_text == EXAMPLES[0][0], "say below it, in another block, what becomes of which value"
     ruleset = load(rules_text)
     assert ruleset.check([USERS]) == []
     for line in results.splitlines():

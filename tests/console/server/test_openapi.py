@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.endpoint_table import PREFIX
 from tests.console.server.served import Served
+from tests.misses import no_misses
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 
@@ -57,10 +59,14 @@ def test_every_answer_is_as_described(described: Any, served: Served, operation:
 def test_every_operation_has_a_name_a_summary_and_its_problems(served: Served) -> None:
     with served.client() as client:
         content = client.get("/openapi.json").json()
-    operations = [operation for path in content["paths"].values() for operation in path.values()]
-    names = [operation["operationId"] for operation in operations]
-    assert len(set(names)) == len(names)
-    assert all(operation["summary"] and {"401", "403", "422"} <= operation["responses"].keys() for operation in operations)
+    operations = [(f"{verb} {path}", operation) for path, verbs in content["paths"].items() for verb, operation in verbs.items()]
+    times = Counter(operation["operationId"] for _, operation in operations)
+    no_misses((name for name, count in times.items() if count > 1), "two endpoints have this name")
+    no_misses(
+        (place for place, operation in operations if not operation["summary"]), "give its row in console/server/api a summary"
+    )
+    silent = (place for place, operation in operations if not {"401", "403", "422"} <= operation["responses"].keys())
+    no_misses(silent, "the endpoint does not say how it refuses")
 
 
 def test_references_lead_somewhere(served: Served) -> None:
@@ -68,4 +74,4 @@ def test_references_lead_somewhere(served: Served) -> None:
         text = client.get("/openapi.json").text
     defined = json.loads(text)["components"]["schemas"]
     named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
-    assert named <= defined.keys()
+    no_misses(named - defined.keys(), "a schema that is named and not described")

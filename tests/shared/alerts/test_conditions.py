@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from pgsluice.shared.pipelines.run_facts import RunFacts
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState
 from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, Ticks, Wish
 from pgsluice.shared.units.unit_states import State, UnitState
+from tests.misses import no_misses
+from tests.source_code import REPOSITORY
 
+PAGE = REPOSITORY / "docs" / "how-to" / "alert-messages.md"
 AT = "2026-01-31T12:00:00+00:00"
 WELL = SlotRecord("s", "reserved", "", 1 << 20, None)
 
@@ -100,19 +104,14 @@ def test_of_a_slot_that_nobody_told_of_nothing_is_known() -> None:
     assert findings.unknown == {AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK}
 
 
-def test_every_alert_has_a_severity_and_a_time() -> None:
-    severities = {name: Condition(name, "x", "fact").severity for name in AlertName}
-    assert set(severities.values()) == set(Severity)
-    at_once = {name for name in AlertName if Condition(name, "x", "fact").is_told_at_once}
-    assert at_once == {
-        AlertName.GROUP_HALTED,
-        AlertName.SLOT_LOST,
-        AlertName.UNIT_FAILED,
-        AlertName.TABLE_ERRORED,
-        AlertName.DEAD_LETTERS,
-        AlertName.RUN_FAILED,
-        AlertName.SUBSCRIPTION_PAUSED,
-    }
+def test_every_alert_is_as_bad_and_told_as_soon_as_the_page_says() -> None:
+    """But for a test, which is told when somebody asks for it."""
+    rows = re.findall(rf"^\| `([\w-]+)` \|.*\| ({'|'.join(Severity)}) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    documented = {(name, severity, told == "at once" and name != AlertName.TEST) for name, severity, told in rows}
+    conditions = [Condition(name, "x", "fact") for name in AlertName]
+    derived = {(each.alert.value, each.severity.value, each.is_told_at_once) for each in conditions}
+    no_misses(derived - documented, f"alert, severity, told at once: not so in the table of {PAGE.name}")
+    no_misses(documented - derived, f"alert, severity, told at once: in the table of {PAGE.name}, and not so")
 
 
 @pytest.mark.parametrize(
