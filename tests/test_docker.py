@@ -10,21 +10,30 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from pgsluice.shared.config import make
 from pgsluice.shared.config.settings import ReplicatorSettings, WorkerSettings
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from tests.configuration import load_from
+from tests.misses import no_misses
+from tests.source_code import PRODUCT, REPOSITORY, relative
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 DOCKER = REPOSITORY / "docker"
 
 
-def service(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"][name]
+def services() -> dict[str, dict[str, Any]]:
+    content: dict[str, dict[str, Any]] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
     return content
+
+
+def service(name: str) -> dict[str, Any]:
+    return services()[name]
+
+
+def roles() -> set[str]:
+    """The services that run a process of ours; the others are servers."""
+    return {name for name, content in services().items() if content["image"].startswith("pgsluice:")}
 
 
 def environment(name: str, tmp_path: Path) -> dict[str, str]:
@@ -38,41 +47,41 @@ def environment(name: str, tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["source", "target", "nats", "replicator", "worker"])
-def test_every_service_restarts_and_keeps_its_data_in_a_volume(name: str) -> None:
-    assert service(name)["restart"] == "unless-stopped"
-    assert service(name)["volumes"]
+def test_every_service_restarts_and_keeps_its_data_in_a_volume() -> None:
+    unlike = (name for name, each in services().items() if each["restart"] != "unless-stopped" or not each["volumes"])
+    no_misses(unlike, "give the service of docker/compose.yaml 'restart: unless-stopped' and a volume")
 
 
-@pytest.mark.parametrize("name", ["replicator", "worker"])
-def test_a_service_is_given_the_time_to_stop_that_the_documents_name(name: str) -> None:
+def test_a_role_is_given_the_time_to_stop_that_the_documents_name() -> None:
     documents = {
         "how-to/operate.md": r"let a supervisor wait for (\d+) s before SIGKILL",
         "reference/exit-codes.md": r"TimeoutStopSec=(\d+)",
     }
     found = {path: re.search(pattern, (REPOSITORY / "docs" / path).read_text()) for path, pattern in documents.items()}
     named = {path: f"{match[1]}s" for path, match in found.items() if match is not None}
-    assert named == dict.fromkeys(documents, service(name)["stop_grace_period"])
+    periods = {f"service {name}": service(name)["stop_grace_period"] for name in roles()}
+    assert len({*named.values(), *periods.values()}) == 1, f"they are to agree: {named | periods}"
+    assert named.keys() == documents.keys()
 
 
-@pytest.mark.parametrize("name", ["source", "target", "nats"])
-def test_every_server_has_a_healthcheck_that_others_wait_for(name: str) -> None:
-    assert service(name)["healthcheck"]["test"][0] == "CMD"
-    dependents = [other for other in ("replicator", "worker") if name in service(other)["depends_on"]]
-    assert dependents
-    assert all(service(other)["depends_on"][name] == {"condition": "service_healthy"} for other in dependents)
+def test_every_server_has_a_healthcheck_that_others_wait_for() -> None:
+    for name in services().keys() - roles():
+        assert service(name)["healthcheck"]["test"][0] == "CMD", name
+        conditions = [service(role)["depends_on"][name] for role in roles() if name in service(role)["depends_on"]]
+        assert conditions, f"no role waits for {name}"
+        assert all(condition == {"condition": "service_healthy"} for condition in conditions), name
 
 
-@pytest.mark.parametrize("name", ["replicator", "worker"])
-def test_a_role_is_healthy_when_its_endpoint_says_that_it_is_ready(name: str) -> None:
+def test_a_role_is_healthy_when_its_endpoint_says_that_it_is_ready() -> None:
     listen = yaml.safe_load((DOCKER / "pgsluice.yaml").read_text())["metrics-listen"]
-    assert f"http://127.0.0.1:{listen.rpartition(':')[2]}/readyz" in service(name)["healthcheck"]["test"][-1]
+    address = f"http://127.0.0.1:{listen.rpartition(':')[2]}/readyz"
+    no_misses((name for name in roles() if address not in service(name)["healthcheck"]["test"][-1]), f"does not ask {address}")
 
 
 def test_files_that_are_mounted_exist() -> None:
     mounted = re.findall(r"- \./(\S+?):", (DOCKER / "compose.yaml").read_text())
     assert mounted
-    assert all((DOCKER / name).is_file() for name in mounted)
+    no_misses((name for name in mounted if not (DOCKER / name).is_file()), "mounted by compose.yaml, and not in docker/")
 
 
 def test_the_replicator_service_is_configured_completely(tmp_path: Path) -> None:
@@ -87,12 +96,13 @@ def test_the_worker_service_is_configured_completely(tmp_path: Path) -> None:
 
 
 def test_the_image_holds_every_package_and_nothing_of_the_tests() -> None:
-    packages = {"pgsluice"} | {path.name for path in (REPOSITORY / "pgsluice").iterdir() if path.is_symlink()}
+    packages = {"pgsluice", *PRODUCT}
     copied = {
         line.split()[1] for line in (DOCKER / "Dockerfile").read_text().splitlines() if re.fullmatch(r"COPY [a-z]+ [a-z]+", line)
     }
     sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if re.fullmatch(r"![a-z]+", line)}
-    assert copied == sent == packages
+    no_misses(copied ^ packages, "copied by docker/Dockerfile and no package, or the other way round")
+    no_misses(sent ^ packages, "let through by .dockerignore and no package, or the other way round")
 
 
 def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
@@ -112,13 +122,12 @@ def test_the_image_does_not_run_as_root() -> None:
     assert account[1] == user[1] != "0"
 
 
-@pytest.mark.parametrize("name", ["replicator", "worker"])
-def test_a_role_writes_to_nothing_but_temporary_places(name: str) -> None:
+def test_a_role_writes_to_nothing_but_temporary_places() -> None:
     """tests/deploy/test_image_limits.py runs both roles so."""
-    assert service(name)["read_only"] is True
-    assert service(name)["tmpfs"] == ["/tmp"]
-    assert service(name)["cap_drop"] == ["ALL"]
-    assert service(name)["security_opt"] == ["no-new-privileges:true"]
+    wanted = {"read_only": True, "tmpfs": ["/tmp"], "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
+    assert roles()
+    unlike = (f"{name}: {key}" for name in roles() for key, value in wanted.items() if service(name).get(key) != value)
+    no_misses(unlike, f"give the service of docker/compose.yaml what all roles have: {wanted}")
 
 
 def test_files_beside_the_code_are_part_of_the_package() -> None:
@@ -127,11 +136,9 @@ def test_files_beside_the_code_are_part_of_the_package() -> None:
     named = [
         f"{package.replace('.', '/')}/{pattern}" for package, patterns in settings["package-data"].items() for pattern in patterns
     ]
-    for package in ("shared", "replicator", "rules", "worker", "console"):
-        others = [path for path in (REPOSITORY / package).rglob("*.*") if path.suffix not in {".py", ".pyc"}]
-        assert not [
-            path for path in others if not any(fnmatch(f"pgsluice/{path.relative_to(REPOSITORY)}", pattern) for pattern in named)
-        ]
+    others = [path for package in PRODUCT for path in (REPOSITORY / package).rglob("*.*") if path.suffix not in {".py", ".pyc"}]
+    left_out = (relative(path) for path in others if not any(fnmatch(f"pgsluice/{relative(path)}", pattern) for pattern in named))
+    no_misses(left_out, "not in the wheel: name it in [tool.setuptools.package-data] of pyproject.toml")
 
 
 def test_an_executors_image_starts_what_spark_asks_for(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.deploy.documented import blocks
 from tests.deploy.pods import check_deployment, manifests, of_kind
+from tests.misses import no_misses
 from tests.servers.program import REPOSITORY
 
 EXAMPLE = REPOSITORY / "deploy" / "kubernetes"
@@ -30,10 +30,12 @@ def resources() -> list[dict[str, Any]]:
     return [document for name in names for document in manifests((EXAMPLE / name).read_text())]
 
 
-@pytest.mark.parametrize("name", ["shop-replicator", "shop-postgres", "shop-file"])
-def test_a_deployment_of_the_example_runs_as_it_should(name: str, tmp_path: Path) -> None:
-    config = yaml.safe_load((EXAMPLE / "pgsluice.yaml").read_text())
-    check_deployment(of_kind("Deployment", resources())[name], config, keys_of_secrets(), tmp_path)
+def test_every_deployment_of_the_example_runs_as_it_should(tmp_path: Path) -> None:
+    config, deployments = yaml.safe_load((EXAMPLE / "pgsluice.yaml").read_text()), of_kind("Deployment", resources())
+    assert deployments
+    for name, deployment in deployments.items():
+        print(f"checking deployment {name} of deploy/kubernetes")  # shown where one of its many assertions fails
+        check_deployment(deployment, config, keys_of_secrets(), tmp_path)
 
 
 def test_the_example_is_in_its_own_namespace_which_admits_nothing_more() -> None:
@@ -50,14 +52,17 @@ def test_every_volume_of_the_example_that_is_claimed_is_asked_for() -> None:
         for volume in deployment["spec"]["template"]["spec"]["volumes"]
         if "persistentVolumeClaim" in volume
     }
-    assert claimed == of_kind("PersistentVolumeClaim", resources()).keys()
+    asked_for = of_kind("PersistentVolumeClaim", resources()).keys()
+    no_misses(claimed ^ asked_for, "a volume that is mounted and not asked for, or asked for and not mounted")
 
 
 def test_the_page_makes_the_secrets_that_the_example_mounts() -> None:
     commands = blocks("how-to/kubernetes.md", "sh")[0]
     for name, keys in keys_of_secrets().items():
-        (line,) = [line for line in commands.splitlines() if f"secret generic {name} " in line]
-        assert [f"--from-file={key}=" in line for key in keys] == [True]
+        making = [line for line in commands.splitlines() if f"secret generic {name} " in line]
+        assert len(making) == 1, f"docs/how-to/kubernetes.md makes the secret {name} {len(making)} times, not once"
+        absent = (key for key in keys if f"--from-file={key}=" not in making[0])
+        no_misses(absent, f"add --from-file=KEY=… to the line of docs/how-to/kubernetes.md that makes the secret {name}")
 
 
 def test_the_program_s_version_is_named_everywhere() -> None:
@@ -70,7 +75,7 @@ def test_the_program_s_version_is_named_everywhere() -> None:
 def test_the_chart_s_schema_knows_every_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert unknown(values, schema, schema["definitions"]) == []
+    no_misses(unknown(values, schema, schema["definitions"]), "a value of the chart that values.schema.json does not know")
 
 
 def unknown(value: object, schema: Mapping[str, Any], definitions: Mapping[str, Any], place: str = "") -> list[str]:
