@@ -20,6 +20,7 @@ from pgsluice.console.up.local_broker import LocalBroker, find_nats_server
 from pgsluice.console.up.state_directory import StateDirectory, locked
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.errors import TerminalError, UsageError
+from tests.misses import no_misses
 from tests.waiting import wait_on_loop
 
 
@@ -47,9 +48,9 @@ async def test_only_who_has_the_token_may_use_it(state: StateDirectory) -> None:
         with pytest.raises(TerminalError):
             async with connected(replace(settings, token=""), "test"):
                 pass
-    private = [path for path in state.path.rglob("*") if path.is_file() and path.name.startswith(("nats.", "broker."))]
-    assert len(private) == 4
-    assert not [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    own = [path for path in state.path.rglob("*") if path.is_file() and path.name.startswith(("nats.", "broker."))]
+    assert [path.name for path in own if settings.token.encode() in path.read_bytes()], "the token is in no file of the broker"
+    no_misses((path for path in own if stat.S_IMODE(path.stat().st_mode) & 0o077), "others may read or write it")
 
 
 async def test_it_listens_on_the_loopback_address_alone(state: StateDirectory) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pgsluice
 from pgsluice.shared.spark.shipped_code import archive
+from tests.misses import no_misses
 
 PACKAGE = Path(pgsluice.__file__).parent
 
@@ -36,8 +37,9 @@ def test_every_module_is_in_it_and_nothing_else() -> None:
         if name.endswith(".py")
     }
     assert "pgsluice/worker/spark_daemon.py" in modules
-    assert sorted(names) == sorted(modules)
-    assert names == sorted(names)
+    no_misses(modules - set(names), "a module that executors would lack")
+    no_misses(set(names) - modules, "shipped, and no module")
+    assert names == sorted(set(names))
 
 
 IMPORTS = """
