@@ -94,7 +94,8 @@ def test_the_program_works_beside_packages_called_as_its_parts(environment: Path
 
 def test_the_public_api_is_there_once_it_is_installed(environment: Path, tmp_path: Path) -> None:
     script = "import pgsluice; print(pgsluice.__file__); [getattr(pgsluice, name) for name in pgsluice.__all__]"
-    done = subprocess.run([str(environment / "bin" / "python"), "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    command = [str(environment / "bin" / "python"), "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(environment))
 
