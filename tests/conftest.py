@@ -19,6 +19,7 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from tests.borrowed_spark import environment_restored
 from tests.replicated_group import Group
 from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
@@ -170,11 +171,9 @@ def target_database(postgres: PostgresServer) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def spark_environment() -> Iterator[None]:
-    """Spark is told of its Python by the environment, which later processes must not inherit."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    """For tests that start Spark in this process."""
+    with environment_restored():
+        yield
 
 
 @pytest.fixture

@@ -6,14 +6,38 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 DURATIONS = Path(__file__).with_name("durations.json")
+
+TOGETHER = ("tests/worker/data_source/",)
+"""Folders whose modules run one after the other in one process: they share what takes long to start."""
+
+
+def unit_of(nodeid: str) -> str:
+    """What one process runs without a break: a module, or a folder of TOGETHER."""
+    module = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if module.startswith(folder)), module)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    durations: dict[str, float] = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -durations.get(item.nodeid.partition("::")[0], 0.0))
+    durations: defaultdict[str, float] = defaultdict(float)
+    for module, duration_s in json.loads(DURATIONS.read_text()).items():
+        durations[unit_of(module)] += duration_s
+    items.sort(key=lambda item: -durations[unit_of(item.nodeid)])
+
+
+class _UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None

@@ -21,6 +21,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.sink import Applied, Receipt, Sink
 from pgsluice.worker.worker import Worker
+from tests.borrowed_spark import SETTINGS
 from tests.servers import NatsServer
 from tests.waiting import wait_until
 from tests.worker.published_stream import publish_inserts, settings_for
@@ -61,7 +62,7 @@ class Stage:
 
     def __init__(self, nats: NatsServer, group: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         self.path, self.group = path, group
-        self.settings = replace(settings_for(nats.settings(), group), spark={"master": "local[1]", "memory": "512m"})
+        self.settings = replace(settings_for(nats.settings(), group), spark=SETTINGS)
         self.loop = EventLoopThread("test-stage")
         self.client = self.loop.run(connect(nats.settings(), "test"))
         self.bucket = StateBucket(self.client, GroupNames(group))

@@ -27,6 +27,7 @@ from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied, CatchUp
 from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping, StopRequested
+from tests.borrowed_spark import borrowed_spark
 from tests.servers import NatsServer
 from tests.waiting import wait_until
 from tests.worker.published_stream import publish_inserts, settings_for
@@ -118,13 +119,10 @@ class Harness:
 
 
 @pytest.fixture(scope="module")
-def spark(spark_environment: None) -> Iterator[Spark]:
+def spark() -> Iterator[Spark]:
     """A worker looks for executors between its batches."""
-    process = Spark("test", {"spark.master": "local[1]", "spark.driver.memory": "512m"}, "pyspark.daemon")
-    process.start()
-    yield process
-    process.expect_end()
-    process.close()
+    with borrowed_spark() as spark:
+        yield spark
 
 
 @pytest.fixture

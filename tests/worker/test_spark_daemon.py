@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -13,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from pgsluice.rules.ruleset import NO_RULES, TableRules
@@ -21,10 +19,6 @@ from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.batches.task import PRELOAD, modules_to_preload
 from pgsluice.worker.sinks.sink_registry import find_sink
-from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import replicate, succeed
-from tests.servers import Database, NatsServer, PgsluiceProcess
-from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -63,6 +57,7 @@ def preload(kind: str, transformation: Transformation) -> str:
     return modules_to_preload(object.__new__(getattr(importlib.import_module(module), name)), transformation)
 
 
+TASK = {"numpy", "pgsluice.worker.batches.task"}
 RULES = Transformation(replace(NO_RULES, entries=(TableRules("rules.yml", TablePattern.parse("t"), ()),)))
 
 
@@ -73,9 +68,8 @@ def test_the_module_of_somebodys_own_sink_is_not_imported_before_it_is_needed() 
 @pytest.mark.parametrize(
     ("module", "preload", "needed", "spared"),
     [
-        (WORKER, "", {"numpy", "pgsluice.worker.batches.task"}, {"pyarrow", "psycopg"}),
-        (WORKER, preload("postgres", UNTRANSFORMED), {"psycopg", "pgsluice.worker.sinks.postgres.sink"}, {"pyarrow"}),
-        (WORKER, preload("webhook", RULES), {"pyarrow.compute", "pgsluice.worker.sinks.webhook.sink"}, {"psycopg"}),
+        (WORKER, preload("postgres", UNTRANSFORMED), TASK | {"psycopg", "pgsluice.worker.sinks.postgres.sink"}, {"pyarrow"}),
+        (WORKER, preload("webhook", RULES), TASK | {"pyarrow.compute", "pgsluice.worker.sinks.webhook.sink"}, {"psycopg"}),
         (REPLICATOR, "", {"pyspark.worker", "pgsluice.replicator.snapshot.copy_task"}, {"pyarrow"}),
     ],
 )
@@ -86,24 +80,3 @@ def test_what_tasks_need_is_there_before_the_first_fork(module: str, preload: st
     assert state["frozen"] > 0
     assert {signal.SIGTERM, signal.SIGINT} <= set(state["blocked"])
     assert log.rstrip().endswith("INFO    task  a task says  table=public.t"), "a task's events have their fields"
-
-
-def told_daemons(pid: int) -> set[str]:
-    """What PRELOAD says in those of a worker."""
-    told = set()
-    for each in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # zombies among them
-            if WORKER in each.cmdline():
-                told.add(each.environ().get(PRELOAD, ""))
-    return told
-
-
-def test_a_worker_tells_that_process_what_its_sink_needs(source_database: Database, nats_server: NatsServer, group: str) -> None:
-    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY)")
-    keys = configuration(group, source_database, None, nats_server)
-    succeed(replicate(keys))
-    with PgsluiceProcess("worker", "stdout", config=keys, is_fresh=True) as worker:
-        told = wait_until(lambda: told_daemons(worker.pid), deadline_s=60, what="the first Python process of Spark")
-        worker.terminate()
-        assert worker.wait() == 0, worker.log()
-    assert told == {"pgsluice.worker.sinks.stdout.sink"}

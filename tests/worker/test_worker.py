@@ -19,13 +19,6 @@ from tests.worker.sinks.webhook.sinks import webhook_settings
 from tests.worker.stage import LONGEST_S, AwaySink, SlowSink, Sqlite, Stage
 
 
-def test_a_worker_stops_while_it_waits_for_its_streams(stage: Stage) -> None:
-    stage.start(lambda settings: Sqlite(settings, stage.path))
-    stage.wait_for_log("waiting")
-    stage.stop()
-    assert not stage.path.exists()
-
-
 def test_a_worker_stops_while_it_waits_for_the_lease_and_leaves_it_to_its_holder(stage: Stage) -> None:
     stage.publish(1)
     holder = Lease(stage.bucket, "w")
@@ -83,19 +76,6 @@ def test_a_worker_stops_between_batches(stage: Stage) -> None:
     stage.wait_for_log("reading")
     wait_until(lambda: ids_in(stage.path) == [1, 2, 3], deadline_s=LONGEST_S, what="the batch")
     stage.stop()
-    assert not stage.is_leased
-
-
-def test_a_worker_stops_while_a_batch_waits_for_executors(stage: Stage) -> None:
-    """Of a cluster that has no cores for us."""
-    stage.publish(3)
-    cluster = {"spark.master": "local-cluster[0,1,512]", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
-    secret = {"spark.authenticate": "true", "spark.authenticate.secret": "shared", "spark.network.crypto.enabled": "true"}
-    stage.settings = replace(stage.settings, spark=cluster | secret)
-    stage.start(lambda settings: Sqlite(settings, stage.path))
-    stage.wait_for_log("waiting for Spark executors")
-    stage.stop()
-    assert ids_in(stage.path) == []
     assert not stage.is_leased
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ from pgsluice.worker.batches import batch_loop
 from pgsluice.worker.batches.batch_loop import start_batches
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.sinks.sink import Delivery
+from tests.borrowed_spark import borrowed_spark
 from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.logged import fields_of
 from tests.servers import NatsServer
-from tests.servers.program import REPOSITORY
 from tests.waiting import wait_until
 from tests.worker.batches.failing_sinks import LONGEST_S, FailingWriter, Harness, SilentWriter
 from tests.worker.published_stream import ids_in, position_of
@@ -27,13 +26,9 @@ from tests.worker.running_worker import running_worker
 
 
 @pytest.fixture(scope="module")
-def spark(spark_environment: None) -> Iterator[Spark]:
-    os.environ["PYTHONPATH"] = str(REPOSITORY)  # what tasks unpickle is here
-    process = Spark("test", {"master": "local[2]", "memory": "512m"}, "pgsluice.worker.spark_daemon")
-    process.start()
-    yield process
-    process.expect_end()
-    process.close()
+def spark() -> Iterator[Spark]:
+    with borrowed_spark() as spark:
+        yield spark
 
 
 @pytest.fixture

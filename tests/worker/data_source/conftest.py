@@ -16,41 +16,47 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import pgsluice
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
-from tests.end_to_end.group_under_test import configuration
-from tests.end_to_end.once import replicate, succeed
+from tests.borrowed_spark import environment_restored
+from tests.replicated_group import Group
 from tests.servers import Database, NatsServer
 
 T = TypeVar("T")
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""To compile a query takes longer than to interpret one of a few rows."""
 
-@pytest.fixture(scope="module")
-def spark(spark_environment: None) -> Iterator[SparkSession]:
-    process = Spark("notebook", {"spark.master": "local[2]", "spark.driver.memory": "512m"}, "pyspark.daemon")
-    process.start()
-    session = SparkSession(process.context)
-    pgsluice.register(session)
-    yield session
-    session.stop()
-    process.close()
+
+@pytest.fixture(scope="package")
+def spark() -> Iterator[SparkSession]:
+    """A notebook's, for all modules: Spark SQL takes ten seconds of CPU time to get warm."""
+    settings = {"spark.master": "local[2]", "spark.driver.memory": "512m"}
+    with environment_restored():
+        process = Spark("notebook", settings | INTERPRETED, "pyspark.daemon")
+        process.start()
+        session = SparkSession(process.context)
+        pgsluice.register(session)
+        yield session
+        session.stop()
+        process.close()
 
 
 class Feed:
     """A source, and its group's changes as a notebook reads them."""
 
-    def __init__(self, source: Database, nats: NatsServer, group: str) -> None:
-        self.source = source
+    def __init__(self, source: Database, nats: NatsSettings, group: str) -> None:
         self.nats = nats
         self.group = group
-        self.keys = configuration(group, source, None, nats)
         self.options = {"nats-url": nats.url, "group": group}
+        self._replication = Group(group, source, nats)
 
     def publish(self, *statements: str) -> None:
         """Each statement is a transaction of its own; returns when all are in the stream."""
         for statement in statements:
-            self.source.execute(statement)
-        succeed(replicate(self.keys))
+            self._replication.source.execute(statement)
+        self._replication.replicate()
 
     def read(self, spark: SparkSession, **options: Any) -> DataFrame:
         return spark.read.format("pgsluice").options(**self.options).options(**spelled(options)).load()
@@ -66,7 +72,7 @@ class Feed:
         """What ``question`` finds out, over a connection of its own."""
 
         async def asked() -> T:
-            async with connected(self.nats.settings(), "test") as client:
+            async with connected(self.nats, "test") as client:
                 return await question(client, ChangeStream(client, GroupNames(self.group)))
 
         return asyncio.run(asked())
@@ -79,7 +85,7 @@ def spelled(options: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def feed(source_database: Database, nats_server: NatsServer, group: str) -> Feed:
-    return Feed(source_database, nats_server, group)
+    return Feed(source_database, nats_server.settings(), group)
 
 
 def run(stream: DataFrame, checkpoint: Path) -> list[list[Row]]:

@@ -27,7 +27,7 @@ def test_a_running_stream_goes_on_after_a_restart_of_the_broker(
     spark: SparkSession, source_database: Database, group: str, tmp_path: Path
 ) -> None:
     with NatsServer() as nats:
-        feed = Feed(source_database, nats, group)
+        feed = Feed(source_database, nats.settings(), group)
         feed.publish("CREATE TABLE t (id int PRIMARY KEY)")
         feed.publish("INSERT INTO t VALUES (1)")
         seen: list[Row] = []

@@ -48,8 +48,7 @@ def test_a_reader_that_has_the_rights_to_read_needs_no_other_and_is_called_a_rea
     assert SUBJECTS, "the page names no rights any more"
     monitor = free_port()
     with NatsServer(config=config_for(group, SUBJECTS) + f'http: "{HOST}:{monitor}"\n') as nats:
-        feed = Feed(source_database, nats, group)
-        feed.keys |= {"nats-user": "app", "nats-password": "app"}
+        feed = Feed(source_database, replace(nats.settings(), user="app", password="app"), group)
         feed.publish("CREATE TABLE t (id int PRIMARY KEY)")
         feed.publish("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
         feed.options |= {"nats-user": "reader", "nats-password": "s3cret"}

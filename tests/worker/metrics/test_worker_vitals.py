@@ -23,7 +23,6 @@ def test_a_worker_shows_what_it_applies_and_is_ill_while_its_sink_hangs(
 ) -> None:
     monkeypatch.setattr(health, "STILL_S", 1.0)
     monkeypatch.setattr(asked_looks, "FRESH_S", 0.0)
-    stage.publish(3)
     stage.settings = replace(stage.settings, metrics=ANY_PORT)
     sinks: list[SlowSink] = []
 
@@ -39,6 +38,7 @@ def test_a_worker_shows_what_it_applies_and_is_ill_while_its_sink_hangs(
     assert (starting.status, starting.content["activity"]) == (503, "starting")
     assert ask(address, "/healthz").status == 200
 
+    stage.publish(3)
     wait_until(sinks[0].is_committing.is_set, deadline_s=LONGEST_S, what="a commit")
     wait_until(lambda: ask(address, "/healthz").status == 503, what="an ill worker")
     assert "nothing has moved" in ask(address, "/healthz").content["why"]
