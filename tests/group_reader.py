@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from typing import assert_never
 
 from pgsluice.shared.broker.bucket import StateBucket
@@ -21,7 +22,7 @@ from pgsluice.shared.pgoutput.messages import Begin, Delete, Insert, Truncate, U
 from pgsluice.shared.wire.message import MessageHeaders, split_body
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, parse_lsn
-from tests.snapshot_audit import audit_snapshot
+from tests.snapshot_audit import SnapshotAudit, audit_snapshot
 
 FETCH_MESSAGES = 200
 FETCH_BYTES = 16 * 1024 * 1024
@@ -50,9 +51,8 @@ class GroupReader:
         """Of a table whose copy is finished; every row of it is where the ledger says."""
         record = self.record(name)
         assert record.phase is Phase.FINISHED_COPY, record
-        audit = audit_snapshot(self._nats, self._group)
-        assert audit.problems == []
-        copy = audit.copy_of(record.snapshot, record.oid)
+        assert self._copies.problems == []
+        copy = self._copies.copy_of(record.snapshot, record.oid)
         assert copy.attempt == record.attempt
         assert sum(copy.rows.values()) == record.rows
         assert copy.last_sequence <= record.last_sequence
@@ -62,6 +62,10 @@ class GroupReader:
             if commit_lsn >= lsn:
                 apply(rows, change)
         return rows
+
+    @cached_property
+    def _copies(self) -> SnapshotAudit:
+        return audit_snapshot(self._nats, self._group)
 
     async def _read(self) -> tuple[LedgerContent, dict[int, list[Change]]]:
         changes: defaultdict[int, list[Change]] = defaultdict(list)

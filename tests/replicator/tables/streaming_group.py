@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import yaml
 
+from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase, TableRecord
+from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.group_reader import GroupReader, Rows
 from tests.servers import Database, NatsServer, PgsluiceProcess
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 COPY_DEADLINE_S = 90.0
 CHECK_INTERVAL = "1s"
@@ -57,20 +58,33 @@ class StreamingGroup:
     def running(self) -> Iterator[PgsluiceProcess]:
         """From when it streams; ended by SIGTERM."""
         process = self.process
-        before = self.starts if self._has_started else 0
-        self._has_started = True
-        process.start()
         try:
-            wait_until(lambda: self.starts > before or not process.is_running, what="the stream")
-            assert process.is_running, process.log()
+            self.start()
             yield process
-            if process.is_running:
-                process.terminate()
-                assert process.wait() == 0
+            self.stop()
         finally:
             print(process.log())
             if process.is_running:
                 process.kill()
+
+    def start(self) -> None:
+        """Returns when it streams."""
+        process = self.process
+        before = self.starts if self._has_started else 0
+        self._has_started = True
+        process.start()
+        wait_until(lambda: self.starts > before or not process.is_running, what="the stream")
+        assert process.is_running, process.log()
+
+    def stop(self) -> None:
+        """By SIGTERM, if it runs."""
+        if self.process.is_running:
+            self.process.terminate()
+            assert self.process.wait() == 0
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
 
     @property
     def starts(self) -> int:
@@ -88,24 +102,41 @@ class StreamingGroup:
 
     def order(self, verb: str, *arguments: str) -> tuple[int, str]:
         """Exit code, and what the command printed and logged."""
-        keys = {"group": self.name, "nats-url": self.nats.url}
-        with PgsluiceProcess("tables", verb, *arguments, config=keys) as process:
-            code = process.wait(COPY_DEADLINE_S)
-            said = process.stdout() + process.log()
-        print(said)
-        return code, said
+        with self._command(verb, *arguments) as process:
+            return self._end_of(process)
 
     def ordered(self, verb: str, *arguments: str) -> str:
         code, said = self.order(verb, "--wait", str(COPY_DEADLINE_S), *arguments)
         assert code == 0, said
         return said
 
-    def listed(self) -> dict[str, dict[str, Any]]:
-        """``tables list``, by table."""
-        keys = {"group": self.name, "nats-url": self.nats.url}
-        with PgsluiceProcess("tables", "list", "--json", config=keys) as process:
-            assert process.wait() == 0, process.log()
-            return {each["table"]: each for each in json.loads(process.stdout())["tables"]}
+    def ordered_together(self, *orders: tuple[str, ...]) -> list[str]:
+        """``ordered`` of each, all at once, so that their copies are likely to need one start of Spark."""
+        with ExitStack() as running:
+            commands = [
+                running.enter_context(self._command(verb, "--wait", str(COPY_DEADLINE_S), *arguments))
+                for verb, *arguments in orders
+            ]
+            ends = [self._end_of(command) for command in commands]
+        assert [code for code, _ in ends] == [0] * len(orders), ends
+        return [said for _, said in ends]
+
+    def _command(self, verb: str, *arguments: str) -> PgsluiceProcess:
+        return PgsluiceProcess("tables", verb, *arguments, config={"group": self.name, "nats-url": self.nats.url})
+
+    def _end_of(self, command: PgsluiceProcess) -> tuple[int, str]:
+        code = command.wait(COPY_DEADLINE_S)
+        said = command.stdout() + command.log()
+        print(said)
+        return code, said
+
+    def listed(self) -> dict[str, ListedTable]:
+        """As ``tables list`` has it, by table."""
+
+        async def load(bucket: StateBucket) -> list[ListedTable]:
+            return listed_tables(await Ledger(bucket).load(), await load_membership(bucket), await load_selection(bucket))
+
+        return {each.table: each for each in self.ask(load)}
 
     def ask(self, question: Callable[[StateBucket], Any]) -> Any:
         """What the coroutine that ``question`` makes returns."""
@@ -128,16 +159,18 @@ class StreamingGroup:
 
     def table(self, name: str) -> TableRecord | None:
         """Of the newest table of that name; None when there is none in the ledger."""
-        found = [record for record in self.ledger().tables.values() if record.table == name]
-        return max(found, key=lambda record: record.oid, default=None)
+        return newest_of(self.ledger(), name)
 
     def wait_for_table(self, name: str, condition: Callable[[TableRecord], bool], what: str) -> TableRecord:
-        def find() -> TableRecord | None:
-            record = self.table(name)
-            return record if record is not None and condition(record) else None
+        async def wait(bucket: StateBucket) -> TableRecord | None:
+            async def find() -> TableRecord | None:
+                record = newest_of(await Ledger(bucket).load(), name)
+                return record if record is not None and condition(record) else None
 
-        found = wait_until(find, deadline_s=COPY_DEADLINE_S, what=f"{what} of {name}", interval_s=0.05)
-        assert found is not None
+            return await wait_until_async(find, deadline_s=COPY_DEADLINE_S, what=f"{what} of {name}", interval_s=0.05)
+
+        found = self.ask(wait)
+        assert isinstance(found, TableRecord)
         return found
 
     def wait_for_copy(self, name: str, attempt: int = 1) -> TableRecord:
@@ -152,8 +185,9 @@ class StreamingGroup:
     def wait_until_published(self) -> None:
         """Everything that is committed now is in the stream."""
         [(lsn,)] = self.source.execute("SELECT pg_current_wal_lsn()::text")
-        query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-        wait_until(lambda: self.source.execute(query, [lsn, self.names.slot]) == [(True,)], what="the stream")
+        query = b"SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        with self.source.connect() as watching:
+            wait_until(lambda: watching.execute(query, [lsn, self.names.slot]).fetchone() == (True,), what="the stream")
 
     def read(self, *tables: str) -> dict[str, Rows]:
         """What the streams make of each table, once everything that is committed now is in them."""
@@ -167,3 +201,8 @@ class StreamingGroup:
     def at_source(self, *tables: str) -> dict[str, Rows]:
         rows = {table: self.source.execute(f"SELECT id::text, v FROM {table}") for table in tables}
         return {table: {str(first).encode(): str(second).encode() for first, second in found} for table, found in rows.items()}
+
+
+def newest_of(ledger: LedgerContent, name: str) -> TableRecord | None:
+    found = [record for record in ledger.tables.values() if record.table == name]
+    return max(found, key=lambda record: record.oid, default=None)

@@ -1,98 +1,153 @@
-"""Tables whose rows got other values without a row in the log are copied again by themselves, and no kill hides it."""
+"""Tables whose rows got other values without a row in the log are copied again by themselves, and no kill hides it.
+
+The group has track-ddl, and looks at its tables so seldom by itself that whatever follows in time follows from what it was told.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from pgsluice.shared.broker.ledger import Phase
+from pgsluice.shared.broker.ledger import Phase, TableRecord
 from pgsluice.shared.wire.position import parse_lsn
 from tests.end_to_end.once import replicate, succeed
 from tests.replicator.tables.conftest import MakeGroup
+from tests.replicator.tables.streaming_group import StreamingGroup
 from tests.waiting import wait_until
 
-
-def test_a_rewritten_table_is_copied_again_and_the_others_are_not(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u", track_ddl=True)
-    group.create("u", 100)
-    with group.running() as process:
-        before = group.wait_for_copy("u")
-        group.source.execute("BEGIN; UPDATE u SET v = '7' WHERE id = 1; ALTER TABLE u ALTER v TYPE text USING v || '!'; COMMIT")
-        group.source.execute("UPDATE u SET v = 'after' WHERE id = 2")
-        after = group.wait_for_copy("u", attempt=2)
-        group.insert("u", 101, 105)
-        assert group.read("u") == group.at_source("u")
-        assert parse_lsn(after.lsn) > parse_lsn(before.lsn)
-        assert 'a table is copied again  table=public.u reason="its rows were rewritten at the source"' in process.log()
-        group.source.execute("ALTER TABLE u ALTER id TYPE int; ALTER TABLE t ADD x int DEFAULT 1; CREATE INDEX ON t (v)")
-        group.wait_for_copy("u", attempt=3)
-        group.source.execute("VACUUM FULL t")
-        group.source.execute("CLUSTER t USING t_pkey")
-        group.wait_until_published()
-    table = group.table("t")
-    assert table is not None
-    assert table.attempt == 1
+STAYING = "t,u,typed,p,killed,idle,ended,order_*"
+REWRITE = "ALTER TABLE {} ALTER v TYPE text USING v || '!'"
 
 
-def test_a_partition_that_is_attached_with_rows_has_its_table_copied_again_and_an_empty_one_not(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,p", track_ddl=True)
-    group.source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+def record_of(group: StreamingGroup, table: str) -> TableRecord:
+    record = group.table(table)
+    assert record is not None
+    return record
+
+
+@pytest.fixture(scope="module")
+def tracking(make_shared_group: MakeGroup) -> Iterator[StreamingGroup]:
+    """Whoever stops it starts it again."""
+    group = make_shared_group(tables=f"{STAYING},gone,q", track_ddl=True, check_interval="60s")
+    for table in ("u", "typed", "killed", "idle", "ended", "gone"):
+        group.create(table, 100)
+    group.create("order_1", 3)
+    for table in ("p", "q"):
+        group.source.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     group.source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    group.insert("p", 1, 3)
+    with group.running():
+        for table in ("t", "u", "typed", "killed", "idle", "ended", "gone", "order_1", "p", "q"):
+            group.wait_for_copy(table)
+        yield group
+
+
+@dataclass(frozen=True)
+class Altered:
+    """``u`` as it was copied first, and ``p`` when partitions without rows had been attached."""
+
+    u: TableRecord
+    p: TableRecord
+
+
+@pytest.fixture(scope="module")
+def altered(tracking: StreamingGroup) -> Altered:
+    """``t`` was altered and moved about, ``u`` and ``typed`` were rewritten, partitions came to ``p``, ``order_2`` was made."""
+    group = tracking
+    u = record_of(group, "u")
+    group.source.execute("ALTER TABLE t ADD x int DEFAULT 1; CREATE INDEX ON t (v)")
+    group.source.execute("VACUUM FULL t")
+    group.source.execute("CLUSTER t USING t_pkey")
     for name in ("empty", "filled"):
         group.create(name)
-    group.insert("p", 1, 3)
     group.insert("filled", 30, 33)
-    with group.running():
-        group.wait_for_copy("p")
-        group.source.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
-        group.source.execute("ALTER TABLE p ATTACH PARTITION empty FOR VALUES FROM (20) TO (30)")
-        group.wait_until_published()  # rows that come before it is looked at might have been there
-        group.insert("p", 12, 13)
-        group.insert("p", 22, 23)
-        group.wait_until_published()
-        record = group.table("p")
-        assert record is not None
-        assert (record.attempt, record.phase) == (1, Phase.FINISHED_COPY)
-        group.source.execute("ALTER TABLE p ATTACH PARTITION filled FOR VALUES FROM (30) TO (40)")
-        assert group.wait_for_copy("p", attempt=2).rows == 11
-        assert group.read("p") == group.at_source("p")
+    group.source.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
+    group.source.execute("ALTER TABLE p ATTACH PARTITION empty FOR VALUES FROM (20) TO (30)")
+    group.wait_until_published()  # rows that come before it is looked at might have been there
+    group.insert("p", 12, 13)
+    group.insert("p", 22, 23)
+    group.wait_until_published()
+    p = record_of(group, "p")
+    group.source.execute("CREATE TABLE order_keyless (id bigint, v text)")
+    group.source.execute(
+        "BEGIN; CREATE TABLE order_2 (id bigint PRIMARY KEY, v text); INSERT INTO order_2 VALUES (1, 'first'); COMMIT"
+    )
+    group.insert("order_2", 2, 9)
+    group.source.execute(f"BEGIN; UPDATE u SET v = '7' WHERE id = 1; {REWRITE.format('u')}; COMMIT")
+    group.source.execute("UPDATE u SET v = 'after' WHERE id = 2")
+    group.source.execute("ALTER TABLE typed ALTER id TYPE int")
+    group.source.execute("ALTER TABLE p ATTACH PARTITION filled FOR VALUES FROM (30) TO (40)")
+    for table in ("u", "typed", "p"):
+        group.wait_for_copy(table, attempt=2)
+    group.wait_for_copy("order_2")
+    return Altered(u, p)
+
+
+def test_a_rewritten_table_is_copied_again_and_the_others_are_not(tracking: StreamingGroup, altered: Altered) -> None:
+    group = tracking
+    group.insert("u", 101, 105)
+    assert group.read("u", "typed") == group.at_source("u", "typed")
+    assert parse_lsn(record_of(group, "u").lsn) > parse_lsn(altered.u.lsn)
+    assert 'a table is copied again  table=public.u reason="its rows were rewritten at the source"' in group.process.log()
+    assert record_of(group, "t").attempt == 1
+
+
+def test_a_partition_that_is_attached_with_rows_has_its_table_copied_again_and_an_empty_one_not(
+    tracking: StreamingGroup, altered: Altered
+) -> None:
+    assert (altered.p.attempt, altered.p.phase) == (1, Phase.FINISHED_COPY)
+    assert record_of(tracking, "p").rows == 11
+    assert tracking.read("p") == tracking.at_source("p")
+
+
+def test_a_table_that_a_pattern_matches_joins_as_soon_as_the_source_tells_of_it(
+    tracking: StreamingGroup, altered: Altered
+) -> None:
+    group = tracking
+    group.insert("order_2", 10, 12)
+    assert group.read("order_2") == group.at_source("order_2")
+    group.process.wait_for_log("without a primary key or replica identity: public.order_keyless")
+    group.source.execute("DROP TABLE order_2")
+    group.wait_for_table("order_2", lambda record: record.phase is Phase.LEFT, "the end")
+    assert "it was dropped at the source" in group.process.log()
 
 
 def waits(record: Any) -> bool:
     return bool(record.phase.is_waiting_for_copy)
 
 
-def test_a_replicator_killed_behind_a_rewrite_copies_the_table_at_the_next_start(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u", track_ddl=True)
-    group.create("u", 100)
-    with group.running():
-        group.wait_for_copy("u")
-        with group.source.connect(autocommit=False) as writer:
-            writer.execute("UPDATE t SET v = 'open' WHERE id = 1")  # the copy's slot waits for it
-            group.source.execute("ALTER TABLE u ALTER v TYPE text USING v || '!'")
-            group.wait_for_table("u", waits, "the order")
-            group.process.kill()
-            writer.commit()
-    with group.running():
-        group.wait_for_copy("u", attempt=2)
-        assert group.read("t", "u") == group.at_source("t", "u")
+@pytest.fixture(scope="module")
+def killed(tracking: StreamingGroup) -> StreamingGroup:
+    """The replicator was killed when it knew that ``killed`` was rewritten; then ``idle`` was, and ``order_late`` got a key."""
+    group = tracking
+    group.source.execute("CREATE TABLE order_late (id bigint, v text)")
+    with group.source.connect(autocommit=False) as writer:
+        writer.execute("UPDATE t SET v = 'open' WHERE id = 1")  # the copy's slot waits for it
+        group.source.execute(REWRITE.format("killed"))
+        group.wait_for_table("killed", waits, "the order")
+        group.process.kill()
+        writer.commit()
+    group.source.execute(REWRITE.format("idle"))
+    group.source.execute("ALTER TABLE order_late ADD PRIMARY KEY (id)")
+    group.start()
+    for table in ("killed", "idle"):
+        group.wait_for_copy(table, attempt=2)
+    return group
 
 
-def test_a_rewrite_while_nobody_runs_is_told_by_the_slot(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u", track_ddl=True)
-    group.create("u", 100)
-    with group.running():
-        group.wait_for_copy("u")
-    group.source.execute("ALTER TABLE u ALTER v TYPE text USING v || '!'")
-    with group.running():
-        group.wait_for_copy("u", attempt=2)
-        assert group.read("u") == group.at_source("u")
-    with group.running():
-        group.wait_until_published()
-    record = group.table("u")
-    assert record is not None
-    assert record.attempt == 2
+def test_a_replicator_killed_behind_a_rewrite_copies_the_table_at_the_next_start(killed: StreamingGroup) -> None:
+    assert killed.read("t", "killed") == killed.at_source("t", "killed")
+
+
+def test_a_rewrite_while_nobody_runs_is_told_by_the_slot(killed: StreamingGroup) -> None:
+    assert killed.read("idle") == killed.at_source("idle")
+    assert "order_late" in killed.published()
+    killed.restart()
+    killed.wait_until_published()
+    assert {record_of(killed, table).attempt for table in ("killed", "idle")} == {2}
 
 
 @pytest.mark.long
@@ -113,37 +168,36 @@ def test_a_table_that_is_rewritten_all_the_time_is_given_up_for_a_while_and_trie
 
         wait_until(is_given_up, deadline_s=60.0, what="a table that is given up", interval_s=0)
         listed = group.listed()["public.u"]
-        assert listed["retry"] == "timed"
-        assert listed["retry_at"]
+        assert listed.retry == "timed"
+        assert listed.retry_at
         group.wait_for_copy("u", attempt=2)
         assert group.read("u") == group.at_source("u")
 
 
-def test_a_run_that_ends_by_itself_has_copied_what_a_rewrite_just_before_asked_for(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u", track_ddl=True)
-    group.create("u", 100)
+@pytest.fixture(scope="module")
+def ended(tracking: StreamingGroup) -> Iterator[StreamingGroup]:
+    """While nobody ran, ``ended`` was rewritten, ``gone`` and ``q`` were altered and dropped; then a run ended by itself."""
+    group = tracking
+    group.stop()
+    before = {table: record_of(group, table) for table in ("gone", "q")}
+    assert before["gone"].lsn
+    group.source.execute(f"INSERT INTO t VALUES (11, 'before'); {REWRITE.format('ended')}")
+    group.source.execute(f"{REWRITE.format('gone')}; INSERT INTO gone VALUES (101, 'x'); DROP TABLE gone")
+    group.create("filled_q", 3)
+    group.source.execute("ALTER TABLE q ATTACH PARTITION filled_q FOR VALUES FROM (0) TO (10); DROP TABLE q")
+    group.write(tables=STAYING)
     succeed(replicate(group.keys))
-    group.source.execute("INSERT INTO t VALUES (11, 'before'); ALTER TABLE u ALTER v TYPE text USING v || '!'")
-    succeed(replicate(group.keys))
-    record = group.table("u")
-    assert record is not None
+    yield group
+    group.start()
+
+
+def test_a_run_that_ends_by_itself_has_copied_what_a_rewrite_just_before_asked_for(ended: StreamingGroup) -> None:
+    record = record_of(ended, "ended")
     assert (record.phase, record.attempt) == (Phase.FINISHED_COPY, 2)
-    assert group.in_the_streams("t", "u") == group.at_source("t", "u")
+    assert ended.in_the_streams("t", "ended") == ended.at_source("t", "ended")
 
 
-def test_a_table_that_was_altered_and_dropped_while_nobody_ran_holds_up_no_worker(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,u,p", track_ddl=True)
-    group.create("u", 100)
-    group.source.execute("CREATE TABLE p (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
-    group.create("filled", 3)
-    succeed(replicate(group.keys))
-    before = group.table("u")
-    assert before is not None
-    assert before.lsn
-    group.source.execute("ALTER TABLE u ALTER v TYPE text USING v || '!'; INSERT INTO u VALUES (101, 'x'); DROP TABLE u")
-    group.source.execute("ALTER TABLE p ATTACH PARTITION filled FOR VALUES FROM (0) TO (10); DROP TABLE p")
-    succeed(replicate(group.keys | {"tables": "t"}))
-    for name in ("u", "p"):
-        record = group.table(name)
-        assert record is not None
+def test_a_table_that_was_altered_and_dropped_while_nobody_ran_holds_up_no_worker(ended: StreamingGroup) -> None:
+    for name in ("gone", "q"):
+        record = record_of(ended, name)
         assert (record.phase, record.lsn) == (Phase.LEFT, ""), name
