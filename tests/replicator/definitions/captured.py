@@ -11,9 +11,13 @@ Schema public is left out. A description ends with ``rewritten`` when an earlier
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, assert_never
+from functools import cached_property
+from typing import Any, TypeVar, assert_never
+
+import psycopg
 
 from pgsluice.replicator.definitions.capture import install_capture
 from pgsluice.replicator.definitions.installation import Installation
@@ -106,11 +110,18 @@ class Stream:
 
     def _messages(self) -> list[PgoutputMessage]:
         query = (
-            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'messages', 'true',"
-            " 'publication_names', %s)"
+            b"SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'messages', 'true',"
+            b" 'publication_names', %s)"
         )
-        rows = self.database.execute(query, [SLOT, f'"{self.names.publication}"'])
+        rows = self._reader.execute(query, [SLOT, f'"{self.names.publication}"'])
         return [decode_message(bytes(data)) for (data,) in rows]
+
+    @cached_property
+    def _reader(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """One for all reads, which need no session of their own."""
+        connection = self.database.connect()
+        weakref.finalize(self, connection.close)
+        return connection
 
     def _line(self, message: PgoutputMessage) -> str | None:
         match message:

@@ -23,6 +23,7 @@ from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 from tests.replicator.definitions.captured import Stream, at_source, install
+from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
@@ -159,6 +160,7 @@ def test_an_older_function_is_replaced(stream: Stream, names: GroupNames) -> Non
     assert stream.after("ALTER TABLE t ADD d int") == ["table t(*1:a:integer!, 2:b:text, 3:c:integer, 4:d:integer)"]
 
 
+@on_both
 def test_removing_leaves_nothing(source: Database, names: GroupNames) -> None:
     before = catalog(source)
     assert not remove(source.settings, names)
@@ -234,6 +236,7 @@ def test_a_removal_gives_up_when_the_transaction_does_not_end(
     assert remove(stream.database.settings, names)
 
 
+@on_both
 def test_a_role_that_may_not_install_it_is_told_what_an_administrator_can_do(
     source: Database, names: GroupNames, role: str
 ) -> None:
@@ -246,6 +249,7 @@ def test_a_role_that_may_not_install_it_is_told_what_an_administrator_can_do(
     assert catalog(source) == before
 
 
+@on_both
 def test_a_plain_role_works_with_what_an_administrator_installed(source: Database, names: GroupNames, role: str) -> None:
     source.execute(f"CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION {names.publication} FOR TABLE t")
     script = Installation(names, [], role).script()
@@ -261,6 +265,7 @@ def test_a_plain_role_works_with_what_an_administrator_installed(source: Databas
     assert [event.tag for event in stream.events] == ["note", "CREATE TABLE"]
 
 
+@on_both
 def test_what_a_plain_role_may_not_remove_an_administrator_removes(source: Database, names: GroupNames, role: str) -> None:
     before = catalog(source)
     source.execute(Installation(names, PATTERNS, role).script())
@@ -271,6 +276,7 @@ def test_what_a_plain_role_may_not_remove_an_administrator_removes(source: Datab
     assert catalog(source) == before
 
 
+@on_both
 def test_without_event_triggers_a_plain_role_installs_what_notes_a_table(source: Database, names: GroupNames, role: str) -> None:
     source.execute(f"CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION {names.publication} FOR TABLE t")
     source.execute(f'GRANT CREATE ON DATABASE {source.dbname} TO "{role}"')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import orjson
 import pytest
 from psycopg import sql
@@ -54,26 +56,36 @@ DEFAULTS = {
 
 def test_what_older_rows_have_can_be_said_again_as_a_default(stream: Stream) -> None:
     """24: at a target, ADD COLUMN with the value that was told, then DROP DEFAULT; equal to the byte."""
-    database = stream.database
+    database, kinds = stream.database, dict(enumerate(DEFAULTS))
     database.execute(TYPES)
-    different = {}
-    for number, (kind, default) in enumerate(DEFAULTS.items()):
-        source, target = f"source_{number}", f"target_{number}"
-        for table in (source, target):
-            database.execute(f"CREATE TABLE {table} (a int PRIMARY KEY); INSERT INTO {table} SELECT generate_series(1, 3)")
-        database.execute(f"ALTER PUBLICATION {stream.names.publication} ADD TABLE {source}")
-        stream.after(f"ALTER TABLE {source} ADD v {kind} DEFAULT {default}")
-        [_, column] = tables_of(stream.events)[-1].columns
-        literal = "NULL" if column.missing is None else sql.Literal(column.missing).as_string()
-        database.execute(
-            f"ALTER TABLE {target} ADD v {column.type_name} DEFAULT {literal}; ALTER TABLE {target} ALTER v DROP DEFAULT"
+    database.execute(
+        "".join(
+            f"CREATE TABLE {table} (a int PRIMARY KEY); INSERT INTO {table} SELECT generate_series(1, 3);"
+            for number in kinds
+            for table in (f"source_{number}", f"target_{number}")
         )
-        rows = [
-            database.execute(f"SELECT t::text, pg_column_size(v), v IS NULL FROM {table} t ORDER BY a")
-            for table in (source, target)
-        ]
-        if rows[0] != rows[1] or column.missing is None:
-            different[kind] = rows
+    )
+    sources = ", ".join(f"source_{number}" for number in kinds)
+    database.execute(f"ALTER PUBLICATION {stream.names.publication} ADD TABLE {sources}")
+    different = {}
+    with database.connect() as connection:
+        for number, kind in kinds.items():
+            connection.execute(f"ALTER TABLE source_{number} ADD v {kind} DEFAULT {DEFAULTS[kind]}".encode())
+        stream.read()
+        described = {table.name: table for table in tables_of(stream.events)}
+        for number, kind in kinds.items():
+            [_, column] = described[f"source_{number}"].columns
+            literal = "NULL" if column.missing is None else sql.Literal(column.missing).as_string()
+            target = f"ALTER TABLE target_{number}"
+            connection.execute(f"{target} ADD v {column.type_name} DEFAULT {literal}; {target} ALTER v DROP DEFAULT".encode())
+            rows = [
+                connection.execute(
+                    f"SELECT t::text, pg_column_size(v), v IS NULL FROM {side}_{number} t ORDER BY a".encode()
+                ).fetchall()
+                for side in ("source", "target")
+            ]
+            if rows[0] != rows[1] or column.missing is None:
+                different[kind] = rows
     assert not different
 
 
@@ -103,45 +115,53 @@ PUBLICATIONS = [
 ]
 
 
-@pytest.mark.parametrize("via_root", ["true", "false"])
-@pytest.mark.parametrize("publication", PUBLICATIONS)
-def test_a_table_is_published_when_the_server_says_so(
-    source: Database, names: GroupNames, publication: str, via_root: str
-) -> None:
+def test_a_table_is_published_when_the_server_says_so(source: Database, names: GroupNames) -> None:
+    """Of each publication, by way of the root and not."""
     source.execute(TREES)
-    source.execute(f"CREATE PUBLICATION {names.publication} {publication} WITH (publish_via_partition_root = {via_root})")
     install(source, names)
-    told = source.execute(
-        f"SELECT DISTINCT s.relation::regclass::text FROM pg_class c,"
-        f" pgsluice.{names.in_source('select')}(ARRAY[c.oid]) s WHERE s.is_published ORDER BY 1"
-    )
-    said = source.execute(
-        "SELECT format('%%I.%%I', schemaname, tablename)::regclass::text FROM pg_publication_tables"
-        " WHERE pubname = %s AND schemaname <> 'pgsluice' ORDER BY 1",
-        [names.publication],
-    )
-    assert said
-    assert told == said
+    different = {}
+    with source.connect() as connection:
+
+        def ask(query: str) -> list[str]:
+            return [name for (name,) in connection.execute(query.encode())]
+
+        for publication, via_root in product(PUBLICATIONS, ("true", "false")):
+            made = f"{names.publication} {publication} WITH (publish_via_partition_root = {via_root})"
+            connection.execute(f"CREATE PUBLICATION {made}".encode())
+            told = ask(
+                f"SELECT DISTINCT s.relation::regclass::text FROM pg_class c,"
+                f" pgsluice.{names.in_source('select')}(ARRAY[c.oid]) s WHERE s.is_published ORDER BY 1"
+            )
+            said = ask(
+                "SELECT format('%I.%I', schemaname, tablename)::regclass::text FROM pg_publication_tables"
+                f" WHERE pubname = '{names.publication}' AND schemaname <> 'pgsluice' ORDER BY 1"
+            )
+            assert said
+            if told != said:
+                different[made] = (told, said)
+            connection.execute(f"DROP PUBLICATION {names.publication}".encode())
+    assert not different
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL", "NOTHING", "USING INDEX tb"])
 @pytest.mark.parametrize("publication", ["FOR TABLE t", "FOR TABLE t (a, b, c)", "FOR ALL TABLES"])
-def test_the_columns_and_the_key_are_those_of_the_relation_message(
-    source: Database, names: GroupNames, identity: str, publication: str
-) -> None:
+def test_the_columns_and_the_key_are_those_of_the_relation_message(source: Database, names: GroupNames, publication: str) -> None:
+    """With each replica identity, one after the other."""
     source.execute(
         "CREATE TABLE t (c text, a int, b int NOT NULL, g int GENERATED ALWAYS AS (a * 2) STORED, gone int, PRIMARY KEY (b, a))"
     )
     source.execute("CREATE UNIQUE INDEX tb ON t (b); ALTER TABLE t DROP COLUMN gone")
-    if identity == "FULL" and "(" in publication:
-        publication = "FOR TABLE t WHERE (a > 0)"  # a list has to hold the whole identity
     source.execute(f"CREATE PUBLICATION {names.publication} {publication} WITH (publish = 'insert')")
     install(source, names)
     stream = Stream.begin(source, names)
-    [_, relation, _] = stream.after(f"ALTER TABLE t REPLICA IDENTITY {identity}; INSERT INTO t VALUES ('x', 1, 2)")
-    [table] = tables_of(stream.events)
-    assert relation == f"R t({','.join(relation_columns(table))})"
-    assert {column.name: column.primary_key_position for column in table.columns} == {"c": None, "a": 2, "b": 1, "g": None}
+    for number, identity in enumerate(("DEFAULT", "NOTHING", "USING INDEX tb", "FULL")):
+        if identity == "FULL" and "(" in publication:  # a list has to hold the whole identity
+            stream.after(f"ALTER PUBLICATION {names.publication} SET TABLE t WHERE (a > 0)")
+        before = len(stream.events)
+        [_, relation, _] = stream.after(f"ALTER TABLE t REPLICA IDENTITY {identity}; INSERT INTO t VALUES ('x', 1, {number})")
+        [table] = tables_of(stream.events[before:])
+        assert relation == f"R t({','.join(relation_columns(table))})", identity
+        positions = {column.name: column.primary_key_position for column in table.columns}
+        assert positions == {"c": None, "a": 2, "b": 1, "g": None}, identity
 
 
 def relation_columns(table: TableDefinition) -> list[str]:
