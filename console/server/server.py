@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import uvicorn
 
@@ -25,9 +24,8 @@ from pgsluice.console.pipelines.pipeline_document import PipelineDocument
 from pgsluice.console.pipelines.pipelines_file import read_pipelines
 from pgsluice.console.pipelines.places import read_places
 from pgsluice.console.runner.runner import Runner
-from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance
-from pgsluice.console.server.access.origin import OwnOrigin, is_loopback, own_hosts
-from pgsluice.console.server.access.tokens import KnownToken
+from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance, state_directory
+from pgsluice.console.server.access.origin import OwnOrigin, address_of, is_loopback, own_hosts
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
 from pgsluice.console.server.audit import AuditStream
@@ -44,7 +42,6 @@ from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.listening import listen
-from pgsluice.shared.process.private_file import state_home
 
 GRACE_S = 5  # for answers under way when the server ends
 KEEP_ALIVE_S = 75
@@ -96,19 +93,6 @@ def check_pipelines(settings: CatalogSettings) -> None:
         read_pipelines(settings.file)
     if settings.places:
         read_places(settings.places)
-
-
-def state_directory(settings: TokenSettings) -> Path:
-    return Path(settings.state_directory) if settings.state_directory else state_home() / "server"
-
-
-def address_of(settings: TokenSettings, port: int) -> str:
-    """What a browser is told to open."""
-    host, _ = split_address(settings.listen)
-    if settings.behind_proxy:
-        return f"https://{settings.hosts[0]}"
-    name = settings.hosts[0] if settings.hosts and settings.tls_cert else "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-    return f"{'https' if settings.tls_cert else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 async def _serve(settings: ServerSettings, given: Mapping[str, str]) -> None:
@@ -222,11 +206,6 @@ def _welcome(parts: ServerParts) -> None:
         log.info("a first token was made", file=str(made), name=FIRST_TOKEN)
     first = entrance.tokens.named(FIRST_TOKEN)
     if first is not None and sys.stderr.isatty():
-        sys.stderr.write(f"\nOpen this link within ten minutes; it works once:\n  {link_of(entrance, address, first)}\n\n")
+        sys.stderr.write(f"\nOpen this link within ten minutes; it works once:\n  {entrance.link_of(address, first)}\n\n")
     else:
         log.info("'pgsluice token link' prints a link for a browser")
-
-
-def link_of(entrance: Entrance, address: str, token: KnownToken) -> str:
-    """A link that lets a browser in once, as that token."""
-    return f"{address}/login?code={entrance.links.make(token.id)}"

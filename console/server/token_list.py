@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from pgsluice.console.columns import format_columns
-from pgsluice.console.server.access.entrance import Entrance
+from pgsluice.console.server.access.entrance import Entrance, state_directory
+from pgsluice.console.server.access.origin import address_of
 from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.server import address_of, link_of, state_directory
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.server_settings import TokenSettings
 from pgsluice.shared.errors import UsageError
@@ -39,7 +39,7 @@ def link(settings: TokenSettings, name: str) -> None:
         raise UsageError(
             "listen names no port, so the server's address is not known", "give the --listen that the server printed"
         )
-    sys.stdout.write(link_of(entrance, address_of(settings, port), token) + "\n")
+    sys.stdout.write(entrance.link_of(address_of(settings, port), token) + "\n")
 
 
 def _entrance(settings: TokenSettings) -> Entrance:

@@ -10,10 +10,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pgsluice.console.server.access.principal import Principal, Role
 from pgsluice.console.server.access.sessions import SESSION_S, Links, Session, Sessions
-from pgsluice.console.server.access.tokens import Tokens
+from pgsluice.console.server.access.tokens import KnownToken, Tokens
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.shared import telemetry
-from pgsluice.shared.process.private_file import write_private
+from pgsluice.shared.config.server_settings import TokenSettings
+from pgsluice.shared.process.private_file import state_home, write_private
 
 SESSION_COOKIE = "pgsluice-session"
 CSRF_COOKIE = "pgsluice-csrf"
@@ -21,6 +22,10 @@ CSRF_HEADER = "x-pgsluice-csrf"
 FIRST_TOKEN = "admin"  # noqa: S105  its name
 
 log = telemetry.logger(__name__)
+
+
+def state_directory(settings: TokenSettings) -> Path:
+    return Path(settings.state_directory) if settings.state_directory else state_home() / "server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,10 @@ class Entrance:
         path = self.state_directory / "token"
         write_private(path, self.tokens.create(FIRST_TOKEN, Role.ADMIN, values=True).encode() + b"\n")
         return path
+
+    def link_of(self, address: str, token: KnownToken) -> str:
+        """A link that lets a browser in once, as that token, at the server's address."""
+        return f"{address}/login?code={self.links.make(token.id)}"
 
     def principal(self, request: Request) -> Principal:
         """Raises Problem (401) when nobody is named who may come in."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.shared.config.kinds import split_address
+from pgsluice.shared.config.server_settings import TokenSettings
 
 _LOOPBACK_NAMES = ("localhost",)
 
@@ -61,6 +63,15 @@ def own_hosts(listen_host: str, configured: tuple[str, ...]) -> frozenset[str]:
     elif not _is_unspecified(listen_host):
         names.add(listen_host.lower())
     return frozenset(names)
+
+
+def address_of(settings: TokenSettings, port: int) -> str:
+    """What a browser is told to open."""
+    host, _ = split_address(settings.listen)
+    if settings.behind_proxy:
+        return f"https://{settings.hosts[0]}"
+    name = settings.hosts[0] if settings.hosts and settings.tls_cert else "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"{'https' if settings.tls_cert else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 def is_loopback(host: str) -> bool:
