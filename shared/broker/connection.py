@@ -172,7 +172,7 @@ async def connect(
 @contextlib.asynccontextmanager
 async def connected(settings: NatsSettings, name: str) -> AsyncIterator[Client]:
     """``connect``, for the time of a block."""
-    client = await connect(settings, name)
+    client = await connect(settings, name, CONNECT_DEADLINE_S)
     try:
         yield client
     finally:
