@@ -1,4 +1,4 @@
-"""A server that tests of one module share, and the bucket behind servers."""
+"""A server that tests share, with a NATS of their own, and the bucket behind servers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import pytest
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.shared.broker.connection import connected
-from tests.console.server.served import Served
+from tests.console.server.served import PASSWORD, Served
 from tests.servers import NatsServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """A server looks at every group that it finds: those that tests of other folders left are not here."""
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def served(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(nats_server.url, tmp_path_factory.mktemp("served")) as server:
+    """Shared: each test takes names of its own for its groups and tokens. It has a password of sources in its environment."""
+    with Served(nats_server.url, tmp_path_factory.mktemp("served"), env={"SOURCE_PASSWORD": PASSWORD}) as server:
         yield server
 
 

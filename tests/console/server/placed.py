@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -39,12 +40,18 @@ class Place:
 
 
 @contextmanager
-def placed(nats: NatsServer, postgres: PostgresServer, directory: Path, database: str) -> Iterator[Place]:
+def placed(
+    nats: NatsServer, postgres: PostgresServer, directory: Path, database: str, pipelines: Mapping[str, object] | None = None
+) -> Iterator[Place]:
+    """``pipelines`` are those of a file that the server reads, too."""
     source = postgres.create_database(database)
     source.execute(TABLE)
     administrator = Administrator(nats, source, directory)
     try:
-        with Served(nats.url, directory, pipelines_places=administrator.places) as served:
+        options: dict[str, Any] = {"pipelines_places": administrator.places}
+        if pipelines is not None:
+            options["pipelines_config"] = administrator.write("pipelines.yaml", {"pipelines": pipelines})
+        with Served(nats.url, directory, **options) as served:
             yield Place(administrator, served)
     finally:
         source.drop()

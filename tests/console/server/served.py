@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import os
 import re
 import signal
+import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +16,16 @@ from typing import Any, Self
 
 import httpx
 
+from pgsluice.console.program import run
 from tests.servers.program import PgsluiceProcess
 from tests.waiting import wait_until
 
 CSRF_HEADER = "X-Pgsluice-Csrf"
+PASSWORD = "m4rk3r"
+"""Of a source, that a server is given. Ours let in whoever has any."""
 
+_TLS = ssl.create_default_context()
+"""Of all clients. Each would read the certificates of all authorities again, which takes 30 ms."""
 _ADDRESS = re.compile(r"serving.*address=(\S+)")
 
 
@@ -36,6 +44,8 @@ class Served:
         } | {name.replace("_", "-"): value for name, value in options.items()}
         self.process = PgsluiceProcess("server", *arguments, config=self._options, env=env)
         self._starts = 0
+        self.address = ""
+        """The newest start's."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -51,6 +61,7 @@ class Served:
         self._starts += 1
         wait_until(lambda: len(self._addresses()) >= self._starts or not self.process.is_running, what="the server's address")
         assert self.process.is_running, self.process.log()
+        self.address = self._addresses()[-1]
         return self
 
     def kill(self) -> None:
@@ -58,11 +69,7 @@ class Served:
         os.kill(self.process.pid, signal.SIGKILL)
         assert self.process.wait() == -signal.SIGKILL
 
-    @property
-    def address(self) -> str:
-        return self._addresses()[-1]
-
-    @property
+    @functools.cached_property
     def admin_token(self) -> str:
         return (self.state_directory / "token").read_text().strip()
 
@@ -77,21 +84,21 @@ class Served:
         return f"{self.address}/login{code}"
 
     def run_command(self, *arguments: str) -> str:
-        """What a command of the server's machine prints."""
-        command = PgsluiceProcess(*arguments, "--server-state-dir", str(self.state_directory))
-        with command as running:
-            assert running.wait() == 0, running.log()
-            return running.stdout().strip()
+        """What a command of the server's machine prints, which this process carries out."""
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert run([*arguments, "--server-state-dir", str(self.state_directory)]) == 0
+        return printed.getvalue().strip()
 
     def client(self, token: str | None = None, **headers: str) -> httpx.Client:
         """As a program asks; ``token`` defaults to the first one."""
         bearer = {"Authorization": f"Bearer {self.admin_token if token is None else token}"}
-        return httpx.Client(base_url=f"{self.address}/api/v1", headers=bearer | headers, timeout=30, follow_redirects=False)
+        headers = bearer | headers
+        return httpx.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=30, follow_redirects=False, verify=_TLS)
 
     @contextlib.contextmanager
     def browser(self, name: str = "admin") -> Iterator[httpx.Client]:
         """As a browser asks that has opened a link."""
-        with httpx.Client(base_url=f"{self.address}/api/v1", timeout=30) as client:
+        with httpx.Client(base_url=f"{self.address}/api/v1", timeout=30, verify=_TLS) as client:
             assert client.get(self.link(name), follow_redirects=False).status_code == 303
             client.headers[CSRF_HEADER] = client.cookies["pgsluice-csrf"]
             yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,8 +31,8 @@ def test_a_reason_that_no_entry_takes_is_refused_before_anything_is_done(served:
         assert newest["outcome"] == "the request is not what it has to be"
 
 
-def test_a_write_after_the_audit_was_removed_is_in_a_new_one(nats_server: NatsServer, tmp_path: Path) -> None:
-    with Served(nats_server.url, tmp_path) as server, server.client() as client:
+def test_a_write_after_the_audit_was_removed_is_in_a_new_one(served: Served, nats_server: NatsServer) -> None:
+    with served.client() as client:
         ask(nats_server, lambda connection: connection.jetstream().delete_stream("pgsluice-audit"))
         answer = client.put("/groups/unseen/document", json={"yaml": "group: unseen", "reason": "nobody looks"})
         assert answer.status_code == 201

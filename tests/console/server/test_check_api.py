@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.console.server.served import Served
+from tests.console.server.served import PASSWORD, Served
 from tests.replicated_group import Group
 from tests.servers import NatsServer
 
-PASSWORD = "m4rk3r"
 
-
-@pytest.fixture
-def checking(nats_server: NatsServer, replication: Group, tmp_path: Path) -> Iterator[Served]:
-    """One that knows the source's password."""
-    env = {"SOURCE_PASSWORD": replication.source.settings.password or PASSWORD}
-    with Served(nats_server.url, tmp_path, env=env) as server:
-        yield server
-
-
-def document(group: Group, nats: NatsServer) -> str:
+def document(group: Group, nats: NatsServer, variable: str = "SOURCE_PASSWORD") -> str:
     settings = group.source.settings
     options = {
         "group": group.name,
@@ -32,14 +18,14 @@ def document(group: Group, nats: NatsServer) -> str:
         "port": settings.port,
         "dbname": settings.dbname,
         "user": settings.user,
-        "password": "${SOURCE_PASSWORD}",
+        "password": f"${{{variable}}}",
     }
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in options.items())
 
 
-def test_findings_come_with_the_sql_that_cures_them(checking: Served, replication: Group, nats_server: NatsServer) -> None:
+def test_findings_come_with_the_sql_that_cures_them(served: Served, replication: Group, nats_server: NatsServer) -> None:
     replication.source.execute("CREATE TABLE keyless (v text)")
-    with checking.client() as client:
+    with served.client() as client:
         path = f"/groups/{replication.name}"
         assert client.post(f"{path}/check").status_code == 404
         client.put(f"{path}/document", json={"yaml": document(replication, nats_server)})
@@ -50,13 +36,13 @@ def test_findings_come_with_the_sql_that_cures_them(checking: Served, replicatio
         assert "keyless" in found.json()["script"]
         assert PASSWORD not in found.text
     replication.source.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
-    with checking.client() as client:
+    with served.client() as client:
         again = client.post(f"/groups/{replication.name}/check").json()["report"]["findings"]
         assert not [each for each in again if "keyless" in each["fact"] and each["severity"] == "error"]
 
 
 def test_a_variable_that_the_server_lacks_is_named(served: Served, replication: Group, nats_server: NatsServer) -> None:
     with served.client() as client:
-        client.put(f"/groups/{replication.name}/document", json={"yaml": document(replication, nats_server)})
+        client.put(f"/groups/{replication.name}/document", json={"yaml": document(replication, nats_server, "NOBODY_SET_IT")})
         refused = client.post(f"/groups/{replication.name}/check")
-        assert (refused.status_code, "SOURCE_PASSWORD" in refused.text) == (422, True)
+        assert (refused.status_code, "NOBODY_SET_IT" in refused.text) == (422, True)

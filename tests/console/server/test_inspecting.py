@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,6 +18,7 @@ from pgsluice.shared.errors import UsageError
 from tests.changes_builder import insert, message, table
 from tests.console.server.served import Served
 from tests.replicated_group import Group
+from tests.servers import NatsServer, PostgresServer
 
 RULES = """
 tables:
@@ -30,14 +32,27 @@ tables:
 """
 
 
-@pytest.fixture
-def changed(replication: Group, served: Served) -> Group:
-    replication.replicate()
-    replication.source.execute("INSERT INTO t VALUES (1, 'good'), (2, 'bad')")
-    replication.replicate()
-    replication.source.execute("UPDATE t SET v = 'better' WHERE id = 1")
-    replication.replicate()
-    return replication
+SLOW_ROWS = 5
+
+
+@pytest.fixture(scope="module")
+def changed(postgres: PostgresServer, nats_server: NatsServer) -> Iterator[Group]:
+    """A group whose stream has rows of t that change, and of slow, on whose values a pattern of rules takes long."""
+    source = postgres.create_database("source_of_inspected")
+    try:
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE slow (id bigint PRIMARY KEY, v text)")
+        group = Group("inspected", source, nats_server.settings())
+        group.replicate()
+        for change in (
+            "INSERT INTO t VALUES (1, 'good'), (2, 'bad')",
+            "UPDATE t SET v = 'better' WHERE id = 1",
+            f"INSERT INTO slow SELECT n, repeat('x', 40) || '!' FROM generate_series(1, {SLOW_ROWS}) n",
+        ):
+            source.execute(change)
+            group.replicate()
+        yield group
+    finally:
+        source.drop()
 
 
 def test_messages_and_traces_need_the_right_to_values(served: Served, changed: Group) -> None:
@@ -54,7 +69,7 @@ def test_messages_are_shown(served: Served, changed: Group) -> None:
         page = client.get(f"/groups/{changed.name}/messages", params={"start": "1", "limit": "2"}).json()
         assert [change["after"] for change in page["messages"][0]["changes"]] == [{"id": 1, "v": "good"}, {"id": 2, "v": "bad"}]
         following = client.get(f"/groups/{changed.name}/messages", params={"start": str(page["next_sequence"])}).json()
-        assert [message["sequence"] for message in following["messages"]] == [2]
+        assert [message["sequence"] for message in following["messages"]] == [2, 3]
         assert client.get(f"/groups/{changed.name}/messages", params={"limit": "0"}).json()["where"] == "limit"
 
 
@@ -97,7 +112,7 @@ def test_rules_are_tried_on_lines_that_are_given(served: Served) -> None:
 
 SLOW_RULES = """
 tables:
-  t:
+  slow:
     - type: transform
       column: v
       parameters: {type: regex, pattern: '(?=x)^(x|xx)+$', replace: ""}
@@ -105,10 +120,8 @@ tables:
 
 
 def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group) -> None:
-    rows = changed.source.execute("INSERT INTO t SELECT n, repeat('x', 40) || '!' FROM generate_series(100, 119) n RETURNING id")
-    changed.replicate()
-    bench = {"rules": SLOW_RULES, "group": changed.name, "table": "t", "sample": len(rows)}
-    traced = {"table": "t", "key": {"v": "x" * 40 + "!"}, "rules": SLOW_RULES}
+    bench = {"rules": SLOW_RULES, "group": changed.name, "table": "slow", "sample": SLOW_ROWS}
+    traced = {"table": "slow", "key": {"v": "x" * 40 + "!"}, "rules": SLOW_RULES}
     rules_hash = read_transformation(SLOW_RULES, "").hash
     changed.with_broker(lambda stream, bucket: report(stream, bucket, rules_hash))
     with served.client() as client, ThreadPoolExecutor(2) as pool:
@@ -116,15 +129,15 @@ def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group
             pool.submit(client.post, "/rules/test", json=bench),
             pool.submit(client.post, f"/groups/{changed.name}/trace", json=traced),
         ]
-        slowest = 0.0
+        slowest, all_begun = 0.0, time.monotonic()
         while not all(each.done() for each in asked):
             begun = time.monotonic()
             assert client.get("/health").status_code == 200
             slowest = max(slowest, time.monotonic() - begun)
-        assert slowest < 3
+        assert slowest < (time.monotonic() - all_begun) / 2, "one of the two held it up"
         tried, found = (each.result() for each in asked)
     assert {outcome for outcome, _ in outcomes(tried)} == {"not processed"}
-    assert [each["workers"][0]["outcome"] for each in found.json()["changes"]] == ["applied"] * len(rows)
+    assert [each["workers"][0]["outcome"] for each in found.json()["changes"]] == ["applied"] * SLOW_ROWS
 
 
 async def report(stream: ChangeStream, bucket: StateBucket, rules: str) -> None:
@@ -135,7 +148,7 @@ async def report(stream: ChangeStream, bucket: StateBucket, rules: str) -> None:
 
 
 def test_a_bench_ends_in_time_whatever_it_is_given() -> None:
-    of_one, rules = table("t", "id bigint", "v text"), read_transformation(SLOW_RULES, "")
+    of_one, rules = table("slow", "id bigint", "v text"), read_transformation(SLOW_RULES, "")
     changes = [message(1, insert(of_one, b"1", b"x" * 40 + b"!")) for _ in range(50)]
     with pytest.raises(UsageError, match=r"took more than 0\.3 s for \d of 50 changes"):
         Trial(rules).of_all(changes, 0.3)

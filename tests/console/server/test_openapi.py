@@ -17,7 +17,8 @@ from tests.misses import no_misses
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 
-EXAMPLES = 15
+EXAMPLES = settings().max_examples // 5
+"""Of each operation: as many as a server answers in a moment, and a fifth of what make test-long makes up for others."""
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     schemathesis.checks.status_code_conformance,
@@ -37,6 +38,7 @@ def described(served: Served, nats_server: NatsServer) -> Any:
         return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_answer_is_as_described(described: Any, served: Served, operation: str) -> None:
     verb, path = operation.split(" ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 from nats.aio.client import Client
@@ -135,18 +134,6 @@ def test_an_order_that_comes_again_is_given_once(served: Served, nats_server: Na
         assert mended.status_code == 202
     orders = ask(nats_server, lambda client: load_orders(StateBucket(client, GroupNames("once"))))
     assert [each.tables for each in orders.orders] == [("t",), ("t",)]
-
-
-def test_an_answer_outlives_the_server_that_gave_it(nats_server: NatsServer, tmp_path: Path) -> None:
-    ensure_bucket(nats_server.settings(), "outlived")
-    order, key = {"verb": "retry", "tables": ["t"]}, {"Idempotency-Key": "the one"}
-    with Served(nats_server.url, tmp_path) as server:
-        with server.client() as client:
-            first = client.post("/groups/outlived/orders", json=order, headers=key)
-        server.kill()
-        server.start()
-        with server.client() as client:
-            assert client.post("/groups/outlived/orders", json=order, headers=key).text == first.text
 
 
 def test_a_browser_that_writes_proves_that_it_is_our_page(served: Served, nats_server: NatsServer) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.console.pipelines.administrator import GOOD
 from tests.console.server.placed import Place, placed
-from tests.console.server.served import Served
 from tests.servers import NatsServer, PostgresServer
 
 
 @pytest.fixture(scope="module")
 def place(nats_server: NatsServer, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with placed(nats_server, postgres, tmp_path_factory.mktemp("places"), "source_of_pipelines") as begun:
+    """One whose server has a file of pipelines, too."""
+    named = {"日報": {**GOOD, "group": "daily-report"}}
+    with placed(nats_server, postgres, tmp_path_factory.mktemp("places"), "source_of_pipelines", named) as begun:
         yield begun
 
 
@@ -183,10 +183,8 @@ def test_no_answer_holds_what_the_places_hold(place: Place, group: str) -> None:
         assert not [text for text in texts if "shop.yaml" in text or "warehouse.yaml" in text or "SHOP_PASSWORD" in text]
 
 
-def test_a_pipeline_of_the_file_may_have_any_name(place: Place, nats_server: NatsServer, tmp_path: Path) -> None:
-    file = place.administrator.write("named.yaml", {"pipelines": {"日報": {**GOOD, "group": "daily-report"}}})
-    options: dict[str, Any] = {"pipelines_places": place.administrator.places, "pipelines_config": file}
-    with Served(nats_server.url, tmp_path, **options) as served, served.client() as client:
+def test_a_pipeline_of_the_file_may_have_any_name(place: Place) -> None:
+    with place.served.client() as client:
         asked = client.post("/pipelines/日報/runs", json={})
         assert asked.status_code == 202
         followed = client.get(asked.headers["location"].removeprefix("/api/v1"))

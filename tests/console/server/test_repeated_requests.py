@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -24,53 +26,57 @@ from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 
-KILLS = 6
-ORDERS = 12
 LONG = 2 << 20
 """More than a message of NATS holds."""
 
 
-def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsServer, tmp_path: Path) -> None:
-    ensure_bucket(nats_server.settings(), "killed")
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsServer, tmp_path: Path, kills: int) -> None:
+    """Orders are given without a pause until the last kill, so that each of them may meet one that is under way."""
+    group = f"killed-{kills}"
+    ensure_bucket(nats_server.settings(), group)
     seed = int(os.environ.get("KILL_SEED", "0")) or random.randrange(1 << 31)
     print(f"KILL_SEED={seed}")
     chance, answers = random.Random(seed), dict[int, str]()
-    with Served(nats_server.url, tmp_path) as server:
-        killing = threading.Event()
+    with Served(nats_server.url, tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        killed = threading.Event()
 
         def order(number: int) -> bool:
             body, headers = {"verb": "retry", "tables": [f"t{number}"]}, {"Idempotency-Key": f"order-{number}"}
             try:
                 with server.client() as client:
-                    answer = client.post("/groups/killed/orders", json=body, headers=headers)
+                    answer = client.post(f"/groups/{group}/orders", json=body, headers=headers)
             except httpx.TransportError:
                 return False
             answers[number] = answer.text
             return answer.status_code == 202
 
-        def give_all() -> None:
-            for number in range(ORDERS):
+        def give_orders() -> int:
+            for number in itertools.count():
                 wait_until(lambda number=number: order(number), deadline_s=60, what=f"order {number}")  # type: ignore[misc]
-            killing.set()
+                if killed.is_set():
+                    return number + 1
+            raise AssertionError
 
-        thread = threading.Thread(target=give_all)
-        thread.start()
-        for _ in range(KILLS):
-            time.sleep(chance.uniform(0, 0.3))  # the moment of a kill is random, and nothing is waited for
-            server.kill()
-            server.start()
-        thread.join(60)
-        assert killing.is_set()
+        giving = pool.submit(give_orders)
+        try:
+            for _ in range(kills):
+                time.sleep(chance.uniform(0, 0.3))  # the moment of a kill is random, and nothing is waited for
+                server.kill()
+                server.start()
+        finally:
+            killed.set()
+        count = giving.result()
         first = dict(answers)
-        assert all(order(number) for number in range(ORDERS))
+        assert all(order(number) for number in range(count))
         assert answers == first
 
     async def given() -> list[tuple[str, ...]]:
         async with connected(nats_server.settings(), "test") as client:
-            orders = await load_orders(StateBucket(client, GroupNames("killed")))
+            orders = await load_orders(StateBucket(client, GroupNames(group)))
             return [each.tables for each in orders.orders]
 
-    assert sorted(asyncio.run(given())) == sorted((f"t{number}",) for number in range(ORDERS))
+    assert sorted(asyncio.run(given())) == sorted((f"t{number}",) for number in range(count))
 
 
 async def test_one_that_was_refused_leaves_nothing(bucket: ControlBucket) -> None:
