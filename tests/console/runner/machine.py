@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -56,16 +58,14 @@ class Machine:
 
     def processes(self, group: str = "") -> list[psutil.Process]:
         """Replicators and workers of our groups that live, without what they start."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                arguments = process.cmdline()
-            except (psutil.NoSuchProcess, psutil.ZombieProcess):
-                continue
-            if "--config" in arguments and "pgsluice.console.program" in arguments:
-                configuration = Path(arguments[-1])
-                if configuration.is_relative_to(self.groups_directory) and group in ("", configuration.parent.name):
-                    found.append(process)
+        found, folder = [], os.fsencode(self.groups_directory)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):
+                command = path.read_bytes()  # empty when it is a zombie
+                if folder in command and b"pgsluice.console.program" in command:
+                    configuration = Path(os.fsdecode(command.rstrip(b"\0").rpartition(b"\0")[2]))
+                    if configuration.is_relative_to(self.groups_directory) and group in ("", configuration.parent.name):
+                        found.append(psutil.Process(int(path.parent.name)))
         return found
 
     def wait_for_processes(self, group: str, count: int, *, other_than: int = 0) -> list[psutil.Process]:
@@ -74,5 +74,8 @@ class Machine:
         def is_right(processes: list[psutil.Process]) -> bool:
             return len(processes) == count and all(process.pid != other_than for process in processes)
 
-        wait_until(lambda: is_right(self.processes(group)), deadline_s=60, what=f"{count} processes of {group}")
-        return self.processes(group)
+        def found() -> tuple[list[psutil.Process]] | None:
+            processes = self.processes(group)
+            return (processes,) if is_right(processes) else None
+
+        return wait_until(found, deadline_s=60, what=f"{count} processes of {group}", interval_s=0.1)[0]
