@@ -34,7 +34,7 @@ def wait_for_run(pipeline: PipelineUnderTest, executor: PgsluiceProcess, state: 
         newest = pipeline.record().newest
         return newest is not None and newest.state is state and newest.attempt >= attempt
 
-    wait_until(is_there, deadline_s=RUN_S, what=f"a run that is {state}", interval_s=0.2)
+    wait_until(is_there, deadline_s=RUN_S, what=f"a run that is {state}", interval_s=0.4)
 
 
 def wait_until_merged(pipeline: PipelineUnderTest, executor: PgsluiceProcess) -> None:
@@ -42,11 +42,11 @@ def wait_until_merged(pipeline: PipelineUnderTest, executor: PgsluiceProcess) ->
         assert executor.is_running, executor.log()
         return messages(pipeline) > 0 and pipeline.merged() == pipeline.expected()
 
-    wait_until(is_equal, deadline_s=RUN_S, what="rows as the query gives them", interval_s=0.2)
+    wait_until(is_equal, deadline_s=RUN_S, what="rows as the query gives them", interval_s=0.4)
 
 
 def wait_until_held(pipeline: PipelineUnderTest) -> None:
-    wait_until(lambda: messages(pipeline) >= STORED, deadline_s=RUN_S, what="rows before the gate", interval_s=0.2)
+    wait_until(lambda: messages(pipeline) >= STORED, deadline_s=RUN_S, what="rows before the gate", interval_s=0.4)
 
 
 async def made(bucket: StateBucket) -> None:
@@ -63,7 +63,7 @@ def is_done(pipeline: PipelineUnderTest, key: str) -> bool:
 
 
 def wait_until_settled(pipeline: PipelineUnderTest) -> None:
-    wait_until(lambda: not pipeline.requests().open, deadline_s=RUN_S, what="requests that are settled", interval_s=0.2)
+    wait_until(lambda: not pipeline.requests().open, deadline_s=RUN_S, what="requests that are settled", interval_s=0.4)
 
 
 def child_of(executor: PgsluiceProcess) -> psutil.Process:
@@ -81,7 +81,7 @@ def test_runs_come_by_the_clock_and_when_they_are_asked_for(
         wait_until_merged(pipeline, executor)
         for _ in range(2):
             ask(pipeline, "key-1", full=True)
-        wait_until(lambda: is_done(pipeline, "key-1"), deadline_s=RUN_S, what="the run that was asked for", interval_s=0.2)
+        wait_until(lambda: is_done(pipeline, "key-1"), deadline_s=RUN_S, what="the run that was asked for", interval_s=0.4)
     asked, runs = pipeline.requests().requests, pipeline.record().runs
     requests = [run.request for run in runs]
     assert len(set(requests)) == len(requests)
@@ -90,7 +90,7 @@ def test_runs_come_by_the_clock_and_when_they_are_asked_for(
     assert {request.by for request in asked} == {AskedBy.SCHEDULE, AskedBy.PERSON}
 
 
-def test_a_killed_executor_is_followed_by_another_one_which_takes_its_run_up(
+def test_whatever_is_killed_the_run_is_taken_up_and_a_paused_one_goes_on_when_people_say(
     pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:
     insert_wide_rows(pipeline)
@@ -101,34 +101,22 @@ def test_a_killed_executor_is_followed_by_another_one_which_takes_its_run_up(
             with scheduled(pipeline, nats_server, tmp_path, "every: 1h") as second:
                 child = child_of(first)
                 os.kill(first.pid, signal.SIGKILL)  # alone: its run is to end by itself
+                assert first.wait() == -signal.SIGKILL  # so that who waits for its lease sees that it is gone
                 gone, _ = psutil.wait_procs([child], timeout=10)
                 assert gone
                 wait_for_run(pipeline, second, RunState.READING, attempt=2)
+                child_of(second).kill()
+                wait_for_run(pipeline, second, RunState.READING, attempt=3)
+                pipeline.asked(pause)
+                wait_for_run(pipeline, second, RunState.PAUSED, attempt=3)
                 held.close()
-                wait_for_run(pipeline, second, RunState.FINISHED, attempt=2)
+                pipeline.asked(resume)
+                wait_for_run(pipeline, second, RunState.FINISHED, attempt=4)
                 wait_until_settled(pipeline)
     assert len(pipeline.lines()) == ROWS
+    assert pipeline.merged() == pipeline.expected()
     [request], [run] = pipeline.requests().requests, pipeline.record().runs
     assert (request.id, request.by, request.run, run.number) == (run.request, AskedBy.SCHEDULE, 1, 1)
-
-
-def test_a_killed_run_is_taken_up_and_a_paused_one_goes_on_when_people_say(
-    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    insert_wide_rows(pipeline)
-    with ExitStack() as held:
-        held.enter_context(gate(pipeline, HELD_ROW))
-        with scheduled(pipeline, nats_server, tmp_path, "every: 1h") as executor:
-            wait_until_held(pipeline)
-            child_of(executor).kill()
-            wait_for_run(pipeline, executor, RunState.READING, attempt=2)
-            pipeline.asked(pause)
-            wait_for_run(pipeline, executor, RunState.PAUSED, attempt=2)
-            held.close()
-            pipeline.asked(resume)
-            wait_for_run(pipeline, executor, RunState.FINISHED, attempt=3)
-    assert len(pipeline.lines()) == ROWS
-    assert pipeline.merged() == pipeline.expected()
 
 
 def test_a_cancelled_run_is_not_taken_up_and_a_refused_one_says_why(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from tests.console.pipelines.administrator import GOOD, Administrator
@@ -20,19 +22,26 @@ def finished(client: httpx.Client, group: str) -> int:
     return sum(run["state"] == "finished" for run in runs)
 
 
+@pytest.fixture
+def own_nats() -> Iterator[NatsServer]:
+    """A server that runs looks after every document that it finds."""
+    with NatsServer() as server:
+        yield server
+
+
 def test_a_server_that_runs_executes_documents(
-    nats_server: NatsServer, source_database: Database, tmp_path: Path, group: str
+    own_nats: NatsServer, source_database: Database, tmp_path: Path, group: str
 ) -> None:
     source_database.execute(TABLE)
-    administrator = Administrator(nats_server, source_database, tmp_path)
-    with Served(nats_server.url, tmp_path, "--run", pipelines_places=administrator.places) as served, served.client() as client:
+    administrator = Administrator(own_nats, source_database, tmp_path)
+    with Served(own_nats.url, tmp_path, "--run", pipelines_places=administrator.places) as served, served.client() as client:
         document = {**GOOD, "every": "1h"}
         assert client.put(f"/pipelines/{group}", json={"yaml": yaml.safe_dump(document)}).status_code == 201
-        wait_until(lambda: finished(client, group) == 1, deadline_s=60, what="the first tick's run", interval_s=0.2)
+        wait_until(lambda: finished(client, group) == 1, deadline_s=60, what="the first tick's run", interval_s=0.4)
         request = client.post(f"/pipelines/{group}/runs", json={"full": True})
-        wait_until(lambda: finished(client, group) == 2, deadline_s=60, what="the run that was asked for", interval_s=0.2)
+        wait_until(lambda: finished(client, group) == 2, deadline_s=60, what="the run that was asked for", interval_s=0.4)
         path = request.headers["location"].removeprefix("/api/v1")
-        wait_until(lambda: client.get(path).json()["state"] == "done", deadline_s=30, what="the request", interval_s=0.2)
+        wait_until(lambda: client.get(path).json()["state"] == "done", deadline_s=30, what="the request", interval_s=0.4)
         assert client.get(path).json()["run"] == 2
         shown, listed = client.get(f"/pipelines/{group}").json()["pipeline"], client.get(f"/pipelines/{group}/runs").json()
         assert shown["next_tick"] == listed["ticks"]["next"] != ""
