@@ -88,13 +88,21 @@ def test_version_is_shown_on_standard_output(argument: str) -> None:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_ends_with_2_and_a_sentence(arguments: list[str], sentence: str) -> None:
-    ended = program_process(*arguments)
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert "u:p@" not in ended.stderr
-    assert not ended.stdout
+def test_a_wrong_command_line_ends_with_2_and_a_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert "Traceback" not in said.err
+    assert "u:p@" not in said.err
+    assert not said.out
+
+
+def test_a_process_ends_with_the_exit_code_and_says_nothing_on_standard_output() -> None:
+    ended = program_process("replicate")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "No such command 'replicate'" in ended.stderr
 
 
 @pytest.mark.parametrize(

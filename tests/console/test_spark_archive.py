@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,13 +52,15 @@ def test_an_archive_that_is_cut_off_is_refused_and_leaves_nothing_behind(
 
 
 def test_an_archive_of_something_else_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM looks at it before it knows what it is to run."""
     monkeypatch.setattr(class_archive, "PATH", tmp_path / "spark.jsa")
     class_archive.PATH.write_bytes(b"no archive" * 10_000)
-    spark = Spark("test", {}, "pgsluice.worker.spark_daemon")
-    try:
-        spark.start()
-    finally:
-        spark.close()
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    options = shlex.split(configuration({})[JAVA_OPTIONS_KEY])
+    assert f"-XX:SharedArchiveFile={class_archive.PATH}" in options
+    started = subprocess.run([java, *options, "-version"], capture_output=True, text=True)
+    assert (started.returncode, started.stdout) == (0, ""), started.stderr
+    assert "spark.jsa" not in started.stderr
 
 
 def test_the_users_own_archive_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

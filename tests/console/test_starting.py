@@ -47,11 +47,10 @@ def ended(*arguments: str, redirection: str = "", env: Mapping[str, str] | None 
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "redirection"),
     [
-        (REPLICATOR, 75, "<&-"),
-        (REPLICATOR, 75, ">&-"),
-        (REPLICATOR, 75, "2>&-"),
+        (REPLICATOR, 75, "<&- >&-"),
         (REPLICATOR, 75, "<&- >&- 2>&-"),
-        (["status", "--group=/", NOWHERE], 2, "<&- >&- 2>&-"),
+        (["status", "--group=/", NOWHERE], 2, ">&-"),
+        (["status", "--group=/", NOWHERE], 2, "2>&-"),
         (["dead", "list", "--group=/", NOWHERE], 2, "<&- >&- 2>&-"),
         (["version"], 0, "<&- >&- 2>&-"),
         (["rules", "check", "/absent.yaml"], 2, "<&- >&-"),
@@ -65,7 +64,7 @@ def test_a_closed_standard_descriptor_changes_nothing(arguments: list[str], exit
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize(("redirection", "exit_code"), [("<&-", 75), (">&-", 2), ("2>&-", 75)])
+@pytest.mark.parametrize(("redirection", "exit_code"), [("<&- 2>&-", 75), (">&-", 2)])
 def test_a_worker_that_writes_to_a_closed_standard_output_says_so(redirection: str, exit_code: int) -> None:
     code, _, log = ended(*WORKER, redirection=redirection)
     assert code == exit_code, log
@@ -125,7 +124,7 @@ def test_a_signal_while_nats_is_away_ends_with_0_at_once(arguments: list[str]) -
 
 
 def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored() -> None:
-    program = shlex.join([sys.executable, "-m", "pgsluice.console.program", *REPLICATOR, "--connect-timeout=3s"])
+    program = shlex.join([sys.executable, "-m", "pgsluice.console.program", *REPLICATOR, "--connect-timeout=2s"])
     with subprocess.Popen(["/bin/sh", "-c", f"trap '' HUP; exec {program}"], cwd=REPOSITORY, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         while b"connecting to NATS" not in process.stderr.readline():

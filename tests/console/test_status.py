@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pgsluice.console import program
 from pgsluice.console.status import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -31,7 +32,6 @@ from pgsluice.shared.process.pulse import Activity
 from pgsluice.shared.wire.message import MessageHeaders
 from tests.console.test_drop import publish_second_group
 from tests.replicated_group import Group
-from tests.servers import NatsServer, PgsluiceProcess
 from tests.servers.child import free_port
 
 
@@ -200,27 +200,30 @@ def test_a_source_that_does_not_answer_is_said_and_the_rest_is_shown(
     assert "stream       0 messages" in shown
 
 
-def test_a_broker_that_does_not_answer_is_a_transient_error(replication: Group) -> None:
+def test_a_broker_that_does_not_answer_is_a_transient_error(replication: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsluice.shared.broker.connection.CONNECT_DEADLINE_S", 0.2)
     nowhere = replace(replication.nats, url=f"nats://127.0.0.1:{free_port()}")
     with pytest.raises(TransientError, match="does not answer"):
         run(replace(settings(replication, None), nats=nowhere), as_json=False)
 
 
-def status_process(group: str, nats_server: NatsServer, *flags: str) -> tuple[int, str]:
-    with PgsluiceProcess("status", *flags, config={"group": group, "nats-url": nats_server.url}) as process:
-        return process.wait(), process.stdout()
+def command(replication: Group, group: str, *flags: str) -> int:
+    """Its exit code; the output is the caller's to capture."""
+    return program.run(["status", f"--group={group}", f"--nats-url={replication.nats.url}", *flags])
 
 
-def test_status_of_a_group_that_was_never_started_is_1_and_of_another_0(replication: Group, nats_server: NatsServer) -> None:
-    code, printed = status_process("no-such-group", nats_server)
-    assert (code, "has never been started" in printed) == (1, True)
-    code, printed = status_process("no-such-group", nats_server, "--json")
-    assert (code, json.loads(printed)["bound_to"]) == (1, None)
+def test_status_of_a_group_that_was_never_started_is_1_and_of_another_0(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(replication, "no-such-group") == 1
+    assert "has never been started" in capsys.readouterr().out
+    assert command(replication, "no-such-group", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["bound_to"] is None
     replication.replicate()
-    assert status_process(replication.name, nats_server)[0] == 0
+    assert command(replication, replication.name) == 0
 
 
-def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, nats_server: NatsServer) -> None:
+def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
     """As ``--copy`` leaves it: tables in the ledger, and no slot that it would be bound to."""
 
     async def note(_: ChangeStream, bucket: StateBucket) -> None:
@@ -230,7 +233,7 @@ def test_status_of_a_group_that_is_only_copied_is_0(replication: Group, nats_ser
         await Ledger(bucket).store_table(TableRecord(1, "public", "t", Phase.FINISHED_COPY, now()))
 
     replication.with_broker(note)
-    code, printed = status_process(replication.name, nats_server)
+    code, printed = command(replication, replication.name), capsys.readouterr().out
     assert (code, "copied, and never streamed" in printed, "public.t" in printed) == (0, True, True)
 
 

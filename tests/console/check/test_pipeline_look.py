@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import uuid
 from collections.abc import Mapping
@@ -11,9 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgsluice.console.program import run
 from pgsluice.replicator.preflight import query_findings
 from tests.console.pipelines.administrator import GOOD, Administrator
-from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers import Database, NatsServer
 
 TABLE = """
     CREATE SCHEMA shop;
@@ -32,10 +35,11 @@ PIPELINES: Mapping[str, Mapping[str, object]] = {
 
 def check(administrator: Administrator) -> tuple[int, list[dict[str, str]]]:
     keys = {"group": "g", "nats-url": administrator.nats.url, "pipelines-places": administrator.places}
-    with PgsluiceProcess("check", "--pipelines", "--json", config=keys) as process:
-        code = process.wait()
-        assert code in (0, 1), process.log()
-        return code, json.loads(process.stdout())["findings"]
+    config = administrator.write("check.yaml", keys)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = run(["check", "--pipelines", "--json", "--config", config])
+    assert code in (0, 1)
+    return code, json.loads(printed.getvalue())["findings"]
 
 
 def test_what_runs_would_refuse_is_found(nats_server: NatsServer, source_database: Database, tmp_path: Path, group: str) -> None:
