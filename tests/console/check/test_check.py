@@ -152,8 +152,9 @@ def test_insert_only_tables_need_no_identity(source_database: Database, tmp_path
 
 
 def test_servers_that_are_away_are_found_together_and_no_secret_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pgsluice.shared.broker.broker_findings.PATIENCE_S", 0.3)
     secrets = {"password": "s3cret-source", "target_password": "s3cret-target"}
     nowhere = {
         "group": "g",

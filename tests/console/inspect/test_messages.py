@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pgsluice.console.program import run
 from pgsluice.shared.wire.names import GroupNames
 from tests.replicated_group import Group
+from tests.servers import NatsServer, PostgresServer
 
 
 def shown(group: Group, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -21,19 +23,22 @@ def ids(messages: list[dict[str, Any]]) -> list[int]:
     return [change["after"]["id"] for message in messages for change in message["changes"]]
 
 
-@pytest.fixture
-def three(replication: Group) -> Group:
-    """Three messages: of two tables, of one, and of the other."""
-    replication.source.execute("CREATE TABLE other (id int PRIMARY KEY, note text)")
-    replication.replicate()
+@pytest.fixture(scope="module")
+def three(postgres: PostgresServer, nats_server: NatsServer) -> Iterator[Group]:
+    """Three messages: of two tables, of one, and of the other. Nobody adds one, or takes one away."""
+    source = postgres.create_database("source_of_three_messages")
+    source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY, note text)")
+    group = Group("three", source, nats_server.settings())
+    group.replicate()
     for statement in (
         "INSERT INTO t VALUES (1, 'v'), (2, 'v'); INSERT INTO other VALUES (3, 'w')",
         "INSERT INTO t VALUES (4, 'v')",
         "INSERT INTO other SELECT 5, repeat('long', 1000)",
     ):
-        replication.source.execute(statement)
-        replication.replicate(compression="zstd" if "long" in statement else "none")
-    return replication
+        source.execute(statement)
+        group.replicate(compression="zstd" if "long" in statement else "none")
+    yield group
+    source.drop()
 
 
 def test_messages_are_shown_as_they_were_published(three: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,10 +97,13 @@ def test_a_body_in_chunks_is_one_message(replication: Group, capsys: pytest.Capt
     assert shown(replication, capsys, "--from", "2") == []
 
 
-def test_messages_that_retention_removed_are_passed_over(three: Group, capsys: pytest.CaptureFixture[str]) -> None:
-    three.with_broker(lambda stream, _: stream.purge_up_to(1))
-    assert ids(shown(three, capsys, "--from", "1")) == [4, 5]
-    assert ids(shown(three, capsys, "--from", "2000-01-01")) == [4, 5]
+def test_messages_that_retention_removed_are_passed_over(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    for row in range(3):
+        replication.replicate()
+        replication.source.execute(f"INSERT INTO t VALUES ({row}, 'v')")
+    replication.with_broker(lambda stream, _: stream.purge_up_to(1))
+    assert ids(shown(replication, capsys, "--from", "1")) == [1]
+    assert ids(shown(replication, capsys, "--from", "2000-01-01")) == [1]
 
 
 def test_looking_leaves_nothing_in_the_broker(three: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,12 +121,12 @@ def test_looking_leaves_nothing_in_the_broker(three: Group, capsys: pytest.Captu
     ids=str,
 )
 def test_what_cannot_be_meant_is_refused(
-    replication: Group, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    three: Group, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    assert run(["messages", "--group", replication.name, "--nats-url", replication.nats.url, *arguments]) == 2
+    assert run(["messages", "--group", three.name, "--nats-url", three.nats.url, *arguments]) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_a_group_without_a_stream_is_said(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["messages", "--group", "nobody", "--nats-url", replication.nats.url]) == 2
+def test_a_group_without_a_stream_is_said(nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["messages", "--group", "nobody", "--nats-url", nats_server.url]) == 2
     assert "has no stream of changes" in capsys.readouterr().err

@@ -71,31 +71,28 @@ def test_a_screen_shows_rates_and_ends_at_ctrl_c_with_0_and_the_terminal_as_it_w
         assert terminal.echoes
 
 
-@pytest.mark.parametrize("end", [lambda terminal: terminal.type("q"), lambda terminal: terminal.send(signal.SIGTERM)])
-def test_a_key_and_a_sigterm_end_the_screen_too(end: Any, config: dict[str, Any]) -> None:
-    with Terminal("status", "--watch", config=config) as terminal:
-        terminal.wait_for("replicator")
-        end(terminal)
-        assert terminal.wait() == 0
-        assert terminal.echoes
-
-
-def test_a_window_of_another_size_is_filled_anew(config: dict[str, Any]) -> None:
+def test_a_window_of_another_size_is_filled_anew_until_a_sigterm(config: dict[str, Any]) -> None:
     with Terminal("status", "--watch", "--every", "60s", config=config, columns=120, lines=40) as terminal:
         terminal.wait_for("replicator")
         for columns, lines in ((80, 24), (40, 10)):
             terminal.resize(columns, lines)
             wait_until(lambda: terminal.lines()[0].endswith(("UTC", "ago")), what="the time at the new right edge")
+        terminal.send(signal.SIGTERM)
+        assert terminal.wait() == 0
+        assert terminal.echoes
 
 
-def test_nothing_is_erased_between_two_pictures(config: dict[str, Any]) -> None:
+def test_nothing_is_erased_between_two_pictures_until_a_key_ends_the_screen(config: dict[str, Any]) -> None:
     """A screen that is erased before it is drawn flickers."""
     with Terminal("status", "--watch", "--every", "0.1s", config=config) as terminal:
         terminal.wait_for("replicator")
         drawn = len(terminal.written)
-        wait_until(lambda: len(terminal.written) > drawn + 20_000, what="some more pictures")
+        wait_until(lambda: len(terminal.written) > drawn + 10_000, what="some more pictures")
         assert b"\x1b[2J" not in terminal.written[drawn:]
         assert b"\x1b[J" not in terminal.written[drawn:]
+        terminal.type("q")
+        assert terminal.wait() == 0
+        assert terminal.echoes
 
 
 def test_a_broker_that_is_lost_is_said_and_the_screen_goes_on(
