@@ -24,12 +24,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from pgsluice.console.flags import settings_by_command
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _LARGEST_REQUEST = 1 << 20
 
 _PRELOADED = (
     "pgsluice.console.commands",
+    "pgsluice.console.dead",
+    "pgsluice.console.program",
+    "pgsluice.console.server.server",
+    "pgsluice.console.status",
+    "pgsluice.console.tables",
     "pgsluice.console.worker",
+    "pgsluice.replicator.pipelines.pipeline_run",
     "pgsluice.replicator.replicator",
     "pgsluice.replicator.snapshot.snapshot",
     "pgsluice.replicator.snapshot.spark_job",
@@ -37,7 +45,7 @@ _PRELOADED = (
     "pgsluice.worker.sinks.postgres.sink",
     "pgsluice.worker.worker",
 )
-"""What replicators and workers load; a command that loads more does so by itself."""
+"""What the commands load that tests start often; a command that loads more does so by itself."""
 
 
 class ForkedProcess:
@@ -79,11 +87,14 @@ class ForkServer:
         try:
             with self._lock:
                 socket.send_fds(self._connection(), [request], descriptors)
-            pid = struct.unpack("i", os.read(pid_in, 4))[0]
+            os.close(pid_out)
+            told = os.read(pid_in, 4)
+            if not told:
+                raise RuntimeError("the server that forks the program is gone")
         finally:
-            for descriptor in (pid_in, pid_out, status_out):
+            for descriptor in (pid_in, status_out):
                 os.close(descriptor)
-        return ForkedProcess(pid, status_in)
+        return ForkedProcess(struct.unpack("i", told)[0], status_in)
 
     def _connection(self) -> socket.socket:
         if self._socket is None:
@@ -128,11 +139,11 @@ def _wait_for_requests() -> tuple[list[str], dict[str, str]] | None:
                 nothing = os.open(os.devnull, os.O_RDONLY)
                 for standard, given in enumerate((nothing, stdout, stderr)):
                     os.dup2(given, standard)
+                os.write(tells_pid, struct.pack("i", os.getpid()))
                 requests.detach()
                 for descriptor in (nothing, *descriptors, ended_in, ended_out, *running.values()):
                     os.close(descriptor)
                 return arguments, environment
-            os.write(tells_pid, struct.pack("i", pid))
             running[pid] = tells_status
             for descriptor in (stdout, stderr, tells_pid):
                 os.close(descriptor)
@@ -151,6 +162,7 @@ def serve() -> None:
     """What the server runs; it goes on in each forked process as the program."""
     for module in _PRELOADED:
         importlib.import_module(module)
+    settings_by_command()  # the options of all sinks, which each command looks through
     forked = _wait_for_requests()
     if forked is not None:
         from pgsluice.console.program import main
