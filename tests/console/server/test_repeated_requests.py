@@ -42,14 +42,15 @@ def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsSe
         killed = threading.Event()
 
         def order(number: int) -> bool:
-            body, headers = {"verb": "retry", "tables": [f"t{number}"]}, {"Idempotency-Key": f"order-{number}"}
+            body, headers = {"verb": "retry", "tables": [f"t{number}"]}, {"Idempotency-Key": f"{group}-{number}"}
             try:
                 with server.client() as client:
                     answer = client.post(f"/groups/{group}/orders", json=body, headers=headers)
             except httpx.TransportError:
                 return False
+            assert answer.status_code == 202, answer.text
             answers[number] = answer.text
-            return answer.status_code == 202
+            return True
 
         def give_orders() -> int:
             for number in itertools.count():
