@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pgsluice.console import program
 from pgsluice.console.lag import LagLimit, judge, run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag
@@ -13,7 +14,6 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.settings import GroupSettings
 from tests.replicated_group import Group
-from tests.servers import PgsluiceProcess
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,11 @@ def test_one_worker_that_is_behind_is_enough_and_the_others_can_be_asked_for(
     assert content["workers"][1]["messages"] == 1
 
 
-def test_the_command_reads_durations_as_the_configuration_does(replication: Group) -> None:
+def test_the_command_reads_durations_as_the_configuration_does(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
     replication.replicate()
     report(replication, "quick", 0)
-    config = {"group": replication.name, "nats-url": replication.nats.url}
-    with PgsluiceProcess("lag", "--max", "30s", config=config) as process:
-        assert (process.wait(), process.stdout()) == (0, "quick: 0 messages, 0 B, 0.0 s behind\n")
-    with PgsluiceProcess("lag", "--max", "30", config=config) as process:
-        assert process.wait() == 2
-        assert "is not a duration" in process.log()
+    command = ["lag", f"--group={replication.name}", f"--nats-url={replication.nats.url}", "--max"]
+    assert program.run([*command, "30s"]) == 0
+    assert capsys.readouterr().out == "quick: 0 messages, 0 B, 0.0 s behind\n"
+    assert program.run([*command, "30"]) == 2
+    assert "is not a duration" in capsys.readouterr().err
