@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.servers import PgsluiceProcess
 
-REPLICATE_DEADLINE_S = 60.0
-APPLY_DEADLINE_S = 120.0
+REPLICATE_DEADLINE_S = 150.0
+APPLY_DEADLINE_S = 150.0
 
 
 class Outcome:
