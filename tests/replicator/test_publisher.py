@@ -211,7 +211,7 @@ async def test_of_two_publishers_of_a_group_one_goes_on_and_the_other_is_told(op
         await loser.publish(message(2))
         await loser.publish(message(3))
         with pytest.raises(TransientError, match="another replicator of this group"):
-            await asyncio.wait_for(lost, 10)
+            await asyncio.wait_for(lost, 120)
         await winner.publish(message(4))
         await winner.flush()
         assert len(await broker.ids()) == 2
@@ -223,7 +223,7 @@ async def test_a_message_of_somebody_else_stops_publishing(open_broker: OpenBrok
         await broker.write_as("not ours")
         await publisher.publish(message(1))
         with pytest.raises(TerminalError, match="something else writes into stream"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 120)
 
 
 async def test_what_was_stored_without_our_knowing_is_acknowledged_and_not_stored_again(open_broker: OpenBroker) -> None:
@@ -264,7 +264,7 @@ async def test_another_content_under_one_of_our_ids_stops_publishing(open_broker
         publisher, task = broker.publisher()
         await publisher.publish(first)
         with pytest.raises(TerminalError, match="of one of our messages, and another content"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 120)
         assert not broker.acknowledged
 
 
@@ -273,7 +273,7 @@ async def test_a_stream_that_lost_acknowledged_messages_ends_the_session(open_br
         publisher, task = broker.publisher(StreamEnd(5, 5, 0, LSN(0)))
         await publisher.publish(message(6))
         with pytest.raises(TransientError, match="does not end at the last acknowledged message"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 120)
 
 
 async def test_a_full_stream_is_waited_for(open_broker: OpenBroker) -> None:
@@ -284,7 +284,7 @@ async def test_a_full_stream_is_waited_for(open_broker: OpenBroker) -> None:
         await wait_until_async(lambda: _is_waiting(publisher), what="the full stream")
         assert not task.done()
         await broker.configure(max_bytes=1 << 20)
-        await asyncio.wait_for(publisher.flush(), 10)
+        await asyncio.wait_for(publisher.flush(), 120)
         assert broker.acknowledged == [1]
 
 
@@ -298,7 +298,7 @@ async def test_a_message_that_the_stream_never_takes_stops_publishing(open_broke
         publisher, task = broker.publisher()
         await publisher.publish(message(1, b"x" * 1000))
         with pytest.raises(TerminalError, match="refuses messages"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 120)
 
 
 async def test_a_full_window_holds_publish_back_until_acknowledgements_come(open_broker: OpenBroker) -> None:
@@ -313,7 +313,7 @@ async def test_a_full_window_holds_publish_back_until_acknowledgements_come(open
         assert not waiting.done()
         assert broker.counts.acknowledged_s.read().counts == (0,) * (len(SECONDS) + 1)
         sending = asyncio.ensure_future(publisher.run())
-        assert await asyncio.wait_for(waiting, 10) == WINDOW_MESSAGES + 1
+        assert await asyncio.wait_for(waiting, 120) == WINDOW_MESSAGES + 1
         await publisher.flush()
         await cancel([sending])
         assert sum(broker.counts.acknowledged_s.read().counts) == WINDOW_MESSAGES + 1

@@ -21,7 +21,7 @@ async def fail(error: Exception) -> None:
 
 
 async def test_the_first_that_returns_ends_the_others() -> None:
-    await asyncio.wait_for(run_until_first([forever(), asyncio.sleep(0), forever()]), 5)
+    await asyncio.wait_for(run_until_first([forever(), asyncio.sleep(0), forever()]), 120)
 
 
 async def test_an_error_of_ours_comes_before_another() -> None:
@@ -45,7 +45,7 @@ async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
 
     task = asyncio.ensure_future(stubborn())
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel([task]), 5)
+    await asyncio.wait_for(cancel([task]), 120)
     assert (task.cancelled(), swallowed) == (True, 2)
 
 
@@ -64,7 +64,7 @@ async def fail_by_cancellation() -> None:
 @pytest.mark.parametrize("end", [nothing, fail_as_nobody_expected, fail_by_cancellation])
 async def test_a_lasting_task_that_ends_in_any_way_ends_the_process(end: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with pytest.raises(TaskEndedError, match="retention ended by itself") as raised:
-        await asyncio.wait_for(run_until_first([forever(), lasting("retention", end())]), 5)
+        await asyncio.wait_for(run_until_first([forever(), lasting("retention", end())]), 120)
     assert raised.value.exit_code == 75
     assert "hunter2" not in str(raised.value)
 
@@ -74,19 +74,19 @@ async def test_a_lasting_task_passes_errors_of_ours_and_its_own_cancellation() -
         await lasting("retention", fail(TransientError("ours")))
     task = asyncio.ensure_future(lasting("retention", forever()))
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel([task]), 5)
+    await asyncio.wait_for(cancel([task]), 120)
     assert task.cancelled()
 
 
 async def test_a_task_that_somebody_else_cancelled_is_an_error_and_no_end_without_one() -> None:
     with pytest.raises(TaskEndedError):
-        await asyncio.wait_for(run_until_first([forever(), fail_by_cancellation()]), 5)
+        await asyncio.wait_for(run_until_first([forever(), fail_by_cancellation()]), 120)
 
 
 @pytest.mark.parametrize("end", [fail_as_nobody_expected, fail_by_cancellation])
 async def test_of_tasks_that_all_have_to_return_one_that_fails_ends_the_others(
     end: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    await asyncio.wait_for(run_until_all([nothing(), nothing()]), 5)
+    await asyncio.wait_for(run_until_all([nothing(), nothing()]), 120)
     with pytest.raises((TaskEndedError, ValueError)):
-        await asyncio.wait_for(run_until_all([nothing(), forever(), end()]), 5)
+        await asyncio.wait_for(run_until_all([nothing(), forever(), end()]), 120)

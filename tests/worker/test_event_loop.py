@@ -28,7 +28,7 @@ async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
 
     task = WatchedTask("the task", publish_for_ever(), not_expected)
     await started.wait()
-    await asyncio.wait_for(task.cancel(), 10)
+    await asyncio.wait_for(task.cancel(), 120)
     assert ended.is_set()
 
 
@@ -46,7 +46,7 @@ async def test_a_task_that_ends_by_itself_is_told_like_one_that_fails() -> None:
 
     for call, how in ((end(), ""), (fail(), " (ValueError at "), (be_cancelled(), " (CancelledError)")):
         WatchedTask("the task", call, told.put_nowait)
-        error = await asyncio.wait_for(told.get(), 10)
+        error = await asyncio.wait_for(told.get(), 120)
         assert isinstance(error, TaskEndedError)
         assert (error.exit_code, error.fact.startswith(f"the task ended by itself{how}")) == (75, True)
         assert "broken" not in str(error)
@@ -59,5 +59,5 @@ async def test_an_error_of_ours_that_ends_a_task_keeps_its_meaning() -> None:
         raise TransientError("ours")
 
     WatchedTask("the task", fail(), told.put_nowait)
-    error = await asyncio.wait_for(told.get(), 10)
+    error = await asyncio.wait_for(told.get(), 120)
     assert (type(error), str(error)) == (TransientError, "ours")

@@ -102,7 +102,7 @@ async def test_a_terminated_keeper_is_noticed_and_its_snapshot_is_gone(source_da
         "WHERE application_name = 'pgsluice' AND state = 'idle in transaction' AND datname = current_database()"
     )
     with pytest.raises(SnapshotGoneError):
-        await asyncio.wait_for(watching, 10)
+        await asyncio.wait_for(watching, 120)
     with pytest.raises(SnapshotGoneError):
         await count_under(source_database, keeper.snapshot.name)
     await keeper.close()

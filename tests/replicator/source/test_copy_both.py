@@ -174,7 +174,7 @@ async def end_of(settings: PostgresSettings, slot: str, way: str, end: Callable[
         await frames_until(walsender, commits(1))
         ending = asyncio.ensure_future(asyncio.to_thread(end))
         with pytest.raises(PgsluiceError) as raised:
-            await asyncio.wait_for(frames_until(walsender, commits(1)), 30)
+            await asyncio.wait_for(frames_until(walsender, commits(1)), 120)
         await ending
         return raised.value
 
@@ -227,7 +227,7 @@ def test_a_slot_that_is_not_there_or_in_use_is_told_before_the_stream(changes: D
 def scripted(pieces: Sequence[bytes], count: int) -> list[bytes]:
     async def receive(settings: PostgresSettings) -> list[bytes]:
         async with streaming(settings, "slot") as walsender:
-            return await asyncio.wait_for(frames_until(walsender, commits(count)), 30)
+            return await asyncio.wait_for(frames_until(walsender, commits(count)), 120)
 
     with scripted_walsender(pieces) as settings:
         return asyncio.run(receive(settings))

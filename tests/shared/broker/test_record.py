@@ -144,7 +144,7 @@ class Place:
 
     async def lease(self) -> None:
         lease = Lease(self.bucket, "w")
-        await asyncio.wait_for(lease.acquire(lambda _: None), 30)
+        await asyncio.wait_for(lease.acquire(lambda _: None), 120)
         await lease.release()
 
     async def forget(self) -> None:

@@ -61,7 +61,7 @@ async def test_a_second_holder_waits_until_the_first_releases(bucket: StateBucke
     done, _ = await asyncio.wait({waiting}, timeout=3 * duration_s())
     assert not done
     await first.release()
-    await asyncio.wait_for(waiting, 2)
+    await asyncio.wait_for(waiting, 120)
     await second.release()
 
 
@@ -89,7 +89,7 @@ async def test_a_holder_whose_lease_was_taken_is_told(bucket: StateBucket) -> No
     lease = Lease(bucket, "w")
     await lease.acquire(ended.put_nowait)
     await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
-    error = await asyncio.wait_for(ended.get(), 2)
+    error = await asyncio.wait_for(ended.get(), 120)
     assert isinstance(error, TransientError)
     assert "another process took over worker 'w'" in str(error)
 
@@ -101,7 +101,7 @@ async def test_whatever_else_ends_the_renewal_is_told_too(nats_server: NatsServe
     await lease.acquire(ended.put_nowait)
     async with connected(nats_server.settings(), "test") as client:
         await seal_bucket(client, group)
-        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 2))
+        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 120))
 
 
 @pytest.mark.usefixtures("quick")
@@ -115,7 +115,7 @@ async def test_a_broker_that_is_away_is_waited_for(group: str, caplog: pytest.Lo
             waiting = asyncio.create_task(lease.acquire(not_expected))
             await wait_until_async(lambda: is_logged(caplog, "waiting for the broker to give the lease"), what="the warning")
             server.start()
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, 120)
             assert await bucket.get(lease_key("w")) is not None
             await lease.release()
 

@@ -144,7 +144,7 @@ async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket:
     async with connected(nats_server.settings(), "test") as client:
         await seal_bucket(client, group)
         progress.note(Applied(1, 1, 1, "then"), batch(changes=1))
-        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 10))
+        assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 120))
 
 
 def test_latencies_are_those_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:

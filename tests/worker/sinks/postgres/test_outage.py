@@ -55,7 +55,7 @@ def test_a_deadlock_with_somebody_else_is_transient(target: Target) -> None:
         committing.start()
         wait_until(lambda: target.rows(WAITING), what="the worker waits for the row")
         other.execute("UPDATE items SET note = 'theirs'")
-        committing.join(timeout=30)
+        committing.join(timeout=120)
     assert [isinstance(error, TransientError) and "40P01" in str(error) for error in outcome] == [True]
     target.sink.commit(write(target.sink, [messages[:1], messages[1:]]), STREAM_CREATED)
     assert (target.table("public", "items"), target.table("public", "others")) == ([("1", "b"), ("2", "theirs")], [("1", "b")])

@@ -224,7 +224,7 @@ def test_a_commit_without_an_answer_is_not_repeated_when_the_position_cannot_be_
             canceller.start()
             with pytest.raises(TransientError):
                 target.sink.commit(receipts, STREAM_CREATED)
-            canceller.join(timeout=30)
+            canceller.join(timeout=120)
         assert target.sink.commit(receipts, STREAM_CREATED).sequence == 1
     assert target.table("public", "events") == [("a",)]
 
@@ -249,7 +249,7 @@ def test_open_waits_for_a_predecessors_transaction(target: Target) -> None:
         waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'pgsluice worker' AND wait_event_type = 'Lock'"
         wait_until(lambda: target.rows(waiting), what="the successor waits for the lock")
         predecessor.commit()
-    opening.join(timeout=30)
+    opening.join(timeout=120)
     assert [applied.sequence for applied in opened] == [7]
 
 
@@ -321,7 +321,7 @@ def test_a_reader_never_sees_half_of_a_batch(target: Target) -> None:
     for amount in range(1, 30):
         target.apply_partitions([[update(left, b"1", b"%d" % amount)]], [[update(right, b"1", b"%d" % amount)]])
     done.set()
-    reader.join(timeout=30)
+    reader.join(timeout=120)
     assert unequal == []
 
 
