@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.pgoutput.messages import OLD_KEY
+from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, PieceKind
@@ -279,3 +281,33 @@ def test_a_delete_that_does_not_say_which_row_is_an_error() -> None:
         fold_of(Change(KEYLESS, ord("D"), None))
     with pytest.raises(TerminalError, match=r"public\.keyed"):
         fold_of(Change(KEYED, ord("D"), None))
+
+
+def test_a_table_that_gets_its_first_name_back_is_still_the_same_one() -> None:
+    renamed = replace(KEYED, name="renamed")
+    fold = PartitionFold()
+    fold.add(message(1, delete(KEYED, b"1", None, None), insert(renamed, b"1", b"a", b"b")))
+    fold.add(message(2, delete(KEYED, b"1", None, None)))
+    assert [(piece.round, piece.table.name) for piece in fold.finish().pieces] == [(0, "keyed"), (1, "renamed"), (2, "keyed")]
+
+
+def test_a_table_whose_old_rows_begin_to_mean_something_else_begins_a_round() -> None:
+    indexed = replace(KEYLESS, replica_identity=ReplicaIdentity.INDEX)  # the same columns, now a key
+    folded = fold_of(delete(KEYLESS, b"a", b"b"), delete(indexed, b"a", b"b"))
+    assert kinds(folded) == [(0, PieceKind.IN_ORDER, 1), (1, PieceKind.DELETE, 1)]
+
+
+def test_a_truncation_that_restarts_sequences_is_not_forgotten_for_one_that_does_not() -> None:
+    folded = fold_of(truncate(KEYED, restart_identity=True), truncate(KEYED))
+    assert [clearing.restart_identity for clearing in folded.clearings] == [True]
+
+
+def test_a_truncation_under_a_routed_name_leaves_rows_of_the_name_before_where_they_went() -> None:
+    routed = replace(KEYED, name="elsewhere", origin=("public", "renamed"))
+    folded = fold_of(insert(KEYED, b"1", b"a", b"b"), truncate(routed))
+    assert [piece.content for piece in folded.pieces] == [b"1\ta\tb\n"]
+
+
+def test_an_old_key_does_not_say_which_row_of_a_table_without_a_key() -> None:
+    with pytest.raises(TerminalError, match=r"public\.keyless"):
+        fold_of(Change(KEYLESS, DELETE, None, (b"a", None), OLD_KEY))

@@ -63,3 +63,8 @@ def test_every_truncated_prefix_is_refused() -> None:
     for length in range(len(body)):
         with pytest.raises(WireError):
             FoldedPartition.decode(body[:length])
+
+
+def test_what_follows_the_last_piece_is_refused() -> None:
+    with pytest.raises(WireError, match="its header says"):
+        FoldedPartition.decode(FOLDED.encode() + b"3\tb\n")
