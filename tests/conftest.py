@@ -1,7 +1,6 @@
 """Servers and databases that tests share; a test that stops or reconfigures a server starts one of its own.
 
-Tests come in rings, told apart by what their module uses. A module that takes something from ``tests.servers`` or from Spark,
-and a test that takes one of the fixtures below, has the marker ``servers``; the rest is pure and fast.
+Tests come in rings, told apart by what they use (``tests/runs/rings.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -27,7 +25,7 @@ from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
-pytest_plugins = ["tests.runs.progress", "tests.runs.failures", "tests.runs.leftovers", "tests.runs.schedule"]
+pytest_plugins = ["tests.runs.progress", "tests.runs.failures", "tests.runs.leftovers", "tests.runs.rings", "tests.runs.schedule"]
 
 # What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -37,35 +35,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("few", deadline=None, max_examples=25)
 settings.register_profile("many", deadline=None, max_examples=1000)  # make test-long
 settings.load_profile("few")
-
-_SERVER_FIXTURES = {
-    "german",
-    "postgres",
-    "postgres_of",
-    "nats_server",
-    "nats_cluster",
-    "fake_opensearch",
-    "real_opensearch",
-    "search_server",
-    "real_kafka",
-    "source_database",
-    "target_database",
-    "spark_environment",
-}
-_SERVER_PACKAGES = ("tests.servers", "pyspark")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if isinstance(item, pytest.Function) and (_SERVER_FIXTURES.intersection(item.fixturenames) or _uses_servers(item.module)):
-            item.add_marker("servers")
-
-
-def _uses_servers(module: ModuleType) -> bool:
-    origins = (
-        getattr(thing, "__name__" if isinstance(thing, ModuleType) else "__module__", None) for thing in vars(module).values()
-    )
-    return any(str(origin).startswith(_SERVER_PACKAGES) for origin in origins)
 
 
 @pytest.fixture(scope="session")
