@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgsluice.worker.sinks.nats import unit_cutter, whole_transactions
 from pgsluice.worker.sinks.nats.atomic_unit import Unit, frame
 from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing, Section
 from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
@@ -135,10 +136,14 @@ def test_units_are_bounded_in_bytes() -> None:
     assert [len(unit) for unit in taken([whole])] == [10, 5]
 
 
-def test_larger_transactions_are_units_by_themselves_up_to_a_limit_and_cut_beyond() -> None:
-    large = [(messages(number, 11, data=b"x" * (UNIT_BYTES // 10)), True, True) for number in (1, 2)]
+def test_larger_transactions_are_units_by_themselves_up_to_a_limit_and_cut_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of a hundredth, which cut in the same places."""
+    for module, name in ((whole_transactions, "UNIT_BYTES"), (unit_cutter, "UNIT_BYTES"), (unit_cutter, "LARGEST_UNIT_BYTES")):
+        monkeypatch.setattr(module, name, getattr(module, name) // 100)
+    tenth = b"x" * (whole_transactions.UNIT_BYTES // 10)
+    large = [(messages(number, 11, data=tenth), True, True) for number in (1, 2)]
     assert [(len(unit), unit[0].headers) for unit in taken([large])] == [(11, b""), (11, b"")]
-    larger = [(messages(1, 90, data=b"x" * (UNIT_BYTES // 10)), True, True), (messages(2, 1), True, True)]
+    larger = [(messages(1, 90, data=tenth), True, True), (messages(2, 1), True, True)]
     cut = [(40, b"Pgsluice-Part:1"), (40, b"Pgsluice-Part:2"), (10, b"Pgsluice-Part:3/3"), (1, b"")]
     assert [(len(unit), unit[0].headers) for unit in taken([larger])] == cut
 
