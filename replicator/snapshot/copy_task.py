@@ -87,11 +87,16 @@ def _copy_process() -> CopyProcess:
     return CopyProcess()
 
 
+def _runner() -> asyncio.Runner:
+    """It makes its loop when it first runs."""
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
 class CopyProcess:
     """The connections of this process, made when they are needed, and again after they broke."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._runner = _runner()
         self._client: Client | None = None
         self._connection: Connection | None = None
         self._snapshot_name = ""
@@ -120,8 +125,10 @@ class CopyProcess:
             self._copying = None
 
     def close(self) -> None:
-        """Closes the connections; they are made again when the next range is copied."""
+        """Closes the connections and the event loop; they are made again when the next range is copied."""
         self._runner.run(self._close())
+        self._runner.close()
+        self._runner = _runner()
 
     async def _copy(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
         try:

@@ -57,12 +57,18 @@ class ForkedProcess:
         self._exit_code: int | None = None
 
     def poll(self) -> int | None:
-        if self._exit_code is None and select.select([self._status], [], [], 0)[0]:
+        if self._exit_code is None and self._has_told():
             told = os.read(self._status, 4)
             os.close(self._status)
             # Nothing is told when the fork server itself was killed, and its children are nobody's.
             self._exit_code = struct.unpack("i", told)[0] if told else -signal.SIGKILL
         return self._exit_code
+
+    def _has_told(self) -> bool:
+        """Not by select(2), which takes no descriptor above 1023."""
+        looking = select.poll()
+        looking.register(self._status, select.POLLIN)
+        return bool(looking.poll(0))
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -18,13 +18,15 @@ _WAITING = """SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NO
 
 
 class TableGate:
-    """Closed, no range of the table is read: an ACCESS EXCLUSIVE lock stops each before its first row."""
+    """Open when it is made. Closed, no range of the table is read: an ACCESS EXCLUSIVE lock stops each before its first row."""
 
     def __init__(self, source: Database, table: str) -> None:
         self._source = source
         self._table = table
         self._keeper = source.connect()
         self._relation = sql.Identifier(table).as_string(self._keeper)
+
+    def close(self) -> None:
         self._keeper.execute(self._lock)
 
     def __enter__(self) -> TableGate:

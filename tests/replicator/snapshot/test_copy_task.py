@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import subprocess
 import sys
@@ -64,6 +65,16 @@ async def test_ranges_hold_every_row_once(copier: Copier, copy_process: CopyProc
     assert copied.ranges == set(range(1, len(ranges) + 1))
     assert sum(outcome.rows for outcome in outcomes) == 5000
     assert sum(outcome.bytes for outcome in outcomes) == sum(len(row) + 1 for row in copied.rows.elements())
+
+
+async def test_a_process_that_is_closed_keeps_no_descriptor(copier: Copier) -> None:
+    create_table(copier)
+    async with copier.snapshot("t") as (parameters, ranges):
+        before = set(os.listdir("/proc/self/fd"))
+        process = CopyProcess()
+        await copy_all(process, parameters, ranges)
+        await asyncio.to_thread(process.close)
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # of the listing itself
 
 
 async def test_an_empty_table_is_one_message_without_rows(copier: Copier, copy_process: CopyProcess) -> None:

@@ -72,13 +72,19 @@ class CopiedGroup:
     def gate(self, table: str, ranges: int = 0) -> TableGate:
         """A closed gate before a table that is planned, of which as many ranges (or one or two more) are copied."""
 
-        async def is_planned() -> bool:
+        async def planned() -> None:
             async with connected(self.nats.settings(), "test") as client:
-                state = await SnapshotStream(client, GroupNames(self.name)).state()
-                return state is not None and state.messages > 0
+                stream = SnapshotStream(client, GroupNames(self.name))
 
-        wait_until(lambda: asyncio.run(is_planned()), deadline_s=COPY_DEADLINE_S, what="the plan")
+                async def is_planned() -> bool:
+                    state = await stream.state()
+                    return state is not None and state.messages > 0
+
+                await wait_until_async(is_planned, deadline_s=COPY_DEADLINE_S, what="the plan", interval_s=0.002)
+                gate.close()
+
         gate = TableGate(self.source, table)
+        asyncio.run(planned())
         if ranges:
             gate.let_pass(ranges)
             self.wait_for_table(table, lambda record: record.ranges_done >= ranges, "some ranges")

@@ -92,7 +92,8 @@ def ordered(streaming: StreamingGroup) -> Ordered:
     removed = group.ordered("remove", "public.removed", "returns")
     group.source.execute("INSERT INTO returns VALUES (4, 'missed')")
     with writing(group, "joins"), writing(group, "t"):
-        with TableGate(group.source, "joins"):
+        with TableGate(group.source, "joins") as gate:
+            gate.close()
             code, said = group.order("add", "--wait", "0", "joins")
             assert code in (0, 75), said
         recopied, added = group.ordered_together(("recopy", "again"), ("add", "returns", "p"))
