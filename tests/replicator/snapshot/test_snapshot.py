@@ -35,14 +35,15 @@ class CopiedGroup:
     source: Database
     nats: NatsServer
 
-    def replicator(self, *flags: str, **keys: Any) -> PgsluiceProcess:
+    def replicator(self, *flags: str, is_fresh: bool = True, **keys: Any) -> PgsluiceProcess:
+        """With a JVM of its own, whose tasks end with it when it is killed, and which takes a moment to read its first rows."""
         chosen = {key.replace("_", "-"): value for key, value in keys.items()}
         config = configuration(self.name, self.source, None, self.nats) | {"copy-range-bytes": MANY_RANGES} | chosen
-        return PgsluiceProcess("replicator", *flags, config=config)
+        return PgsluiceProcess("replicator", *flags, config=config, is_fresh=is_fresh)
 
     def run(self, *flags: str, **keys: Any) -> tuple[int, str]:
         """Exit code and log."""
-        with self.replicator(*flags, **keys) as process:
+        with self.replicator(*flags, is_fresh=False, **keys) as process:
             try:
                 code = process.wait(COPY_DEADLINE_S)
             finally:
