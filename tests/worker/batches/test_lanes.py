@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import pytest
 
@@ -12,12 +13,13 @@ from pgsluice.worker.event_loop import EventLoopThread
 from tests.servers import NatsServer
 from tests.worker.batches.lanes_model import ADDED, run_group
 
-RUNS = 25
+RUNS = 12
 LONG_RUNS = 1000
-LATE_SEEDS = range(40, 50)  # a planner that reads the ledger first fails at 40 and 48
+LATE_SEEDS = (40, 48)
+"""With them a planner that reads the ledger first fails; with those between them it does not."""
 
 
-def run_groups(server: NatsServer, group: str, seeds: range, *, two_lanes: bool = True, late: Table | None = None) -> int:
+def run_groups(server: NatsServer, group: str, seeds: Iterable[int], *, two_lanes: bool = True, late: Table | None = None) -> int:
     """How often a cohort joined the others."""
     loop = EventLoopThread("test-lanes")
     client = loop.run(connect(server.settings(), "test"))

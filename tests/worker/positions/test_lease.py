@@ -58,7 +58,7 @@ async def test_a_second_holder_waits_until_the_first_releases(bucket: StateBucke
     first, second = Lease(bucket, "w"), Lease(bucket, "w")
     await first.acquire(not_expected)
     waiting = asyncio.create_task(second.acquire(not_expected))
-    done, _ = await asyncio.wait({waiting}, timeout=3 * duration_s())
+    done, _ = await asyncio.wait({waiting}, timeout=2 * duration_s())
     assert not done
     await first.release()
     await asyncio.wait_for(waiting, 120)
