@@ -65,7 +65,7 @@ def first_line_s(process: PgsluiceProcess, text: str) -> float:
 
 @pytest.mark.parametrize("role", [["replicator"], ["worker", "stdout"]], ids=" ".join)
 def test_a_server_that_does_not_answer_is_named_soon_and_given_up_after_the_limit(role: list[str], silent: int) -> None:
-    keys = REPLICATOR | {"nats-url": f"nats://user:hunter2@127.0.0.1:{silent}", "connect-timeout": "5s"}
+    keys = REPLICATOR | {"nats-url": f"nats://user:hunter2@127.0.0.1:{silent}", "connect-timeout": "2s"}
     with PgsluiceProcess(*role, config=keys) as process:
         process.wait_for_log(f"connecting to NATS  servers=127.0.0.1:{silent}")
         assert process.wait() == 75
@@ -86,7 +86,7 @@ def connections(pid: int) -> bool:
 
 
 def test_nobody_at_nats_is_told_with_the_cause_in_short_lines_that_do_not_crowd() -> None:
-    keys = REPLICATOR | {"nats-url": "nats://127.0.0.1:1", "connect-timeout": "6s"}
+    keys = REPLICATOR | {"nats-url": "nats://127.0.0.1:1", "connect-timeout": "3s"}
     with PgsluiceProcess("replicator", config=keys) as process:
         assert process.wait() == 75
         lines = process.log().splitlines()

@@ -78,6 +78,8 @@ def test_three_groups_with_a_copy_start_on_a_small_broker(source_database: Datab
         with PgsluiceProcess("replicator", config=keys) as replicator:
             replicator.wait_for_log("starting Spark")
             assert "stream has a size that fits" in replicator.log()
+            replicator.terminate()  # or its JVM, which is borrowed, would be killed with it
+            assert replicator.wait() == 0, replicator.log()
 
 
 def test_a_broker_that_takes_only_tiny_messages_is_refused_at_the_start(source_database: Database, group: str) -> None:
