@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from pgsluice.shared.broker.connection import connected
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory, remove_leftovers
+from tests.servers.database_pool import Connection, DatabasePool
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until
@@ -61,6 +62,74 @@ def test_a_dropped_database_takes_its_slots_along(postgres: PostgresServer) -> N
     database.drop()
     with postgres.connect() as connection:
         assert connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'dropped'").fetchone() == (0,)
+
+
+@pytest.fixture
+def pool(postgres: PostgresServer) -> Iterator[DatabasePool]:
+    """Of databases with one table."""
+
+    def prepare(connection: Connection) -> None:
+        connection.execute("CREATE SCHEMA own; CREATE TABLE own.kept (a int)")
+
+    made = DatabasePool(postgres, prepare)
+    yield made
+    made.close()
+
+
+EVERYTHING = """
+SELECT (SELECT array_agg(nspname || ' ' || nspowner::regrole || ' ' || coalesce(nspacl::text, '') ORDER BY nspname)
+        FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'),
+    (SELECT array_agg(relname ORDER BY relname) FROM pg_class WHERE oid >= 16384 AND relkind = 'r'),
+    (SELECT array_agg(extname) FROM pg_extension), (SELECT count(*) FROM own.kept)
+"""
+OID = "SELECT oid FROM pg_database WHERE datname = current_database()"
+
+
+def test_a_database_that_is_used_again_has_nothing_of_who_had_it_before(pool: DatabasePool, group: str) -> None:
+    first = pool.take(f"{group}-1")
+    at_first, oid = first.execute(EVERYTHING), first.execute(OID)
+    session = first.connect()
+    session.execute("CREATE TEMPORARY TABLE t (a int)")
+    first.execute("INSERT INTO own.kept VALUES (1); CREATE TABLE own.another (b int); GRANT CREATE ON SCHEMA public TO PUBLIC")
+    first.execute("CREATE EXTENSION hstore; CREATE SCHEMA other; CREATE TABLE other.t (a public.hstore PRIMARY KEY)")
+    pool.give_back(first)
+    second = pool.take(f"{group}-2")
+    assert (second.execute(EVERYTHING), second.execute(OID)) == (at_first, oid)
+    with pytest.raises(psycopg.OperationalError):
+        session.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        first.connect()
+    second.drop()
+
+
+def of_this_database(statement: str) -> str:
+    return f"DO $$ BEGIN EXECUTE format('{statement}', current_database()); END $$"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE own.kept ADD b int",
+        "ALTER TABLE own.kept RENAME COLUMN a TO b",
+        "CREATE INDEX ON own.kept (a)",
+        "DROP TABLE own.kept",
+        "CREATE VIEW own.seen AS SELECT 1",
+        "ALTER SCHEMA own RENAME TO theirs",
+        "CREATE PUBLICATION everything FOR ALL TABLES",
+        "SELECT lo_create(0)",
+        "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')",
+        of_this_database("ALTER DATABASE %I SET jit = off"),
+        of_this_database("GRANT CREATE ON DATABASE %I TO PUBLIC"),
+    ],
+)
+def test_a_database_in_which_anything_else_is_left_is_not_used_again(
+    pool: DatabasePool, postgres: PostgresServer, group: str, statement: str
+) -> None:
+    database = pool.take(group)
+    database.execute(statement)
+    pool.give_back(database)
+    with postgres.connect() as connection:
+        assert connection.execute("SELECT FROM pg_database WHERE datname = %s", [group]).fetchall() == []
 
 
 def test_postgres_takes_settings_and_a_password_refuses_another_and_leaves_nothing_behind_after_close() -> None:
