@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
+
+from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
+from tests.servers import Database, PostgresServer
+from tests.servers.database_pool import DatabasePool
 
 
 @pytest.fixture
@@ -18,3 +24,19 @@ def authority() -> trustme.CA:
 def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     return str(tmp_path / "ca.pem")
+
+
+@pytest.fixture(scope="session")
+def target_databases(postgres: PostgresServer) -> Iterator[DatabasePool]:
+    """With the worker's own tables: making them costs as much as most tests do."""
+    pool = DatabasePool(postgres, ensure_tables)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def target_database(target_databases: DatabasePool) -> Iterator[Database]:
+    """Workers were there before, of whom it remembers nothing. A test in which they never were drops schema pgsluice first."""
+    database = target_databases.take(f"target_{uuid.uuid4().hex[:12]}")
+    yield database
+    target_databases.give_back(database)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import psycopg
@@ -136,8 +137,32 @@ def new_target(target_database: Database) -> Iterator[Callable[..., Target]]:
         each.close()
 
 
-@pytest.fixture(params=[(INLINE_BYTES, False), (0, False), (0, True)], ids=["in the receipt", "staged", "handed over"])
-def target(request: pytest.FixtureRequest, new_target: Callable[..., Target]) -> Target:
-    """Every way for rows to reach the merge."""
-    inline_bytes, hands_over = request.param
-    return new_target(inline_bytes, hands_over=hands_over)
+class Way(Enum):
+    """How rows reach the merge. Once they are fetched, those that were handed over are those of a receipt (``merge.Merge``), so
+    few tests have them too; the rest about handing over is in ``own/test_handed_text.py``."""
+
+    IN_THE_RECEIPT = "in the receipt"
+    STAGED = "staged"
+    HANDED_OVER = "handed over"
+
+
+def in_ways(*ways: Way) -> pytest.MarkDecorator:
+    """For tests whose target takes rows otherwise than most batches' go."""
+    return pytest.mark.parametrize("way", ways, ids=lambda way: way.value)
+
+
+EVERY_WAY = in_ways(*Way)
+WITH_AND_WITHOUT_STAGES = in_ways(Way.IN_THE_RECEIPT, Way.STAGED)
+"""For what tasks do themselves when they stage, and for rows that are inserted: without stages they are copied right into their
+table."""
+
+
+@pytest.fixture
+def way() -> Way:
+    """Unless a test says otherwise (``in_ways``)."""
+    return Way.IN_THE_RECEIPT
+
+
+@pytest.fixture
+def target(way: Way, new_target: Callable[..., Target]) -> Target:
+    return new_target(INLINE_BYTES if way is Way.IN_THE_RECEIPT else 0, hands_over=way is Way.HANDED_OVER)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_PASSES, TASK_LOCK_ATTEMPTS, Attempts
 from pgsluice.worker.sinks.postgres.merge.staging import StageNames
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.writer import PostgresWriter
 from tests.changes_builder import table
-from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
 
 @pytest.fixture
-def writer(target: Target) -> PostgresWriter:
-    return PostgresWriter(target.settings, StageNames("group", "worker"), inline_bytes=0)
+def writer() -> PostgresWriter:
+    """It connects to nothing before it writes."""
+    nowhere = PostgresSettings("", 0, "", "", "", "", "", "", "", "")
+    settings = PostgresSinkSettings(
+        nowhere, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+    )
+    return PostgresWriter(settings, StageNames("group", "worker"), inline_bytes=0)
 
 
 def test_a_batch_whose_outcome_a_constraint_refuses_is_written_one_by_one_and_the_next_is_folded_again(

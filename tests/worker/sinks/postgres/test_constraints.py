@@ -9,7 +9,7 @@ from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from tests.changes_builder import copied, delete, insert, message, table, truncate, update
 from tests.worker.sinks.batch import STREAM_CREATED, write, write_copied
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 PARENTS = table("public.parents", "id bigint", "favourite bigint")
 CHILDREN = table("public.children", "id bigint", "parent bigint")
@@ -27,6 +27,7 @@ def circle(request: pytest.FixtureRequest, target: Target) -> Target:
     return target
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_tables_that_refer_to_each_other_are_filled_and_emptied_when_the_constraints_can_be_deferred(circle: Target) -> None:
     circle.apply(insert(CHILDREN, b"10", b"1"), insert(PARENTS, b"1", b"10"))
     circle.apply_partitions([[insert(PARENTS, b"2", b"20")]], [[insert(CHILDREN, b"20", b"2")]])
@@ -99,6 +100,7 @@ def test_a_cascade_of_the_target_meets_the_sources_own_deletes(target: Target) -
     assert target.table("public", "children") == []
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_triggers_of_the_target_fire_unless_they_are_disabled(target: Target) -> None:
     target.execute("CREATE TABLE items (id bigint PRIMARY KEY, note text); CREATE TABLE audit (id bigint)")
     target.execute(

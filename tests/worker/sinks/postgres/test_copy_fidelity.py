@@ -18,7 +18,7 @@ from tests.servers import Database
 from tests.shared.pgoutput.bodies import body_of, table_of
 from tests.shared.pgoutput.corpus import SESSION
 from tests.worker.sinks.batch import apply, apply_copied
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 TYPES = """
 CREATE TYPE public.mood AS ENUM ('happy', 'it''s "so, so"');
@@ -124,6 +124,7 @@ def test_copied_rows_that_overwrite_others_are_the_sources(source: Source, targe
     assert target.rows(WRITTEN) == source.written
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_streamed_rows_are_those_that_were_copied(source: Source, target: Target) -> None:
     apply(target.sink, [[source.streamed(1)]])
     assert target.rows(WRITTEN) == source.written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,11 +18,6 @@ from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 EVENTS = table("public.events", "note text", key=(), identity=ReplicaIdentity.FULL)
-
-
-@pytest.fixture
-def target(new_target: Callable[[], Target]) -> Target:
-    return new_target()
 
 
 def test_copied_rows_are_there_with_the_number_of_them_and_no_trace_of_messages(target: Target) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.changes_builder import delete, insert, table, update
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import Target, Way
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from tests.worker.sinks.postgres.conftest import Target
         ("vector", "vector(2)", (b"[1,2]", b"[2,3]", b"[0,0]")),
     ],
 )
-@pytest.mark.parametrize("schema", ["public", "extensions"])
+@pytest.mark.parametrize(("schema", "way"), [("public", Way.STAGED), ("extensions", Way.IN_THE_RECEIPT)])
 def test_a_key_of_an_extensions_type_finds_its_row(
     target: Target, extension: str, type_name: str, keys: tuple[bytes, bytes, bytes], schema: str
 ) -> None:

@@ -8,7 +8,7 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from tests.changes_builder import copied, delete, insert, table
 from tests.worker.sinks.batch import apply_copied
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 EMPTY = table("public.nocol", key=(), identity=ReplicaIdentity.FULL)
 
@@ -18,6 +18,7 @@ def rows(target: Target) -> int:
     return int(count)
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_rows_without_columns_are_copied_inserted_and_deleted(target: Target) -> None:
     apply_copied(target.sink, [[copied(1, EMPTY, (), (), ())]])
     assert rows(target) == 3
@@ -27,6 +28,7 @@ def test_rows_without_columns_are_copied_inserted_and_deleted(target: Target) ->
     assert rows(target) == 3
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_target_with_more_columns_takes_their_defaults(target: Target) -> None:
     target.execute("CREATE TABLE nocol (at text DEFAULT 'here')")
     target.apply(insert(EMPTY), insert(EMPTY))
@@ -34,6 +36,7 @@ def test_a_target_with_more_columns_takes_their_defaults(target: Target) -> None
     assert target.table("public", "nocol") == [("here",)] * 3
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_refused_row_without_columns_is_named(target: Target) -> None:
     target.execute("CREATE TABLE nocol (at text DEFAULT 'here' CHECK (at <> 'here'))")
     with pytest.raises(RejectedChanges) as caught:

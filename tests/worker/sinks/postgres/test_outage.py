@@ -15,11 +15,12 @@ from tests.changes_builder import copied, insert, message, table, update
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
 from tests.worker.sinks.settings import worker_settings
 
 ITEMS = table("public.items", "id bigint", "note text")
-WAITING = "SELECT FROM pg_stat_activity WHERE application_name = 'pgsluice worker' AND wait_event_type = 'Lock'"
+LOCKED = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+WAITING = f"{LOCKED} AND application_name = 'pgsluice worker'"
 
 
 def test_a_lock_that_somebody_keeps_is_given_up_after_its_timeout_and_tried_again(target: Target) -> None:
@@ -35,30 +36,35 @@ def test_a_lock_that_somebody_keeps_is_given_up_after_its_timeout_and_tried_agai
 
 
 def test_a_deadlock_with_somebody_else_is_transient(target: Target) -> None:
-    target.execute("ALTER DATABASE " + target.database.dbname + " SET deadlock_timeout = '3s'")
-    target.apply(insert(ITEMS, b"1", b"a"), insert(ITEMS, b"2", b"a"))
-    other_table = table("public.others", "id bigint", "note text")
-    target.apply(insert(other_table, b"1", b"a"))
-    messages = target.messages([update(ITEMS, b"1", b"b")], [update(other_table, b"1", b"b")])
+    """The worker is the one to be broken off: it comes to the last of the locks when the other waits for ``items`` already."""
+    target.execute(f"ALTER DATABASE {target.database.dbname} SET deadlock_timeout = '10ms'")
+    tables = [ITEMS, *(table(f"public.{name}", "id bigint", "note text") for name in ("gates", "others"))]
+    target.apply(*(insert(each, b"1", b"a") for each in tables))
+    partitions = [target.messages([update(each, b"1", b"b")]) for each in tables]
     outcome: list[Exception] = []
 
     def commit() -> None:
         try:
-            target.sink.commit(write(target.sink, [messages[:1], messages[1:]]), STREAM_CREATED)
+            target.sink.commit(write(target.sink, partitions), STREAM_CREATED)
         except TransientError as error:
             outcome.append(error)
 
-    with target.database.connect(autocommit=False) as other:
-        other.execute("SET deadlock_timeout = '100s'")  # so that the worker is the one to be broken off
-        other.execute("UPDATE others SET note = 'theirs'")
+    with target.database.connect(autocommit=False) as gate, target.database.connect(autocommit=False) as other:
+        gate.execute("SELECT FROM gates FOR UPDATE")
+        other.execute("SET deadlock_timeout = '100s'; UPDATE others SET note = 'theirs'")
         committing = threading.Thread(target=commit)
         committing.start()
-        wait_until(lambda: target.rows(WAITING), what="the worker waits for the row")
-        other.execute("UPDATE items SET note = 'theirs'")
+        wait_until(lambda: target.rows(WAITING), what="the worker, which has the row of items, waits for that of gates")
+        waiting = threading.Thread(target=other.execute, args=["UPDATE items SET note = 'theirs'"])
+        waiting.start()
+        wait_until(lambda: target.rows(f"{LOCKED} AND pid = {other.info.backend_pid}"), what="the other waits for the worker")
+        gate.rollback()
         committing.join(timeout=120)
+        waiting.join(timeout=120)
+        other.rollback()
     assert [isinstance(error, TransientError) and "40P01" in str(error) for error in outcome] == [True]
-    target.sink.commit(write(target.sink, [messages[:1], messages[1:]]), STREAM_CREATED)
-    assert (target.table("public", "items"), target.table("public", "others")) == ([("1", "b"), ("2", "theirs")], [("1", "b")])
+    target.sink.commit(write(target.sink, partitions), STREAM_CREATED)
+    assert [target.table("public", each.name) for each in tables] == [[("1", "b")]] * 3
 
 
 @pytest.fixture
@@ -163,8 +169,9 @@ def test_a_position_that_somebody_removed_stops_the_worker(target: Target) -> No
     assert target.table("public", "items") == [("1", "a")]
 
 
+@in_ways(Way.STAGED)
 def test_groups_and_workers_share_a_target_without_touching_each_others_positions(target: Target) -> None:
-    """One table is written by two of them."""
+    """Nor each other's staging tables. One table is written by all of them."""
 
     def new_sink(group: str) -> PostgresSink:
         settings = replace(WORKER, group=group)

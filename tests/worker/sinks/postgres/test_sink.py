@@ -19,7 +19,7 @@ from tests.servers import PostgresServer
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.commit_cutter import CommitCutter
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
@@ -56,6 +56,7 @@ def test_the_rules_that_a_batch_went_through_are_kept_with_its_position(target: 
     assert target.apply(insert(ORDERS, b"2", b"b")).rules == ""
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_batch_that_comes_twice_is_applied_once(target: Target) -> None:
     events = table("public.events", "note text", key=())
     receipts = target.write([[insert(events, b"a")]])
@@ -68,6 +69,7 @@ def test_a_batch_that_comes_twice_is_applied_once(target: Target) -> None:
     assert position(target)[0][3] == 1
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_receipts_that_are_applied_are_passed_over_and_the_rest_is_applied(target: Target) -> None:
     events = table("public.events", "note text", key=())
     target.apply(insert(events, b"a"))
@@ -94,6 +96,7 @@ def test_a_second_writer_of_the_same_name_is_refused(target: Target) -> None:
     assert target.table("public", "orders") == [("1", "a"), ("3", "first")]
 
 
+@EVERY_WAY
 def test_what_was_written_and_not_committed_leaves_no_trace(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     target.write([[insert(ORDERS, b"2", b"b")]])
@@ -171,6 +174,7 @@ def test_staged_rows_that_somebody_dropped_are_asked_for_again(new_target: NewTa
         target.sink.commit(receipts, STREAM_CREATED)
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_lost_connection_is_transient_and_the_next_attempt_connects_anew(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     messages = target.messages([insert(ORDERS, b"2", b"b")])
@@ -189,6 +193,7 @@ def disconnect(target: Target) -> None:
     )
 
 
+@WITH_AND_WITHOUT_STAGES
 @pytest.mark.parametrize("reaches_server", [True, False])
 def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(target: Target, reaches_server: bool) -> None:
     """Whether it was done, only the row in pgsluice.applied knows."""
@@ -274,8 +279,7 @@ def test_a_wrong_password_is_named_and_not_shown() -> None:
 
 
 def test_a_user_who_may_not_create_the_schema_is_told_what_to_grant(target: Target) -> None:
-    target.execute("DROP ROLE IF EXISTS pgsluice_poor")
-    target.execute("CREATE ROLE pgsluice_poor LOGIN")
+    target.execute("DROP ROLE IF EXISTS pgsluice_poor; CREATE ROLE pgsluice_poor LOGIN; DROP SCHEMA pgsluice CASCADE")
     target.settings = replace(target.settings, target=replace(target.settings.target, user="pgsluice_poor"))
     with pytest.raises(TerminalError, match=r"may not create schema pgsluice.*run there: GRANT CREATE ON DATABASE"):
         target.new_sink().open()

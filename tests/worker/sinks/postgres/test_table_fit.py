@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,12 +16,6 @@ from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.settings import worker_settings
 
 ORDERS = table("public.orders", "id bigint", ("note", "character varying(10)"))
-
-
-@pytest.fixture
-def target(new_target: Callable[..., Target]) -> Target:
-    """Once: nothing is written."""
-    return new_target()
 
 
 def look(target: Target, *tables: Table, types: tuple[UserType, ...] = (), is_from_catalog: bool = True) -> list[Finding]:
@@ -67,7 +60,7 @@ def test_what_nats_calls_a_type_gets_into_no_statement_unless_it_is_one(target: 
 
 
 def test_a_schema_of_a_stranger_is_a_persons_choice(target: Target) -> None:
-    target.execute("CREATE ROLE stranger; CREATE SCHEMA pgsluice AUTHORIZATION stranger")
+    target.execute("DROP SCHEMA pgsluice CASCADE; CREATE ROLE stranger; CREATE SCHEMA pgsluice AUTHORIZATION stranger")
     try:
         [finding] = look(target, ORDERS)
     finally:

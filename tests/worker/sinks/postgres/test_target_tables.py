@@ -11,7 +11,7 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.changes_builder import insert, table, truncate, update
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
@@ -27,6 +27,7 @@ def indexes(target: Target, name: str) -> list[tuple[Any, ...]]:
     return target.rows(f"SELECT pg_get_indexdef(indexrelid), indisprimary FROM pg_index WHERE indrelid = '{name}'::regclass")
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_missing_table_is_made_with_its_schema_types_and_key(target: Target) -> None:
     made = table(
         'Sales.Order "lines"', ("note", "character varying(7)"), "b bigint", "tags text[]", "A numeric(10,2)", key=("A", "b")
@@ -80,6 +81,7 @@ def test_all_tables_that_do_not_fit_are_named_at_once(new_target: Callable[..., 
         assert text in refusal.value.remedy
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_that_was_altered_under_the_worker_is_looked_at_again(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a"))
     target.execute("ALTER TABLE orders ALTER COLUMN id TYPE integer")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from pgsluice.shared.broker.worker_records import UnchangedRows
@@ -16,11 +14,6 @@ from tests.worker.sinks.postgres.conftest import Target
 ITEMS = table("public.items", "id bigint", "note text", "price numeric", "doc json")
 SAME: Row = (b"1", b"a", b"1.50", b'{"a": 1}')
 PLACES = "SELECT id, xmin FROM items ORDER BY id"
-
-
-@pytest.fixture
-def target(new_target: Callable[[], Target]) -> Target:
-    return new_target()
 
 
 def run(target: Target, number: int, *rows: Row) -> None:

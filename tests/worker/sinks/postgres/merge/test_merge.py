@@ -1,4 +1,4 @@
-"""What the target holds after batches of changes, both for small and for staged pieces."""
+"""What the target holds after batches of changes, both for small and for staged pieces where that makes a difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, write
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text", "document text")
 LINES = table("public.lines", "order_id bigint", "note text", "line integer", key=("order_id", "line"))
@@ -24,12 +24,14 @@ def orders(target: Target) -> list[tuple[str | None, ...]]:
     return target.table("public", "orders")
 
 
+@EVERY_WAY
 def test_inserts_updates_and_deletes_arrive(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a", None), insert(ORDERS, b"2", b"tab\t", b"\\N"), insert(ORDERS, b"3", b"", b"c"))
     target.apply(update(ORDERS, b"1", b"z", b"set"), delete(ORDERS, b"3", None, None), insert(ORDERS, b"4", b"d", b"d"))
     assert orders(target) == [("1", "z", "set"), ("2", "tab\t", "\\N"), ("4", "d", "d")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_insert_update_and_delete_of_a_key_in_one_batch(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a", b"a"), update(ORDERS, b"1", b"b", b"b"), delete(ORDERS, b"1", None, None))
     assert orders(target) == []
@@ -37,6 +39,7 @@ def test_insert_update_and_delete_of_a_key_in_one_batch(target: Target) -> None:
     assert orders(target) == [("1", "c", "c")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_partitions_of_a_batch_are_merged_in_order(target: Target) -> None:
     target.apply_partitions(
         [[insert(ORDERS, b"1", b"first", b"d")]],
@@ -46,6 +49,7 @@ def test_partitions_of_a_batch_are_merged_in_order(target: Target) -> None:
     assert orders(target) == [("3", "third", "d")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_unchanged_toast_values_keep_what_the_target_has(target: Target) -> None:
     long = b"0123456789" * 5000
     target.apply(insert(ORDERS, b"1", b"a", long), insert(ORDERS, b"2", b"b", long))
@@ -53,6 +57,7 @@ def test_unchanged_toast_values_keep_what_the_target_has(target: Target) -> None
     assert orders(target) == [("1", "c", long.decode()), ("7", "moved", long.decode())]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_an_unchanged_value_of_full_identity_is_in_the_old_image(target: Target) -> None:
     full = table("public.orders", "id bigint", "note text", "document text", identity=ReplicaIdentity.FULL)
     target.apply(update(full, b"1", b"new", UNCHANGED, old=(b"1", b"old", b"kept")))
@@ -61,6 +66,7 @@ def test_an_unchanged_value_of_full_identity_is_in_the_old_image(target: Target)
     assert orders(target) == []
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_composite_keys_in_key_order_and_column_order_apart(target: Target) -> None:
     lines = table("public.lines", "line integer", "note text", "order_id bigint", key=("order_id", "line"))
     target.apply(insert(lines, b"1", b"a", b"10"), insert(lines, b"2", b"b", b"10"), insert(lines, b"1", b"c", b"11"))
@@ -72,6 +78,7 @@ def test_composite_keys_in_key_order_and_column_order_apart(target: Target) -> N
     assert target.table("public", "lines") == [("2", "B", "10"), ("9", "a", "12")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_keys_are_swapped(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"one", b"x"), insert(ORDERS, b"2", b"two", b"y"))
     target.apply(
@@ -82,6 +89,7 @@ def test_keys_are_swapped(target: Target) -> None:
     assert orders(target) == [("1", "two", "y"), ("2", "one", "x")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_equal_keys_of_different_text_are_told_apart(target: Target) -> None:
     prices = table("public.prices", "amount numeric", "note text", "document text", key=("amount",))
     target.apply(insert(prices, b"1.0", b"a", b"d"), insert(prices, b"2.0", b"b", b"e"), insert(prices, b"3.0", b"c", b"f"))
@@ -96,6 +104,7 @@ def test_equal_keys_of_different_text_are_told_apart(target: Target) -> None:
     assert target.table("public", "prices")[0] == ("1", "again", "g")
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_replica_identity_index_is_the_key(target: Target) -> None:
     people = table(
         "public.people",
@@ -110,6 +119,7 @@ def test_replica_identity_index_is_the_key(target: Target) -> None:
     assert target.table("public", "people") == [("3", "a@x", "AA")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_without_a_key_keeps_duplicates_and_loses_one_at_a_time(target: Target) -> None:
     twin = (b"now", b'{"a": 1}')
     target.apply(insert(EVENTS, *twin), insert(EVENTS, *twin), insert(EVENTS, *twin), insert(EVENTS, None, None))
@@ -126,6 +136,7 @@ def test_a_table_without_a_key_keeps_duplicates_and_loses_one_at_a_time(target: 
     ]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_values_of_types_without_equality_identify_a_row_by_their_text(target: Target) -> None:
     shapes = table("public.shapes", "a json", "c point", "d numeric", "e real", key=(), identity=ReplicaIdentity.FULL)
     row = (b'{"b":1, "a":2}', b"(1,2)", b"1.50", b"-0")
@@ -135,6 +146,7 @@ def test_values_of_types_without_equality_identify_a_row_by_their_text(target: T
     assert target.rows("SELECT d::text FROM shapes") == [("1.5",)]
 
 
+@EVERY_WAY
 def test_a_truncation_is_a_barrier_between_changes(target: Target) -> None:
     target.apply(insert(ORDERS, b"1", b"a", b"b"), insert(LINES, b"1", b"x", b"1"))
     target.apply(insert(ORDERS, b"2", b"a", b"b"), truncate(ORDERS, LINES), insert(ORDERS, b"3", b"a", b"b"))
@@ -150,6 +162,7 @@ def test_a_truncation_restarts_sequences_when_it_says_so(target: Target) -> None
     assert orders(target) == [("3", "a", "b", "1")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_an_insert_that_meets_its_key_replaces_the_row(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text, document text, ours text DEFAULT 'kept')")
     target.execute("INSERT INTO orders VALUES (1, 'stale', 'stale'), (2, 'other', NULL)")
@@ -157,12 +170,14 @@ def test_an_insert_that_meets_its_key_replaces_the_row(target: Target) -> None:
     assert orders(target) == [("1", "a", "b", "kept"), ("2", "other", None, "kept"), ("3", "c", "d", "kept")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_inserts_into_a_table_that_takes_no_copy(target: Target) -> None:
     """COPY is refused under row-level security; INSERT is not."""
     role = f"limited_{target.database.dbname}"
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text, document text)")
     target.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY; CREATE POLICY everything ON orders USING (true)")
-    target.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA pgsluice AUTHORIZATION {role}; GRANT ALL ON orders TO {role}")
+    target.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON orders TO {role}")
+    target.execute(f"DROP SCHEMA pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {role}")
     target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
     target.apply(insert(ORDERS, b"1", b"a", b"b"))
     target.apply(insert(ORDERS, b"2", b"c", b"d"))
@@ -173,6 +188,7 @@ def test_inserts_into_a_table_that_takes_no_copy(target: Target) -> None:
         connection.execute(f"DROP ROLE {role}".encode())
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_of_nothing_but_its_key(target: Target) -> None:
     tags = table("public.tags", "a text", "b text", key=("a", "b"))
     target.apply(insert(tags, b"x", b"y"))
@@ -201,6 +217,7 @@ def missed(target: Target) -> dict[str, int]:
     return {each.place[1]: each.changes for each in target.sink.missed()}
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_quoted_mixed_case_and_reserved_names_arrive(target: Target) -> None:
     odd = table('Sales "EU".select $1 %s', "user bigint", "Größe text", 'a "quoted" name text', "c1 text", key=("user",))
     target.apply(insert(odd, b"1", b"a", b"b", b"c"), insert(odd, b"2", b"a", b"b", b"c"))
@@ -239,6 +256,7 @@ def test_tables_of_one_name_in_two_schemas_stay_apart(target: Target) -> None:
     assert target.rows("SELECT id, name FROM there.customers ORDER BY id") == [(1, "of there"), (3, "more")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_foreign_keys_are_respected_whatever_order_the_tables_come_in(family: Target) -> None:
     family.apply_partitions([[insert(CHILDREN, b"1", b"1", None), insert(PARENTS, b"1", b"a")]])
     family.apply(insert(PARENTS, b"2", b"b"), update(CHILDREN, b"1", b"2", b"1"), delete(PARENTS, b"1", None))
@@ -247,12 +265,14 @@ def test_foreign_keys_are_respected_whatever_order_the_tables_come_in(family: Ta
     assert family.table("public", "parents") == []
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_unique_value_passes_from_a_deleted_row_to_another(family: Target) -> None:
     family.apply(insert(PARENTS, b"1", b"a"))
     family.apply(delete(PARENTS, b"1", None), insert(PARENTS, b"2", b"a"))
     assert family.table("public", "parents") == [("2", "a")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_changes_that_only_their_own_order_allows_are_applied_one_by_one(family: Target) -> None:
     family.apply(insert(PARENTS, b"1", b"a"), insert(PARENTS, b"2", b"b"), insert(CHILDREN, b"1", b"1", None))
     exchange = [
@@ -289,6 +309,7 @@ def test_disabled_foreign_keys_let_everything_in(family: Target) -> None:
     assert family.table("public", "children") == [("1", "77", None)]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_identity_and_generated_columns_of_the_target(target: Target) -> None:
     target.execute(
         "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text,"
@@ -300,6 +321,7 @@ def test_identity_and_generated_columns_of_the_target(target: Target) -> None:
     assert target.table("public", "orders") == [("10", "aa", "AA", "100"), ("20", "bb", "BB", "200")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_an_update_of_nothing_that_the_target_takes_from_the_source_finds_its_row(target: Target) -> None:
     target.execute(
         "CREATE TABLE orders (id bigint PRIMARY KEY, note text GENERATED ALWAYS AS ('n') STORED,"
@@ -311,6 +333,7 @@ def test_an_update_of_nothing_that_the_target_takes_from_the_source_finds_its_ro
     assert [each.changes for each in target.sink.missed()] == [1]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_columns_of_domains_take_values_that_were_not_sent(target: Target) -> None:
     target.execute("CREATE DOMAIN filled AS varchar(5) NOT NULL; CREATE DOMAIN small AS filled CHECK (value < 'x')")
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note small, document filled)")
@@ -322,6 +345,7 @@ def test_columns_of_domains_take_values_that_were_not_sent(target: Target) -> No
     assert "check violation, SQLSTATE 23514" in caught.value.rejections[0].reason
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_partitioned_target(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text, document text) PARTITION BY RANGE (id)")
     target.execute("CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)")
@@ -340,6 +364,7 @@ def test_a_partitioned_target_without_a_key(target: Target) -> None:
     assert target.table("public", "events") == [("a", "2")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_pieces_of_one_shape_in_one_batch_do_not_meet(target: Target) -> None:
     """They share a temporary table, which is emptied in between: by DELETE, and by TRUNCATE once much was deleted."""
     keyless = table("public.keyless", "note text", key=())

@@ -15,7 +15,7 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, refused_rows
 from tests.changes_builder import Change, delete, insert, table, update
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
@@ -46,13 +46,12 @@ def at(*places: tuple[int, int]) -> list[Position]:
     return [Position(LSN(1000 * message), ordinal) for message, ordinal in places]
 
 
+@WITH_AND_WITHOUT_STAGES
 @pytest.mark.parametrize(
     ("definition", "note", "reason"),
     [
         ("note varchar(5)", b"too long", "string data right truncation, SQLSTATE 22001, column 'note'"),
         ("note integer", b"1e9", "invalid text representation, SQLSTATE 22P02, column 'note'"),
-        ("note smallint", b"40000", "SQLSTATE 22003, column 'note'"),
-        ("note date", b"2026-02-30", "datetime field overflow, SQLSTATE 22008, column 'note'"),
         ("note text NOT NULL", None, "not null violation, SQLSTATE 23502, column 'note'"),
         ("note text CHECK (note <> 'bad')", b"bad", "check violation, SQLSTATE 23514, constraint 'orders_note_check'"),
         ("note text UNIQUE", b"7", "unique violation, SQLSTATE 23505, constraint 'orders_note_key'"),
@@ -68,7 +67,7 @@ def test_one_bad_row_is_named_and_the_others_are_applied(
     target.execute("CREATE TABLE parents (id bigint PRIMARY KEY); INSERT INTO parents SELECT generate_series(1, 20)")
     target.execute("CREATE DOMAIN small AS integer CHECK (value < 100)")
     target.execute(f"CREATE TABLE orders (id bigint PRIMARY KEY, {definition}); CREATE INDEX ON orders (note)")
-    good = [[insert(ORDERS, b"%d" % n, b"2026-01-01" if "date" in definition else b"%d" % n)] for n in range(1, 11)]
+    good = [[insert(ORDERS, b"%d" % n, b"%d" % n)] for n in range(1, 11)]
     (rejection,) = rejected(target, [good, [[insert(ORDERS, b"99", note)]]])
     assert rejection.position == at((11, 1))[0]
     assert reason in rejection.reason
@@ -78,6 +77,7 @@ def test_one_bad_row_is_named_and_the_others_are_applied(
     assert len(target.table("public", "orders")) == 10
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_the_last_change_of_a_row_that_is_refused_is_named_first(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(3))")
     changes = [[insert(ORDERS, b"1", b"a")], [update(ORDERS, b"1", b"long")], [update(ORDERS, b"1", b"longer")]]
@@ -89,6 +89,7 @@ def test_the_last_change_of_a_row_that_is_refused_is_named_first(target: Target)
     assert target.table("public", "orders") == [("1", "a")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_delete_that_the_target_refuses_is_named(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text); CREATE TABLE tags (item bigint REFERENCES orders)")
     target.apply(insert(ORDERS, b"1", b"a"), insert(ORDERS, b"2", b"b"))
@@ -96,6 +97,7 @@ def test_a_delete_that_the_target_refuses_is_named(target: Target) -> None:
     assert positions(rejected(target, [[[delete(ORDERS, b"2", None)], [delete(ORDERS, b"1", None)]]])) == at((3, 1))
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_changes_of_a_table_without_a_key_are_named(target: Target) -> None:
     target.execute("CREATE TABLE events (id bigint, note varchar(3))")
     target.apply(insert(EVENTS, b"1", b"a"), insert(EVENTS, b"2", b"b"))
@@ -103,6 +105,7 @@ def test_changes_of_a_table_without_a_key_are_named(target: Target) -> None:
     assert positions(rejected(target, [[[change] for change in changes]])) == at((2, 1), (4, 1))
 
 
+@EVERY_WAY
 def test_all_bad_rows_of_all_partitions_and_tables_are_named_at_once(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text CHECK (note <> 'bad'))")
     target.execute("CREATE TABLE events (id bigint, note text CHECK (note <> 'bad'))")
@@ -113,13 +116,14 @@ def test_all_bad_rows_of_all_partitions_and_tables_are_named_at_once(target: Tar
     assert positions(rejected(target, partitions)) == at((1, 2), (2, 3), (3, 4))
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_row_that_another_one_of_the_round_makes_possible_is_taken(target: Target) -> None:
     """Halves of a set of rows may fail where the whole would not; the row that is bad in itself is the only one rejected."""
     nodes = table("public.nodes", "id bigint", "parent bigint")
     target.execute("CREATE TABLE nodes (id bigint PRIMARY KEY, parent bigint REFERENCES nodes)")
-    rows = [insert(nodes, b"%d" % n, b"%d" % (n + 1) if n < 64 else None) for n in range(1, 65)]
+    rows = [insert(nodes, b"%d" % n, b"%d" % (n + 1) if n < 16 else None) for n in range(1, 17)]
     bad = insert(nodes, b"100", b"999")
-    assert positions(rejected(target, [[[*rows, bad]]])) == at((1, 65))
+    assert positions(rejected(target, [[[*rows, bad]]])) == at((1, 17))
 
 
 def test_bad_rows_are_found_in_few_attempts() -> None:
@@ -154,6 +158,7 @@ def test_a_reason_holds_no_value(target: Target) -> None:
     assert re.search("s3cret|987654321", rejection.reason) is None
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_refused_row_with_many_changes_takes_few_passes(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(3))")
     changes = [[insert(ORDERS, b"1", b"long")], *([update(ORDERS, b"1", b"longer %d" % n)] for n in range(30))]

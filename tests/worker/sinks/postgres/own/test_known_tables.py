@@ -13,7 +13,7 @@ from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables, known_columns
 from tests.changes_builder import delete, insert, restart, table, truncate, update
 from tests.worker.sinks.batch import apply_copied
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 NOTES = table("public.notes", "id bigint", "note text")
 RENAMED = replace(NOTES, name="remarks")
@@ -42,6 +42,7 @@ def refusal(target: Target, *changes: object) -> TerminalError:
     return raised.value
 
 
+@WITH_AND_WITHOUT_STAGES
 @pytest.mark.parametrize(
     ("renamed", "statement"),
     [
@@ -74,6 +75,7 @@ def test_a_renamed_table_stops_the_worker_until_the_target_s_is_renamed_too(
     assert tables(target) == [renamed.qualified_name]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_changes_of_one_row_under_both_names_stay_in_order(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"), insert(NOTES, b"2", b"b"))
     target.execute("ALTER TABLE notes RENAME TO remarks")
@@ -83,6 +85,7 @@ def test_changes_of_one_row_under_both_names_stay_in_order(target: Target) -> No
     assert target.table("public", "remarks") == [("4", "d")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_route_to_the_old_name_takes_a_renamed_table_there(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     refusal(target, delete(RENAMED, b"1", None))
@@ -95,6 +98,7 @@ def test_a_route_to_the_old_name_takes_a_renamed_table_there(target: Target) -> 
     assert tables(target) == ["public.notes"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_route_that_is_given_or_taken_away_is_no_rename(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     routed = replace(NOTES, name="notes_v2", origin=("public", "notes"))
@@ -103,6 +107,7 @@ def test_a_route_that_is_given_or_taken_away_is_no_rename(target: Target) -> Non
     assert tables(target) == ["public.notes", "public.notes_v2"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_target_that_was_renamed_first_keeps_getting_the_rows(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("ALTER TABLE notes RENAME TO remarks")
@@ -113,6 +118,7 @@ def test_a_target_that_was_renamed_first_keeps_getting_the_rows(target: Target) 
     assert tables(target) == ["public.remarks"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_target_that_a_person_made_and_renamed_keeps_getting_the_rows(target: Target) -> None:
     target.execute("CREATE TABLE notes (id bigint PRIMARY KEY, note text)")
     target.apply(insert(NOTES, b"1", b"a"))
@@ -123,6 +129,7 @@ def test_a_target_that_a_person_made_and_renamed_keeps_getting_the_rows(target: 
     assert tables(target) == ["public.remarks"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_of_the_other_name_is_not_taken_for_the_renamed_one(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("CREATE TABLE remarks (id bigint PRIMARY KEY, note text)")
@@ -134,6 +141,7 @@ def test_a_table_of_the_other_name_is_not_taken_for_the_renamed_one(target: Targ
     assert target.table("public", "remarks") == []
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_and_another_that_takes_over_its_name_stay_two(target: Target) -> None:
     """As migrations do: the old one is renamed away, a new one is made."""
     target.apply(insert(NOTES, b"1", b"old"))
@@ -147,6 +155,7 @@ def test_a_table_and_another_that_takes_over_its_name_stay_two(target: Target) -
     assert target.table("public", "notes") == [("1", "new")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_oids_of_a_target_that_was_restored_from_a_dump_mean_nothing(target: Target) -> None:
     """They are given out anew there: what was one table's may be another's."""
     others = table("public.others", "id bigint", "note text")
@@ -171,6 +180,7 @@ def exchange_oids(target: Target) -> None:
     start_again(target)
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_that_was_put_in_the_place_of_a_renamed_one_takes_its_rows(target: Target) -> None:
     """At the target, while the source's keeps its name."""
     target.apply(insert(NOTES, b"1", b"a"))
@@ -181,6 +191,7 @@ def test_a_table_that_was_put_in_the_place_of_a_renamed_one_takes_its_rows(targe
     assert target.table("public", "notes_old") == [("1", "a")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_renamed_table_is_made_anew_when_its_rows_are_nowhere_any_more(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("DROP TABLE notes")
@@ -198,6 +209,7 @@ def test_a_worker_that_begins_anew_remembers_nothing(target: Target) -> None:
     assert tables(target) == ["public.notes", "public.remarks"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_letter_from_before_the_rename_is_replayed_into_the_renamed_table(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"))
     target.execute("ALTER TABLE notes RENAME TO remarks")
@@ -213,6 +225,7 @@ def test_a_letter_from_before_the_rename_is_replayed_into_the_renamed_table(targ
     assert tables(target) == ["public.remarks"]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_renamed_column_stops_the_worker_until_the_target_s_is_renamed_too(target: Target) -> None:
     """The batch that was refused holds changes of before the rename, which go to the same column then."""
     before = table("public.notes", "id bigint", "note text", "extra text", key=("id",))
@@ -242,6 +255,7 @@ def test_two_versions_of_a_table_that_come_together_are_both_remembered(target: 
         assert known_columns(after, 7, known.read(connection, [after])) == {"id": 1, "note": 2, "body": 2}
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_renamed_key_column_and_table_are_found_again(target: Target) -> None:
     target.apply(insert(NOTES, b"1", b"a"), insert(NOTES, b"2", b"b"))
     target.execute("ALTER TABLE notes RENAME TO remarks; ALTER TABLE remarks RENAME COLUMN id TO number")
@@ -256,6 +270,7 @@ def test_a_renamed_key_column_and_table_are_found_again(target: Target) -> None:
     assert target.table("public", "remarks") == [("2", "B"), ("4", "C")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_column_that_is_made_anew_with_another_type_takes_its_rows_when_the_target_s_is(target: Target) -> None:
     before = table("public.notes", "id bigint", "a text", "b integer")
     after = table("public.notes", "id bigint", "b text")

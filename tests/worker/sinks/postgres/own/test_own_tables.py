@@ -56,6 +56,7 @@ class Roles:
 
 @pytest.fixture
 def roles(target_database: Database) -> Iterator[Roles]:
+    target_database.execute("DROP SCHEMA pgsluice CASCADE")
     made = Roles(target_database)
     yield made
     made.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.changes_builder import insert, table
 from tests.servers import PostgresServer
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
 
 T = table("public.t", "id bigint", "texts text[]")
 
@@ -24,7 +24,9 @@ SLOW = """
 """
 
 
+@in_ways(Way.STAGED)
 def test_settings_of_the_database_shape_no_value_and_end_no_merge(target: Target) -> None:
+    """Neither in a task's session nor in the driver's."""
     target.execute(SLOW)
     for name, value in SETTINGS.items():
         target.execute(f"ALTER DATABASE {target.database.dbname} SET {name} = '{value}'")

@@ -12,7 +12,7 @@ from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.target.failure import target_error
 from tests.changes_builder import insert, table, update
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 SECRET = b"s3cret-value"
@@ -45,6 +45,7 @@ def test_rows_that_the_target_cannot_hold_are_rejected_and_move_nothing(target: 
     assert target.commit([messages]).sequence == 1
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_label_that_the_enum_of_the_target_lacks_is_rejected_until_it_is_added(target: Target) -> None:
     target.execute("CREATE TYPE mood AS ENUM ('calm'); CREATE TABLE people (id bigint PRIMARY KEY, mood mood)")
     people = table("public.people", "id bigint", "mood public.mood")

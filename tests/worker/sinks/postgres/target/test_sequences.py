@@ -11,7 +11,7 @@ from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from tests.changes_builder import copied, delete, insert, table, truncate, update
 from tests.logged import fields_of
 from tests.worker.sinks.batch import apply_copied
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ITEMS = table("public.items", "id bigint", "number integer", "note text")
 
@@ -31,6 +31,7 @@ def next_values(target: Target) -> tuple[int, int]:
     return id_value, number
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_sequences_follow_inserts_updates_and_moves_and_never_go_back(target: Target) -> None:
     target.apply(insert(ITEMS, b"7", b"3", b"a"), insert(ITEMS, b"5", b"30", b"b"))
     assert next_values(target) == (8, 31)
@@ -91,7 +92,8 @@ def test_sequences_stay_where_they_are_unless_asked_for(target: Target) -> None:
 
 def test_a_user_who_may_not_set_the_sequence_is_told_so(target: Target) -> None:
     role = f"pgsluice_{target.database.dbname}"
-    target.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA pgsluice AUTHORIZATION {role}; GRANT ALL ON items TO {role}")
+    target.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON items TO {role}")
+    target.execute(f"DROP SCHEMA pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {role}")
     target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
     with pytest.raises(TerminalError, match=r"does not permit applying .*SQLSTATE 42501.*sequences"):
         target.apply(insert(ITEMS, b"7", b"3", b"a"))

@@ -7,11 +7,12 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
 from tests.changes_builder import delete, insert, table, update
-from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_missing_column_is_named_with_the_statement_that_adds_it(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
     with pytest.raises(TerminalError, match=r"has no column 'note'.*ALTER TABLE \"public\".\"orders\" ADD COLUMN \"note\" text"):
@@ -23,6 +24,7 @@ def test_a_missing_column_is_named_with_the_statement_that_adds_it(target: Targe
     assert target.table("public", "orders") == [("1", "a")]
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_column_added_at_the_source_and_the_target_is_filled(target: Target) -> None:
     wider = table("public.orders", "id bigint", "note text", "extra integer")
     target.apply(insert(ORDERS, b"1", b"a"))
@@ -48,6 +50,7 @@ def test_a_table_without_a_unique_index_on_the_key_is_refused(target: Target, in
         target.apply(insert(ORDERS, b"1", b"a"))
 
 
+@WITH_AND_WITHOUT_STAGES
 def test_a_table_that_is_partitioned_by_another_column_than_the_key_needs_another_replica_identity(target: Target) -> None:
     target.execute(
         "CREATE TABLE orders (id bigint, note text NOT NULL, UNIQUE (id, note)) PARTITION BY LIST (note);"
