@@ -87,7 +87,7 @@ class HttpServer:
                 self._server.socket, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
             )
         self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True)
 
     @property
     def url(self) -> str:

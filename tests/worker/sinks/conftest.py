@@ -14,6 +14,22 @@ from tests.servers import Database, PostgresServer
 from tests.servers.database_pool import DatabasePool
 
 
+@pytest.fixture(scope="session")
+def trusted_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One certificate. A machine trusts more than a hundred, and to read those takes longer than most tests of sinks that speak
+    HTTP."""
+    path = str(tmp_path_factory.mktemp("trusted") / "ca.pem")
+    trustme.CA().cert_pem.write_to_path(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def trusted_by_the_machine(trusted_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For OpenSSL, in this process and those that it starts."""
+    monkeypatch.setenv("SSL_CERT_FILE", trusted_file)
+    monkeypatch.setenv("SSL_CERT_DIR", str(Path(trusted_file).with_name("none")))
+
+
 @pytest.fixture
 def authority() -> trustme.CA:
     """Issues certificates that only ``ca_file`` vouches for."""
