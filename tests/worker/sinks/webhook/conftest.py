@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def open_sink(nats: NatsSettings, group: str, receiver: HttpServer) -> Iterator[
     """Makes sinks that post to ``receiver``, or to the URL given, and are open."""
     sinks = []
 
-    def open_one(to: HttpServer | str = receiver, **changed: object) -> WebhookSink:
+    def open_one(to: HttpServer | str = receiver, **changed: Any) -> WebhookSink:
         sinks.append(new_sink(nats, group, to, **changed))
         sinks[-1].open()
         return sinks[-1]
