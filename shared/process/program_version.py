@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import PackageNotFoundError, version
 
 
+@functools.cache
 def program_version() -> str:
-    """ "" of a program that is not installed as a package."""
+    """ "" of a program that is not installed as a package. Kept: writers ask for each batch, and files of the package are read
+    to know it."""
     try:
         return version("pgsluice")
     except PackageNotFoundError:
