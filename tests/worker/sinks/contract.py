@@ -63,6 +63,7 @@ class SinkContract:
     """Needs a fixture ``destination``; ``sink`` is open. ``kind`` is what the command line calls the sink."""
 
     kind: str
+    large_note: bytes = LARGE_NOTE
 
     @pytest.fixture
     def sink(self, destination: Destination) -> Iterator[Sink]:
@@ -116,14 +117,14 @@ class SinkContract:
         assert destination.delivered() == events(9)
 
     def test_large_partitions_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
-        assert apply(sink, batch(range(1, 7), range(7, 9), note=LARGE_NOTE)) == position(8)
+        assert apply(sink, batch(range(1, 7), range(7, 9), note=self.large_note)) == position(8)
         assert destination.delivered() == events(8)
 
     def test_what_was_written_but_not_committed_is_not_delivered(
         self, destination: Destination, sink: Sink, successor: Sink
     ) -> None:
         apply(sink, batch([1]))
-        write(sink, batch([2, 3], note=LARGE_NOTE))
+        write(sink, batch([2, 3], note=self.large_note))
         sink.close()
         assert successor.open() == position(1)
         assert destination.delivered() == events(1)
@@ -131,17 +132,17 @@ class SinkContract:
     def test_after_a_crash_between_write_and_commit_the_batch_is_delivered_once(
         self, destination: Destination, sink: Sink, successor: Sink
     ) -> None:
-        write(sink, batch([1, 2], [3], note=LARGE_NOTE))
+        write(sink, batch([1, 2], [3], note=self.large_note))
         sink.close()
         assert successor.open() == NOTHING_APPLIED
-        assert apply(successor, batch([1, 2], [3], note=LARGE_NOTE)) == position(3)
+        assert apply(successor, batch([1, 2], [3], note=self.large_note)) == position(3)
         assert destination.delivered() == events(3)
 
     def test_after_a_crash_behind_a_commit_the_successor_goes_on_behind_it(
         self, destination: Destination, sink: Sink, successor: Sink
     ) -> None:
         apply(sink, batch([1], [2]))
-        write(sink, batch([3], note=LARGE_NOTE))
+        write(sink, batch([3], note=self.large_note))
         assert successor.open() == position(2)
         assert apply(successor, batch([3, 4])) == position(4)
         assert destination.delivered() == events(4)
@@ -167,7 +168,7 @@ class SinkContract:
     ) -> None:
         """As when the broker does not answer while a task reads."""
         apply(sink, batch([1]))
-        (messages,) = batch([2, 3, 4], note=LARGE_NOTE)
+        (messages,) = batch([2, 3, 4], note=self.large_note)
         with pytest.raises(TransientError, match="does not answer"):
             list(sink.writer().write(Partition(2, 4), cut_off(messages[:2])))
         assert apply(sink, [messages]) == position(4)
@@ -175,7 +176,7 @@ class SinkContract:
 
     def test_a_partition_that_is_written_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
         """As when Spark tries a task again, or runs two attempts: the driver sees the receipts of one."""
-        first, second = batch([1, 2], [3], note=LARGE_NOTE)
+        first, second = batch([1, 2], [3], note=self.large_note)
         write(sink, [first])
         receipts = write(sink, [first, second])
         write(sink, [second])
@@ -270,11 +271,11 @@ class SinkContract:
         assert successor.open() == copied_position(3)
 
     def test_large_partitions_of_copied_rows_are_delivered_whole(self, destination: Destination, sink: Sink) -> None:
-        assert apply_copied(sink, copied_batch(range(1, 20), range(20, 22), note=LARGE_NOTE)) == copied_position(21)
+        assert apply_copied(sink, copied_batch(range(1, 20), range(20, 22), note=self.large_note)) == copied_position(21)
         assert destination.delivered() == events(21)
 
     def test_copied_rows_that_are_written_twice_are_delivered_once(self, destination: Destination, sink: Sink) -> None:
-        first, second = copied_batch([1, 2], [3], note=LARGE_NOTE)
+        first, second = copied_batch([1, 2], [3], note=self.large_note)
         write_copied(sink, [first])
         receipts = write_copied(sink, [first, second])
         write_copied(sink, [second])

@@ -19,6 +19,9 @@ from tests.worker.sinks.search.sinks import new_sink
 from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, events, position
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
+LARGEST_REQUEST = 200_000
+"""Of which the contract's large partitions need several."""
+
 
 class SearchDestination:
     is_exactly_once = False
@@ -29,7 +32,7 @@ class SearchDestination:
         self._group = group
 
     def new_sink(self) -> SearchSink:
-        return new_sink(self._nats, self._group, self._server.url)
+        return new_sink(self._nats, self._group, self._server.url, batch_bytes=LARGEST_REQUEST)
 
     def documents(self, table: str) -> dict[str, tuple[int, dict[str, Any]]]:
         """Of the newest generation: what is searched is an older one while a copy is not whole."""
@@ -47,6 +50,7 @@ class SearchDestination:
 
 class TestSearch(SinkContract, TwoLaneContract):
     kind = "search"
+    large_note = LARGE_NOTE[:30_000]
 
     @pytest.fixture
     def destination(self, search_server: SearchServer, nats_server: NatsServer, group: str) -> SearchDestination:
@@ -58,7 +62,7 @@ class TestSearch(SinkContract, TwoLaneContract):
     ) -> None:
         """Tasks send by themselves: what they sent is there before the position, and the batch that comes again changes nothing
         in it."""
-        batch_in_hand = batch([2, 3], note=LARGE_NOTE)
+        batch_in_hand = batch([2, 3], note=self.large_note)
         write(sink, batch_in_hand)
         sink.close()
         successor.open()

@@ -119,7 +119,7 @@ def test_documents_that_cannot_be_read_in_time_are_read_in_halves(
 
     with HttpProxy(search_server.port) as proxy:
         apply(open_sink(), [[message(1, *(insert(ORDERS, b"%d" % n, b"a", b"large") for n in range(16)))]])
-        sink = open_sink(proxy.url, timeout_s=2.0)
+        sink = open_sink(proxy.url, timeout_s=1.0)
         proxy.before = hold
         batch = [[message(2, *(update(ORDERS, b"%d" % n, b"b", UNCHANGED) for n in range(16)))]]
         applied = None
