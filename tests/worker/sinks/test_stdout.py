@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from pgsluice.shared.broker import bucket
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, ConsumerGoneError, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse, Wait
@@ -182,8 +183,9 @@ def test_an_output_that_is_full_stops_the_worker(settings: WorkerSettings) -> No
     assert stored_position(settings) == NOTHING_APPLIED
 
 
-def test_a_batch_that_is_tried_again_is_printed_once(group: str) -> None:
+def test_a_batch_that_is_tried_again_is_printed_once(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker dies between the lines and the position; the worker tries the batch again until it is back."""
+    monkeypatch.setattr(bucket, "REQUEST_TIMEOUT_S", 1.0)
     with NatsServer() as server:
         ensure_bucket(server.settings(), group)
         pipe = Pipe(worker_settings(group, server.settings()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TransientError
+from pgsluice.worker.sinks.nats import sink as nats_sink
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer
@@ -32,8 +33,9 @@ def applied(sink: NatsSink, sequence: int) -> Applied:
 
 @pytest.mark.parametrize("kind", [JsonDestination, pytest.param(GroupDestination, marks=pytest.mark.long)])
 def test_a_worker_that_read_on_from_what_is_lost_ends_and_the_next_one_publishes_it_again(
-    kind: Callable[..., JsonDestination | GroupDestination], group: str, tmp_path: Path
+    kind: Callable[..., JsonDestination | GroupDestination], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(nats_sink, "BEHIND_PATIENCE_S", 0.5)
     with NatsServer() as server:
         tell_group(server.settings(), group)
         destination = kind(server.settings(), group)

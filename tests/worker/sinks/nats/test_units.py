@@ -28,12 +28,13 @@ def messages(number: int, count: int, first: int = 0, data: bytes = b"{}", heade
 def frames_of(unit: Unit) -> list[bytes]:
     """Of a unit that follows message 7: one by one, as the server takes them apart."""
     stream, frames = b"".join([*unit.opening(7), unit.closing(7, b"", b"")]), []
-    while stream:
-        line, _, rest = stream.partition(b"\r\n")
-        size = int(line.split()[-1])
-        assert rest[size : size + 2] == b"\r\n"
-        frames.append(stream[: len(line) + 2 + size + 2])
-        stream = rest[size + 2 :]
+    begin = 0
+    while begin < len(stream):
+        data = stream.index(b"\r\n", begin) + 2
+        end = data + int(stream[begin:data].split()[-1]) + 2
+        assert stream[end - 2 : end] == b"\r\n"
+        frames.append(stream[begin:end])
+        begin = end
     return frames
 
 

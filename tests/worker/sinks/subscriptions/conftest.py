@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pgsluice.worker.sinks.subscriptions import subscription_book
 from tests.servers import NatsServer
 from tests.servers.http_server import HttpServer
 from tests.state_bucket import ensure_bucket
@@ -19,7 +20,9 @@ def receiver() -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def stage(nats_server: NatsServer, group: str) -> Iterator[Stage]:
+def stage(nats_server: NatsServer, group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Its sinks see at once what people ask for."""
+    monkeypatch.setattr(subscription_book, "LOOK_INTERVAL_S", 0.05)
     ensure_bucket(nats_server.settings(), group)
     stage = Stage(nats_server.settings(), group)
     yield stage
