@@ -97,9 +97,11 @@ def test_a_missing_option_of_a_sink_is_named_like_any_other(directory: Path) -> 
     assert "ledger-path is not set: give --ledger-path, PGSLUICE_LEDGER_PATH or 'ledger-path:'" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_registered_sink_gets_every_change(
     source_database: Database, nats_server: NatsServer, group: str, directory: Path
 ) -> None:
+    """As the sinks of ``SINKS`` and a class of others do in ``tests/end_to_end``, by the same lines."""
     path, config = directory / "changes.db", directory / "pgsluice.yaml"
     keys = configuration(group, source_database, None, nats_server)
     source_database.execute("CREATE TABLE a (id int PRIMARY KEY)")
