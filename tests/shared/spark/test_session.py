@@ -155,7 +155,10 @@ def test_results_are_cut_so_that_the_jvm_writes_each_piece_at_once() -> None:
     assert [pickle.load(joined), pickle.load(joined)] == [[*repeated(1)], [*repeated(3)]]
 
 
-def test_a_job_does_not_look_up_what_the_one_before_it_knew(borrowed: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_does_not_look_up_what_the_one_before_it_knew(spark_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a JVM of its own: what this process still asks of another one would be counted, too."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    spark = Spark("test", {"spark.master": "local[1]"}, "pyspark.daemon")
     asked: list[str] = []
 
     def send(connection: ClientServerConnection, command: str) -> str:
@@ -163,11 +166,15 @@ def test_a_job_does_not_look_up_what_the_one_before_it_knew(borrowed: Spark, mon
         return str(send_command(connection, command))
 
     send_command = ClientServerConnection.send_command
-    borrowed.run_tasks(process_ids, [1])
-    monkeypatch.setattr(ClientServerConnection, "send_command", send)
-    borrowed.run_tasks(process_ids, [1])
-    assert [command for command in asked if command.startswith("r\nu\n") or "HashMap" in command] == []
-    assert len([command for command in asked if command.startswith("i\n")]) == 3, "function, RDD, and a list of broadcasts"
+    try:
+        spark.start()
+        spark.run_tasks(process_ids, [1])
+        monkeypatch.setattr(ClientServerConnection, "send_command", send)
+        spark.run_tasks(process_ids, [1])
+        assert [command for command in asked if command.startswith("r\nu\n") or "HashMap" in command] == []
+        assert len([command for command in asked if command.startswith("i\n")]) == 3, "function, RDD, and a list of broadcasts"
+    finally:
+        spark.close()
 
 
 def process_ids(_: int) -> Iterator[int]:
