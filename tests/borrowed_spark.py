@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from py4j import java_gateway
 
 from pgsluice.shared.spark.session import Spark
 from tests.servers.lent_spark import borrow_from_now_on, lender
@@ -39,10 +40,12 @@ def borrowed_spark(daemon: str = WORKER_DAEMON) -> Iterator[Spark]:
 
 @contextlib.contextmanager
 def environment_restored() -> Iterator[None]:
-    """Spark is told of its Python by the environment, which later processes must not inherit."""
-    before = dict(os.environ)
+    """Spark is told of its Python by the environment, which later processes must not inherit; and a session of Spark SQL has Py4J
+    raise other exceptions from then on, which nobody expects who begins none."""
+    before, get_return_value = dict(os.environ), java_gateway.get_return_value
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+        java_gateway.get_return_value = get_return_value
