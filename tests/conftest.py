@@ -25,7 +25,14 @@ from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
 
-pytest_plugins = ["tests.runs.progress", "tests.runs.failures", "tests.runs.leftovers", "tests.runs.rings", "tests.runs.schedule"]
+pytest_plugins = [
+    "tests.runs.progress",
+    "tests.runs.failures",
+    "tests.runs.garbage",
+    "tests.runs.leftovers",
+    "tests.runs.rings",
+    "tests.runs.schedule",
+]
 
 # What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
