@@ -13,9 +13,6 @@ T = TypeVar("T")
 LONGEST_S = 120.0
 """Generous: a busy machine is slow, not wrong, and what is there at once is not waited for."""
 
-_SHORTEST_PAUSE_S = 0.002
-_GROWTH = 1.3
-
 
 class DeadlineError(AssertionError):
     """What was waited for did not happen in time."""
@@ -24,14 +21,12 @@ class DeadlineError(AssertionError):
 def wait_until(
     condition: Callable[[], T | None], *, deadline_s: float = LONGEST_S, what: str = "the condition", interval_s: float = 0.02
 ) -> T:
-    """Calls ``condition`` until it returns something true, and returns that; raises DeadlineError after ``deadline_s``. Pauses in
-    between begin short and grow to ``interval_s``."""
-    end, pause_s = time.monotonic() + deadline_s, _SHORTEST_PAUSE_S
+    """Calls ``condition`` until it returns something true, and returns that; raises DeadlineError after ``deadline_s``."""
+    end = time.monotonic() + deadline_s
     while not (result := condition()):
         if time.monotonic() >= end:
             raise DeadlineError(f"{what}: not within {deadline_s:g} s")
-        time.sleep(min(pause_s, interval_s))
-        pause_s *= _GROWTH
+        time.sleep(interval_s)
     return result
 
 
@@ -39,12 +34,11 @@ async def wait_until_async(
     condition: Callable[[], Awaitable[T]], *, deadline_s: float = LONGEST_S, what: str = "the condition", interval_s: float = 0.02
 ) -> T:
     """``wait_until`` for a condition that is a coroutine function."""
-    end, pause_s = time.monotonic() + deadline_s, _SHORTEST_PAUSE_S
+    end = time.monotonic() + deadline_s
     while not (result := await condition()):
         if time.monotonic() >= end:
             raise DeadlineError(f"{what}: not within {deadline_s:g} s")
-        await asyncio.sleep(min(pause_s, interval_s))
-        pause_s *= _GROWTH
+        await asyncio.sleep(interval_s)
     return result
 
 
