@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from tests.borrowed_spark import environment_restored
 from tests.replicated_group import Group
-from tests.servers import Database, NatsCluster, NatsServer, PostgresServer
+from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
 from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
@@ -33,6 +33,8 @@ pytest_plugins = [
     "tests.runs.rings",
     "tests.runs.schedule",
 ]
+
+PgsluiceProcess.may_fork = True
 
 # What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 import yaml
 
@@ -32,9 +32,13 @@ class PgsluiceProcess:
     ``PGSLUICE_*`` and ``PG_FLO_*`` of the caller are not passed on, those of ``env`` are. ``launcher`` is a command that runs
     another, as on a machine of ``machines``. Leaving the context kills what still runs.
 
-    It is forked (``fork_server``) and borrows its Spark (``lent_spark``), which takes a tenth of the CPU time. ``is_fresh`` has a
-    new interpreter started, which starts a JVM of its own: for tests of what only such a process shows, or that kill its JVM.
+    In a run of tests it is forked (``fork_server``) and borrows its Spark (``lent_spark``), which takes a tenth of the CPU time.
+    ``is_fresh`` has a new interpreter started, which starts a JVM of its own: for tests of what only such a process shows, or
+    that kill its JVM. Elsewhere each is fresh: benchmarks measure what people run.
     """
+
+    may_fork: ClassVar[bool] = False
+    """Set by ``tests/conftest.py``."""
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class PgsluiceProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PGSLUICE_", "PG_FLO_"))}
         self._env = inherited | {"PYTHONPATH": str(REPOSITORY), "HOME": str(self._directory.path)} | dict(env or {})
         is_plain = all(name == "HOME" or name.startswith(("PGSLUICE_", "PG_FLO_")) for name in env or {})
-        self._is_forked = is_plain and not launcher and not is_fresh
+        self._is_forked = self.may_fork and is_plain and not launcher and not is_fresh
         if self._is_forked:
             self._env[LENDER] = lender.address
         self._process: ChildProcess | None = None
