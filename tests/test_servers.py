@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -201,12 +203,17 @@ def test_what_was_left_when_the_reaper_was_killed_too_is_removed_by_the_next_run
     left = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY)
     nats_pid, directory = left.stdout.split()
     mine = PrivateDirectory("test")
+    stranger = Path(tempfile.mkdtemp(prefix=f"pgsluice-test-{2**30}-"))
+    if os.geteuid() == 0:
+        os.chown(stranger, 12345, -1)
     assert psutil.pid_exists(int(nats_pid))
     remove_leftovers()
     wait_until(lambda: not psutil.pid_exists(int(nats_pid)), what="end of nats-server")
     assert not Path(directory).exists()
     assert mine.path.exists()
+    assert stranger.exists() == (os.geteuid() == 0)
     mine.remove()
+    shutil.rmtree(stranger, ignore_errors=True)
 
 
 def test_copied_binaries_run(tmp_path: Path) -> None:

@@ -118,10 +118,14 @@ class PrivateDirectory:
 
 
 def remove_leftovers() -> None:
-    """Removes private directories whose owner is gone and was cut off together with its reaper, and kills what runs in them."""
+    """Removes private directories whose owner is gone and was cut off together with its reaper, and kills what runs in them. What
+    another user of the machine gave such a name is left alone."""
+    user = unprivileged_user()
+    ours = {os.geteuid()} | (set() if user is None else {user.pw_uid})
     for path in Path(tempfile.gettempdir()).glob("pgsluice-*-*-*"):
         owner = path.name.split("-")[-2]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+        is_left = owner.isdigit() and not psutil.pid_exists(int(owner))
+        if is_left and path.lstat().st_uid in ours and not path.is_symlink():
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                     if Path(process.cwd()).is_relative_to(path) or str(path) in " ".join(process.cmdline()):
