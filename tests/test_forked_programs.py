@@ -69,6 +69,14 @@ def test_a_jvm_dies_with_a_process_that_was_killed(keys: dict[str, object]) -> N
     wait_until(lambda: len(lent_jvms()) < len(there), what="end of the JVM that was lent")
 
 
+def test_a_jvm_that_was_killed_while_nobody_had_it_is_not_lent(keys: dict[str, object]) -> None:
+    succeed(apply(keys))
+    for holder in lent_jvms():
+        for jvm in psutil.Process(holder).children():
+            jvm.kill()
+    succeed(apply(keys))
+
+
 def test_a_fresh_process_borrows_nothing(keys: dict[str, object]) -> None:
     with PgsluiceProcess("worker", "postgres", "--until-sequence", "current", config=keys, is_fresh=True) as worker:
         java = wait_until(

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.servers.child import ChildProcess, PrivateDirectory
+from tests.servers.child import HOST, ChildProcess, PrivateDirectory
 from tests.waiting import wait_until
 
 LENDER = "PGSLUICE_TEST_LENDER"
 """The variable with the path of the lender's socket."""
 
 _JVM = "PGSLUICE_TEST_JVM"
+_PORT = "PYSPARK_GATEWAY_PORT"
 _START_DEADLINE_S = 60.0
 _MOST_WAITING = 2
 """Of a kind, for a process to come."""
@@ -62,7 +63,9 @@ class HeldSpark:
 
     @property
     def is_usable(self) -> bool:
-        return self._holder.poll() is None
+        """Whether its JVM answers, which may have been killed while nobody had it."""
+        with socket.socket() as probe:
+            return self._holder.poll() is None and probe.connect_ex((HOST, int(json.loads(self.variables())[_PORT]))) == 0
 
     def end(self) -> None:
         self._holder.kill()
@@ -115,6 +118,7 @@ class Lender:
                 spark = waiting.pop()
                 if spark.is_usable:
                     return spark
+                spark.end()
         return HeldSpark(json.loads(wanted))
 
     def _keep(self, wanted: str, spark: HeldSpark) -> None:
@@ -129,6 +133,14 @@ class Lender:
 lender = Lender()
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process which is not merely waiting for its parent to see that it ended (proc(5), ``stat``)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 @dataclass
 class _BorrowedJvm:
     """What of ``subprocess.Popen`` the program uses of its JVM, of one that is another's child."""
@@ -137,7 +149,7 @@ class _BorrowedJvm:
     returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None and not Path(f"/proc/{self.pid}").exists():
+        if self.returncode is None and not is_running(self.pid):
             self.returncode = -signal.SIGKILL
         return self.returncode
 
@@ -238,7 +250,7 @@ def hold() -> None:
     spark.start()
     parameters = spark._gateway.gateway_parameters
     variables = {
-        "PYSPARK_GATEWAY_PORT": str(parameters.port),
+        _PORT: str(parameters.port),
         "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
         _JVM: str(spark.process_id),
     }
