@@ -91,8 +91,18 @@ def test_a_signal_to_all_processes_of_a_worker_lets_it_finish_the_batch_in_hand(
     assert succeed(apply(dict(filled), "stdout")).stdout == "", "the position has not moved"
 
 
-@pytest.mark.parametrize("log_line", ["waiting", "reading"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+WHEN = {"waiting": (signal.SIGTERM,), "reading": (signal.SIGINT, signal.SIGHUP)}
+"""The signals of which one moment each is tried in every run: all have the same handler, and it the same places to look from."""
+
+
+@pytest.mark.parametrize(
+    ("log_line", "number"),
+    [
+        pytest.param(line, number, id=f"{line}-{number.name}", marks=() if number in numbers else pytest.mark.long)
+        for line, numbers in WHEN.items()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    ],
+)
 def test_a_worker_ends_with_0_whenever_all_its_processes_get_a_signal(
     source_database: Database, nats_server: NatsServer, group: str, log_line: str, number: signal.Signals
 ) -> None:

@@ -33,7 +33,7 @@ class JvmKiller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage() == self._line:
-            for child in psutil.Process().children(recursive=True):
+            for child in psutil.Process().children():  # one that is lent (``tests/servers/lent_spark.py``) is a grandchild
                 if child.name() == "java":
                     child.kill()
                     child.wait(10)
