@@ -155,9 +155,14 @@ def spark_environment() -> Iterator[None]:
 
 
 @pytest.fixture
-def group() -> str:
-    """A group name no other test uses."""
-    return f"test-{uuid.uuid4().hex[:12]}"
+def group(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A group name no other test uses. Its streams go with the test: thousands would keep the shared server busy, and their files
+    take minutes to remove at the end."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    shared = request.getfixturevalue("nats_server") if "nats_server" in request.fixturenames else None
+    yield name
+    if shared is not None:
+        shared.delete_streams(name)
 
 
 @pytest.fixture

