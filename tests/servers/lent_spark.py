@@ -8,6 +8,7 @@ the program's own does. What is configured otherwise than by ``_LENDABLE`` is no
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -107,7 +108,7 @@ class Lender:
             spark = self._take(wanted)
             said.write(spark.variables().encode())
             said.flush()
-            if said.readline() == _DONE:
+            if _gives_back(said):
                 self._keep(wanted, spark)
             else:
                 spark.end()
@@ -128,6 +129,14 @@ class Lender:
                 waiting.append(spark)
                 return
         spark.end()
+
+
+def _gives_back(said: io.BufferedRWPair) -> bool:
+    """Waits for the end of a loan. A borrower that was killed before it read what we said resets its connection."""
+    try:
+        return said.readline() == _DONE
+    except ConnectionResetError:
+        return False
 
 
 lender = Lender()
