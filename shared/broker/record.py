@@ -30,6 +30,10 @@ TimeText = Annotated[str, datetime.fromisoformat]
 USE_THAT_VERSION = "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again"
 
 
+MOST_UNPACKED_BYTES = 256 * 1024**2
+"""Ten times what a hundred thousand columns take. What is packed may be a thousandth of it."""
+
+
 class Record(Protocol):
     """Any dataclass."""
 
@@ -75,11 +79,17 @@ def pack(content: object) -> str:
 
 
 def unpack(packed: str) -> Any:
-    """Raises MalformedError for what ``pack`` does not make."""
+    """Raises MalformedError for what ``pack`` does not make, and for more than MOST_UNPACKED_BYTES."""
+    inflating = zlib.decompressobj()
     try:
-        return orjson.loads(zlib.decompress(base64.b64decode(packed)))
+        content = inflating.decompress(base64.b64decode(packed), MOST_UNPACKED_BYTES)
+        if inflating.eof:
+            return orjson.loads(content)
     except (ValueError, zlib.error):
-        raise MalformedError("its content is not compressed JSON") from None
+        content = b""
+    if len(content) == MOST_UNPACKED_BYTES:
+        raise MalformedError(f"its content has more than {MOST_UNPACKED_BYTES} bytes")
+    raise MalformedError("its content is not compressed JSON")
 
 
 def malformed(key: str, bucket: str, reason: object, remedy: str = USE_THAT_VERSION) -> TerminalError:

@@ -16,7 +16,8 @@ else:
 
 LEAST_BYTES = 512  # below, headers and JetStream's own share are larger than what is gained
 LEVEL = 1  # one replicator compresses for all: what it takes counts for more than a smaller stream
-MOST_BYTES = 2 * 1024**3  # PostgreSQL sends no change of 1 GiB, and a body that is that large holds little beside it
+MOST_BYTES = 1024**3 + 64 * 1024**2
+"""PostgreSQL sends no change of 1 GiB (MaxAllocSize), and a body with such a one holds it alone, with its table's descriptor."""
 
 
 class BodyCompressor:

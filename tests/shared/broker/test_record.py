@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import enum
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 
@@ -23,7 +25,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.halt import check_halt, note_halt, read_halt
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.published_tables import is_text_unchecked, load_tables, store_tables
-from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, decode, encode, pack, unpack
+from pgsluice.shared.broker.record import MOST_UNPACKED_BYTES, LsnText, MalformedError, TimeText, decode, encode, pack, unpack
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import (
@@ -116,6 +118,13 @@ def test_packed_content_is_unpacked_or_refused() -> None:
     for text in ("?", "bm90IHppcHBlZA==", pack(1)[:-6]):
         with pytest.raises(MalformedError):
             unpack(text)
+
+
+def test_packed_content_that_grows_beyond_all_measure_takes_no_memory() -> None:
+    packed = base64.b64encode(zlib.compress(b" " * (MOST_UNPACKED_BYTES + 1))).decode()
+    assert len(packed) < MOST_UNPACKED_BYTES / 500
+    with pytest.raises(MalformedError, match=f"more than {MOST_UNPACKED_BYTES} bytes"):
+        unpack(packed)
 
 
 @dataclass(frozen=True, slots=True)

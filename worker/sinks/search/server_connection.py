@@ -28,7 +28,8 @@ BLOCK = "cluster_block_exception"
 CLOSED = "index_closed_exception"
 """The same of an index that a person closed, as one has to for some of its settings."""
 
-_MOST_ANSWER_BYTES = 1 << 30
+MOST_ANSWER_BYTES = 1 << 28
+"""A hundred times what a node answers to a full request. Documents that were asked for at once may be more."""
 _GZIP_LEVEL = 1  # of what is sent a tenth is left; more would cost more than it saves in a data centre
 _GZIP_FROM_BYTES = 1024
 _TOO_MANY_REQUESTS = 429
@@ -73,7 +74,12 @@ class ServerConnection:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
         answer = self._exchange((method, path, headers, body), is_bulky=is_bulky)
-        return answer.status, answer.body
+        if len(answer.body) < MOST_ANSWER_BYTES:
+            return answer.status, answer.body
+        fact = f"the search server answered {method} {path} with {MOST_ANSWER_BYTES} bytes or more"
+        if is_bulky:
+            raise OverloadError(fact, "less is asked for at once", Cause.TARGET)
+        raise TerminalError(fact, _NOT_IT)
 
     def abort(self) -> None:
         """From any thread and for good: what is under way fails now."""
@@ -89,7 +95,7 @@ class ServerConnection:
         for left in reversed(range(len(self._nodes))):
             target = self._paths[self._node] + path
             try:
-                return self._nodes[self._node].request(method, target, headers, body, _MOST_ANSWER_BYTES)
+                return self._nodes[self._node].request(method, target, headers, body, MOST_ANSWER_BYTES)
             except TransientError as error:
                 self._node = (self._node + 1) % len(self._nodes)
                 if not left or (is_bulky and isinstance(error, OverloadError)):

@@ -94,6 +94,17 @@ def test_what_one_node_had_no_answer_to_is_another_ones_next_request_but_not_as_
     assert [each.body for each in other_node.requests] == [b"half"]
 
 
+def test_an_answer_without_end_is_not_read_to_its_end(node: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a request that can be made smaller, less is asked for at once."""
+    monkeypatch.setattr("pgsluice.worker.sinks.search.server_connection.MOST_ANSWER_BYTES", 1000)
+    node.answer = lambda request: Answer(body=b" " * 1000)
+    connection = connection_to(root(node))
+    with pytest.raises(TerminalError, match="with 1000 bytes or more"):
+        connection.ask("GET", "/")
+    with pytest.raises(OverloadError, match="with 1000 bytes or more"):
+        connection.send("POST", "/_mget", b"{}", JSON, is_bulky=True)
+
+
 def test_a_small_question_goes_on_to_the_next_node(node: HttpServer, other_node: HttpServer) -> None:
     node.answers = [Failure.CLOSE]
     assert connection_to(root(node), root(other_node)).ask("GET", "/") == (200, {})
