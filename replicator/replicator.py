@@ -31,6 +31,7 @@ from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import HistoryError, PgsluiceError, TransientError
+from pgsluice.shared.postgres.session_settings import warn_of_unverified
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.domain import check_domain
 from pgsluice.shared.process.memory import reuse_freed_memory
@@ -60,6 +61,7 @@ def run(settings: ReplicatorSettings, reload: Reload | None = None) -> None:
     TransientError when the first session (or the copy, when there is nothing else) could not begin within
     ``connect_timeout_s``."""
     reuse_freed_memory()
+    warn_of_unverified(settings.source, "source", "")
     if settings.copy is not None:
         check_java(os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -30,6 +30,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.table_selection import NO_SELECTION, load_selection
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.postgres.session_settings import is_unverified, unverified_fact, unverified_remedy
 from pgsluice.shared.preflight.clock import clock_findings
 from pgsluice.shared.preflight.database import DatabaseLocale, UserType
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
@@ -53,6 +54,8 @@ async def examine_source(settings: ReplicatorSettings, bucket: StateBucket | Non
     """``bucket`` is the group's, None where NATS was not to be had: then nothing is held against what the group is bound to."""
     found = Findings(Subject.SOURCE)
     examined = ExaminedSource([])
+    if is_unverified(settings.source):
+        found.note("source-unverified", Severity.WARNING, unverified_fact("source"), unverified_remedy(""))
     try:
         source = await Source.connect(settings.source)
         try:

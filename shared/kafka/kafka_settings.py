@@ -67,6 +67,15 @@ class KafkaSettings:
             in_file="the password",
         )
     )
+    is_insecure: bool = read(
+        Option(
+            "kafka-insecure",
+            Kind.SWITCH,
+            "Let kafka-sasl: plain send the password without TLS to another machine",
+            "true",
+            "false",
+        )
+    )
     allow_hosts: tuple[str, ...] = read(
         Option(
             "kafka-allow-hosts",

@@ -48,6 +48,11 @@ _PASSING = (
 )
 _TLS = "check {0}sslmode, {0}sslrootcert, {0}sslcert and {0}sslkey"
 _LASTING = (
+    (
+        "server requested a cleartext password",
+        "set {0}sslmode: verify-full and {0}sslrootcert, or have pg_hba.conf ask for scram-sha-256: a password is shown to no"
+        " server whose certificate is not checked",
+    ),
     ("password authentication failed", "check {0}user and {0}password"),
     ("no password supplied", "give a password, for example by {1}PASSWORD"),
     ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
@@ -98,7 +103,8 @@ def connection_error(
 
 def _lasting(text: str) -> str:
     """What to do about a refusal that another attempt with the same settings meets again; "" when ``text`` tells of none."""
-    if not any(sign in text for sign in ("FATAL", "SSL", "sslmode", "certificate", "no password supplied")):
+    signs = ("FATAL", "SSL", "sslmode", "certificate", "no password supplied", "method requirement")
+    if not any(sign in text for sign in signs):
         return ""
     lower = text.lower()
     return next((remedy for fragment, remedy in _LASTING if fragment in lower), "")

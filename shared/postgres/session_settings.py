@@ -6,9 +6,15 @@ role are lifted, since they would end a session that is only waiting.
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any
 
+from psycopg import pq
+
+from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.spark.spark_settings import is_of_one_machine
 
 CONNECT_TIMEOUT_S = 10
 """Long enough for a loaded server; the caller tries again."""
@@ -40,8 +46,38 @@ _TCP_SETTINGS = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_co
 """A server that vanished is noticed in about 30 s."""
 
 
+log = telemetry.logger(__name__)
+
+_VERIFYING = ("verify-ca", "verify-full")
+_KNOWS_REQUIRE_AUTH = 160_000
+
+
+def is_unverified(settings: PostgresSettings) -> bool:
+    """Whether the server is on another machine and need not show a certificate that somebody vouches for: whoever is on the way
+    may take its place, and read along."""
+    mode = settings.sslmode or os.environ.get("PGSSLMODE", "")
+    is_verified = mode in _VERIFYING or settings.sslrootcert == "system"
+    return not is_verified and not all(is_of_one_machine(host) for host in settings.host.split(","))
+
+
+def unverified_fact(database: str) -> str:
+    return f"the {database} database is on another machine and its certificate is not checked: who is on the way can read along"
+
+
+def unverified_remedy(prefix: str) -> str:
+    return f"set {prefix}sslmode: verify-full and {prefix}sslrootcert, or make sure that nobody else is on that network"
+
+
+@functools.cache
+def warn_of_unverified(settings: PostgresSettings, database: str, prefix: str) -> None:
+    """Once in a process, when there is reason to. ``database`` is "source" or "target", ``prefix`` that of its options."""
+    if is_unverified(settings):
+        log.warning(unverified_fact(database), host=settings.host, remedy=unverified_remedy(prefix))
+
+
 def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
-    """What was given, how long to wait for whom, and UTF-8."""
+    """What was given, how long to wait for whom, and UTF-8. A server that is not verified does not get the password itself, only
+    the proof of it (SCRAM), or its digest."""
     given = {
         "host": settings.host,
         "port": settings.port,
@@ -55,6 +91,8 @@ def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
         "channel_binding": settings.channel_binding,
     }
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if is_unverified(settings) and pq.version() >= _KNOWS_REQUIRE_AUTH:
+        parameters["require_auth"] = "!password"
     return parameters | _TCP_SETTINGS | {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "UTF8"}
 
 

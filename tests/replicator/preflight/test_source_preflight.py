@@ -110,3 +110,10 @@ def test_a_table_that_is_not_there_is_found_beside_the_others(replication: Group
     found = examine(replication, replication.settings(tables=("nowhere", "bare")))
     assert "'public.nowhere' does not exist" in found["source-table"].fact
     assert "public.bare" in found["source-replica-identity"].fact
+
+
+def test_a_source_on_another_machine_that_shows_no_certificate_is_found(replication: Group) -> None:
+    settings = replication.settings()
+    assert "source-unverified" not in examine(replication, settings)
+    elsewhere = replace(settings, source=replace(settings.source, host="127.1"))  # this machine, which the name does not show
+    assert examine(replication, elsewhere)["source-unverified"].severity is Severity.WARNING

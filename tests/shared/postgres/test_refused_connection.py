@@ -19,6 +19,7 @@ from pgsluice.replicator.source import connection as source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
 from pgsluice.shared.postgres.refused_connection import comes_from_server, connection_error, refused_sqlstate
+from pgsluice.shared.postgres.session_settings import is_unverified
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import connection as target
 from tests.servers import PostgresServer
@@ -96,6 +97,74 @@ def test_a_refusal_that_passes_is_tried_again_in_any_language(sqlstate: str, tex
     with german_door(sqlstate, text) as settings:
         assert type(source_refusal(settings)) is TransientError
         assert type(target_refusal(settings)) is TransientError
+
+
+class PasswordThief(socketserver.BaseRequestHandler):
+    """Answers a startup message as a server whose pg_hba.conf says "password", and keeps what it is told then."""
+
+    told: ClassVar[list[bytes]]
+
+    def handle(self) -> None:
+        while True:
+            (length,) = struct.unpack(">i", self.request.recv(4, 0x100))  # MSG_WAITALL
+            (code,) = struct.unpack_from(">i", self.request.recv(length - 4, 0x100))
+            if code != SSL_REQUEST:
+                break
+            self.request.sendall(b"N")
+        self.request.sendall(b"R" + struct.pack(">ii", 8, 3))  # AuthenticationCleartextPassword
+        self.told.append(self.request.recv(1000))
+
+
+ANOTHER_MACHINE = "127.1"
+"""An address of this one that does not look so."""
+
+
+@pytest.mark.parametrize("sslmode", ["", "disable", "prefer"])
+def test_a_server_that_shows_no_certificate_is_not_told_the_password(sslmode: str) -> None:
+    told: list[bytes] = []
+    handler = type("Handler", (PasswordThief,), {"told": told})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            port = server.server_address[1]
+            settings = PostgresSettings(ANOTHER_MACHINE, port, "shop", "ada", "geheim", sslmode, "", "", "", "")
+            for refusal in (source_refusal(settings), target_refusal(settings)):
+                assert type(refusal) is UsageError
+                assert "sslmode: verify-full" in refusal.remedy
+        finally:
+            server.shutdown()
+            thread.join()
+    assert set(told) == {b""}
+
+
+def test_a_server_on_another_machine_that_asks_for_scram_is_spoken_to(strict_server: PostgresServer) -> None:
+    settings = replace(strict_server.create_database("scram").settings, host=ANOTHER_MACHINE)
+    assert is_unverified(settings)
+    asyncio.run(source_session(settings))
+
+
+async def source_session(settings: PostgresSettings) -> None:
+    connection = await source.connect(settings)
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "sslmode", "sslrootcert", "unverified"),
+    [
+        ("db.example.com", "", "", True),
+        ("db.example.com", "require", "", True),
+        ("localhost,10.0.0.1", "prefer", "", True),
+        ("db.example.com", "verify-ca", "", False),
+        ("db.example.com", "", "system", False),
+        ("/run/postgresql", "", "", False),
+        ("127.0.0.1,::1,localhost", "disable", "", False),
+    ],
+)
+def test_servers_of_this_machine_and_those_that_show_a_certificate_are_no_strangers(
+    host: str, sslmode: str, sslrootcert: str, unverified: bool
+) -> None:
+    assert is_unverified(PostgresSettings(host, 5432, "shop", "ada", "x", sslmode, sslrootcert, "", "", "")) is unverified
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addresses
 from pgsluice.shared.kafka.kafka_settings import NO_SASL, KafkaSettings
+from pgsluice.shared.spark.spark_settings import is_of_one_machine
 
 OPTIONS = "kafka"
 
@@ -23,6 +24,10 @@ def check_brokers(addresses: Iterable[str], allow_hosts: Sequence[str]) -> None:
             allowed_addresses(Receiver(is_tls=False, host=host, port=port, target="", options=OPTIONS), allowed)
 
 
+def _are_here(addresses: Iterable[str]) -> bool:
+    return all(is_of_one_machine(split_address(address)[0]) for address in addresses)
+
+
 def check_cluster(cluster: KafkaSettings) -> None:
     """Raises as ``check_brokers``, and UsageError when the settings contradict each other."""
     is_named, has_sasl = bool(cluster.user or cluster.password), cluster.sasl != NO_SASL
@@ -30,6 +35,11 @@ def check_cluster(cluster: KafkaSettings) -> None:
         raise UsageError(f"kafka-sasl: {cluster.sasl} needs kafka-user and kafka-password", "give both")
     if is_named and not has_sasl:
         raise UsageError("kafka-user and kafka-password have no meaning with kafka-sasl: none", "write kafka-sasl: scram-sha-512")
+    if cluster.sasl == "plain" and not cluster.tls and not (cluster.is_insecure or _are_here(cluster.brokers)):
+        raise UsageError(
+            "kafka-sasl: plain without kafka-tls would send the password in clear text to another machine",
+            "write kafka-tls: true, or kafka-sasl: scram-sha-512; kafka-insecure: true allows it all the same",
+        )
     if bool(cluster.cert_file) is not bool(cluster.key_file):
         raise UsageError("of kafka-client-cert and kafka-client-key only one is given", "give both or none")
     if (cluster.ca_file or cluster.cert_file) and not cluster.tls:

@@ -10,6 +10,7 @@ from psycopg.rows import class_row
 
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.postgres.session_settings import is_unverified, unverified_fact, unverified_remedy
 from pgsluice.shared.preflight.clock import clock_findings
 from pgsluice.shared.preflight.database import LOCALE_QUERY, DatabaseLocale
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
@@ -24,6 +25,8 @@ from pgsluice.worker.sinks.postgres.target.failure import target_error
 
 def find(worker: WorkerSettings, settings: PostgresSinkSettings, incoming: Incoming) -> list[Finding]:
     found = Findings(Subject.TARGET)
+    if is_unverified(settings.target):
+        found.note("target-unverified", Severity.WARNING, unverified_fact("target"), unverified_remedy("target-"))
     try:
         with connect(settings, "pgsluice check") as connection:
             connection.execute("SET default_transaction_read_only = on")

@@ -13,6 +13,7 @@ from pgsluice.shared.broker.worker_records import UnchangedRows
 from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, PgsluiceError
+from pgsluice.shared.postgres.session_settings import warn_of_unverified
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 from pgsluice.shared.wire.table import Table
@@ -167,6 +168,7 @@ class PostgresSink:
         """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
         position, and drops staging tables that nobody will merge."""
         self.close()
+        warn_of_unverified(self._settings.target, "target", "target-")
         check_role(self._settings)
         session = self._connect()
         connection = session.connection

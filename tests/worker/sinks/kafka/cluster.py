@@ -59,6 +59,7 @@ def cluster_settings(bootstrap: str, **changed: Any) -> KafkaSettings:
         "sasl": "none",
         "user": "",
         "password": "",
+        "is_insecure": False,
         "allow_hosts": ("127.0.0.1",),
     }
     return KafkaSettings(**settings | changed)
