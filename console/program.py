@@ -130,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command in ``arguments`` (default: the process's own) and ends the process with its exit code."""
     process_start.open_standard_streams()
     process_start.speak_utf8()
+    process_start.leave_no_core()
     stop_signals.hold()
     sys.exit(run(arguments))
 

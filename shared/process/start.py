@@ -1,9 +1,10 @@
-"""What a process needs from whoever started it, and does not always get: standard descriptors that are open, and UTF-8."""
+"""What a process needs from whoever started it, and does not always get: standard descriptors that are open, UTF-8, no cores."""
 
 from __future__ import annotations
 
 import io
 import os
+import resource
 import sys
 
 STANDARD_OUTPUT = 1
@@ -33,6 +34,11 @@ def open_standard_streams() -> None:
 def is_output_closed() -> bool:
     """Whether the process was started without standard output."""
     return STANDARD_OUTPUT in _opened
+
+
+def leave_no_core() -> None:
+    """When this process, or one that it starts, dies of a signal: a core holds passwords and rows."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def speak_utf8() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -140,3 +141,24 @@ def test_another_command_dies_of_sigterm_as_programs_do() -> None:
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
+
+
+def test_a_process_that_dies_leaves_no_core_whatever_its_starter_allows() -> None:
+    """A core holds passwords and rows. SIGQUIT, which Python does not catch, would have one written."""
+
+    def core_limit() -> str:
+        lines = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+        return next(line.split()[4] for line in lines if line.startswith("Max core file size"))
+
+    ours = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (ours[1], ours[1]))
+    try:
+        started = start(*REPLICATOR[:-1], "--connect-timeout=60s")
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, ours)
+    with started as process:
+        try:
+            wait_until(lambda: core_limit() == "0", what="the program forgoes a core")
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            assert process.wait(60) == -signal.SIGQUIT

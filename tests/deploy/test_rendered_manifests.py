@@ -78,6 +78,25 @@ def test_every_deployment_of_the_chart_runs_as_it_should(values: dict[str, Any],
         check_deployment(deployment, config, keys_of_secrets(), tmp_path)
 
 
+def check_policy(policy: dict[str, Any], documents: list[dict[str, Any]]) -> None:
+    """It is about every pod, and lets only metrics in from elsewhere."""
+    spec = policy["spec"]
+    for deployment in of_kind("Deployment", documents).values():
+        pod = deployment["spec"]["template"]
+        assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert "metrics" in [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
+    assert spec["policyTypes"] == ["Ingress"]
+    elsewhere = [each for each in spec["ingress"] if each["from"] != [{"podSelector": spec["podSelector"]}]]
+    assert [each["ports"] for each in elsewhere] == [[{"protocol": "TCP", "port": "metrics"}]]
+    assert all(each["from"] for each in elsewhere)
+
+
+def test_strangers_reach_no_pod_of_the_chart_unless_the_policy_is_switched_off(tmp_path: Path) -> None:
+    documents = manifests(rendered(tmp_path, EVERYTHING))
+    check_policy(of_kind("NetworkPolicy", documents)["shop"], documents)
+    assert of_kind("NetworkPolicy", manifests(rendered(tmp_path, {"networkPolicy": {"enabled": False}}))) == {}
+
+
 def test_a_changed_configuration_starts_the_pods_anew(tmp_path: Path) -> None:
     def annotation(values: dict[str, Any]) -> str:
         deployment = of_kind("Deployment", manifests(rendered(tmp_path, values)))["shop-replicator"]
@@ -95,6 +114,7 @@ def test_a_changed_configuration_starts_the_pods_anew(tmp_path: Path) -> None:
         {"workers": [{"name": "a", "sink": "file", "resource": {}}]},
         {"terminationGracePeriodSeconds": 30},
         {"replicas": 2},
+        {"networkPolicy": {"metricsFrom": []}},
     ],
     ids=str,
 )
@@ -117,6 +137,8 @@ def test_kubernetes_takes_what_kustomize_makes_of_the_example(tmp_path: Path) ->
     made.write_text(run("kustomize", "build", EXAMPLE))
     run("kubernetes-validate", "--strict", made, EXAMPLE / "secrets.example.yaml")
     documents = manifests(made.read_text())
+    (policy,) = of_kind("NetworkPolicy", documents).values()
+    check_policy(policy, documents)
     (config,) = of_kind("ConfigMap", documents)
     for deployment in of_kind("Deployment", documents).values():
         pod = deployment["spec"]["template"]["spec"]
