@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ class NatsServer(ServerProcess):
             finally:
                 await client.close()
 
-        asyncio.run(delete())
+        with ThreadPoolExecutor(1) as thread:  # a test's own thread may have a loop that runs
+            thread.submit(asyncio.run, delete()).result()
 
     def information(self) -> dict[str, Any]:
         """What the server says of itself to a new connection (the INFO line of the NATS protocol)."""
