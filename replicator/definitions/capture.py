@@ -24,6 +24,7 @@ from pgsluice.replicator.definitions.installation import (
     removal_of_triggers,
     table_names,
 )
+from pgsluice.replicator.definitions.owners import check_owners
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import LockTimeoutError, MissingPrivilegeError, TerminalError, UsageError
@@ -107,9 +108,10 @@ async def install_capture(source: Source, installation: Installation, pauses: Pa
     """The token that signs the group's messages. Makes what is missing or of another version, and has the capture know the
     installation's patterns. Its role is who is connected.
 
-    Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TransientError when somebody's
-    transaction did not let us.
+    Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TerminalError when it is in
+    other hands (``check_owners``); TransientError when somebody's transaction did not let us.
     """
+    await check_owners(source, installation.names)
     found = await find_capture(source, installation.names)
     try:
         if found is None or not found.is_whole(installation):
@@ -159,6 +161,7 @@ async def note_table(source: Source, names: GroupNames, table: TablePattern) -> 
     name = sql.Identifier(table.schema.name, table.name.name).as_string()
     if await find_capture(source, names) is None:
         raise TerminalError(f"the capture of definitions of group {names.group} is not installed", ADMINISTRATORS_SQL)
+    await check_owners(source, names)
     call = sql.SQL("SELECT {}({}::regclass)").format(sql.SQL(qualified(names, "note")), sql.Literal(name))
     await source.execute(f"noting the definition of {name}", call)
 

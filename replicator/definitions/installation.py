@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from pgsluice.replicator.definitions import description_sql, selection_sql, trigger_sql
+from pgsluice.replicator.definitions import description_sql, owner_sql, selection_sql, trigger_sql
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.postgres.session_settings import SESSION_SETTINGS
 from pgsluice.shared.wire.definition import NOTE_TAG
@@ -19,7 +19,7 @@ from pgsluice.shared.wire.definition import VERSION as MESSAGE_VERSION
 from pgsluice.shared.wire.names import PAD_PREFIX, SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
-VERSION = 1
+VERSION = 2
 """Of the functions. Another one is installed over what is there."""
 
 LOCK_TIMEOUT_MS = 500  # for as long, whoever alters tables waits for an installation
@@ -99,8 +99,11 @@ class Installation:
     def steps(self) -> Iterator[Step]:
         """To be executed in one transaction."""
         yield Step("What follows calls none of what it replaces.", ";\n".join(removal_of_triggers(self.names)))
-        yield Step("The schema of pgsluice's own objects.", f"CREATE SCHEMA IF NOT EXISTS {SOURCE_SCHEMA}")
-        yield Step("Nothing of another role is taken over.", self._formatted(_GUARD))
+        yield Step("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
+        yield Step(
+            "Nobody else may exchange what is in it, and nothing of another role is taken over.",
+            owner_sql.GUARD.format(others=others_query(self.names, owner_sql.INSTALLING)),
+        )
         yield Step(
             "The secret that signs messages. Only the owner and the group's role read it; the row is written while the table is"
             "\n-- not logged, so that no publication ever sends it.",
@@ -108,11 +111,13 @@ class Installation:
         )
         yield Step(
             "Which tables the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when it"
-            "\n-- starts.",
+            "\n-- starts. Made anew, so without triggers.",
             self._formatted(
-                "CREATE UNLOGGED TABLE IF NOT EXISTS {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"
+                "DROP TABLE IF EXISTS {pattern};\n"
+                "CREATE UNLOGGED TABLE {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"
             ),
         )
+        yield Step("Default privileges may have given these tables to others.", self._formatted(_PRIVATE))
         yield from self.pattern_steps()
         for meaning, text in _FUNCTIONS.values():
             yield Step(meaning, self._formatted(text).strip())
@@ -156,8 +161,6 @@ class Installation:
             version=MESSAGE_VERSION,
             note_tag=NOTE_TAG,
             settings=_function_settings(),
-            functions=", ".join(map(_literal, function_names(self.names))),
-            tables=", ".join(map(_literal, table_names(self.names))),
         )
 
     def _revocations(self) -> Iterator[str]:
@@ -204,6 +207,17 @@ def table_names(names: GroupNames) -> list[str]:
 
 def event_trigger_names(names: GroupNames) -> list[str]:
     return [names.event_trigger(noun) for noun in _EVENTS]
+
+
+def others_query(names: GroupNames, installer: str) -> str:
+    """In whose hands the capture is besides that of the ``installer`` (``owner_sql``)."""
+    return owner_sql.OTHERS.format(
+        schema=SOURCE_SCHEMA,
+        installer=installer.format(ddl=names.in_source("ddl")),
+        functions=", ".join(map(_literal, function_names(names))),
+        tables=", ".join(map(_literal, table_names(names))),
+        triggers=", ".join(map(_literal, event_trigger_names(names))),
+    )
 
 
 def removal_of_triggers(names: GroupNames) -> list[str]:
@@ -258,29 +272,8 @@ _HEAD = f"""\
 
 {_BEGIN}"""
 
-_GUARD = """\
-DO $pgsluice$
-DECLARE
-    other text;
-BEGIN
-    SELECT o.name INTO other
-      FROM (SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_proc p
-             WHERE p.pronamespace = '{schema}'::regnamespace AND p.proname IN ({functions})
-             UNION ALL
-            SELECT c.oid::regclass::text, c.relowner FROM pg_class c
-             WHERE c.relnamespace = '{schema}'::regnamespace AND c.relname IN ({tables})) o
-     WHERE o.owner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) LIMIT 1;
-    IF other IS NOT NULL THEN
-        RAISE EXCEPTION '% belongs to another role', other USING ERRCODE = 'insufficient_privilege',
-            HINT = 'Let its owner install the capture, or remove it first.';
-    END IF;
-END
-$pgsluice$"""
-
 _SIGNATURE = """\
 DO $pgsluice$
-DECLARE
-    reader regrole;
 BEGIN
     IF to_regclass('{token}') IS NULL THEN
         CREATE UNLOGGED TABLE {token} (token text NOT NULL);
@@ -288,12 +281,19 @@ BEGIN
         SELECT replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
         ALTER TABLE {token} SET LOGGED;
     END IF;
-    -- Default privileges may have given it to others.
-    FOR reader IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) a
-                   WHERE c.oid = '{token}'::regclass AND a.grantee NOT IN (c.relowner, 0) LOOP
-        EXECUTE format('REVOKE ALL ON {token} FROM %s', reader);
+END
+$pgsluice$"""
+
+_PRIVATE = """\
+DO $pgsluice$
+DECLARE
+    other record;
+BEGIN
+    FOR other IN SELECT DISTINCT c.oid::regclass AS name, a.grantee::regrole AS role FROM pg_class c, aclexplode(c.relacl) a
+                  WHERE c.oid IN ('{token}'::regclass, '{pattern}'::regclass) AND a.grantee NOT IN (c.relowner, 0) LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s', other.name, other.role);
     END LOOP;
-    REVOKE ALL ON {token} FROM PUBLIC;
+    REVOKE ALL ON {token}, {pattern} FROM PUBLIC;
 END
 $pgsluice$"""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pgsluice.replicator.definitions.owners import owner_errors
 from pgsluice.replicator.membership.joining import Wishes
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.membership.wanted_tables import WantedTables, find_wanted
@@ -86,6 +87,9 @@ class SourceLook:
         identity = identity_errors(tables, settings.publish)
         self.found.take(Finding.of(error, "source-replica-identity", Subject.SOURCE) for error in identity)
         await self._look_at_publication(list(tables), membership)
+        if settings.track_ddl:
+            errors = await owner_errors(self._source, self._names)
+            self.found.take(Finding.of(error, "source-capture-owner", Subject.SOURCE) for error in errors)
         return self.found
 
     async def _look_at_publication(self, tables: list[SourceTable], membership: Membership | None) -> None:

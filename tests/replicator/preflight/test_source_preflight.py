@@ -18,14 +18,17 @@ from pgsluice.shared.preflight.finding import Finding, Severity
 from tests.replicated_group import Group
 
 
-def examine(replication: Group, settings: ReplicatorSettings) -> dict[str, Finding]:
-    """Errors and warnings by their checks."""
-
+def examine_all(replication: Group, settings: ReplicatorSettings) -> list[Finding]:
     async def look() -> list[Finding]:
         async with connected(replication.nats, "test") as client:
             return (await examine_source(settings, StateBucket(client, replication.names))).findings
 
-    return {each.check: each for each in asyncio.run(look()) if each.severity is not Severity.INFO}
+    return asyncio.run(look())
+
+
+def examine(replication: Group, settings: ReplicatorSettings) -> dict[str, Finding]:
+    """Errors and warnings by their checks."""
+    return {each.check: each for each in examine_all(replication, settings) if each.severity is not Severity.INFO}
 
 
 @contextmanager
@@ -117,3 +120,15 @@ def test_a_source_on_another_machine_that_shows_no_certificate_is_found(replicat
     assert "source-unverified" not in examine(replication, settings)
     elsewhere = replace(settings, source=replace(settings.source, host="127.1"))  # this machine, which the name does not show
     assert examine(replication, elsewhere)["source-unverified"].severity is Severity.WARNING
+
+
+def test_a_capture_in_a_schema_of_another_role_is_cured_by_its_statements(replication: Group) -> None:
+    settings = replication.settings(track_ddl=True)
+    owner = f"owner_{uuid.uuid4().hex[:8]}"
+    with roles(replication, owner):
+        replication.source.execute(f"CREATE SCHEMA pgsluice AUTHORIZATION {owner}; GRANT CREATE ON SCHEMA pgsluice TO PUBLIC")
+        found = examine_all(replication, settings)
+        assert [each.severity for each in found if each.check == "source-capture-owner"] == [Severity.ERROR, Severity.ERROR]
+        for statement in [statement for each in found if each.check == "source-capture-owner" for statement in each.statements]:
+            replication.source.execute(statement)
+        assert "source-capture-owner" not in examine(replication, settings)

@@ -1,0 +1,63 @@
+"""Whether a group's capture is in hands that the group's role, and whoever installed it, can trust (``owner_sql`` says whose)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgsluice.replicator.definitions.installation import others_query
+from pgsluice.replicator.definitions.owner_sql import INSTALLED
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.preflight.finding import raise_all
+from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """``role`` is None for everybody."""
+
+    kind: str
+    name: str
+    role: str | None
+
+
+async def check_owners(source: Source, names: GroupNames) -> None:
+    """To be called before anything in the schema is touched. Raises TerminalError when somebody else could have put anything
+    there."""
+    raise_all(await owner_errors(source, names), "the source's schema pgsluice")
+
+
+async def owner_errors(source: Source, names: GroupNames) -> list[TerminalError]:
+    """The same as a list. None while there is no schema."""
+    doing = "looking up who owns the capture of definitions"
+    return [_error(other) for other in await source.rows_of(_Other, doing, others_query(names, INSTALLED))]
+
+
+def _error(other: _Other) -> TerminalError:
+    role = "PUBLIC" if other.role is None else sql.Identifier(other.role).as_string()
+    who = "everybody" if other.role is None else f"'{other.role}'"
+    match other.kind:
+        case "right":
+            statements = [f"REVOKE CREATE ON SCHEMA {SOURCE_SCHEMA} FROM {role} CASCADE"]
+            fact = (
+                f"{who} may create in schema {SOURCE_SCHEMA} of the source, and so run anything as whoever installed the capture"
+            )
+        case "schema":
+            statements = [
+                f"ALTER SCHEMA {SOURCE_SCHEMA} OWNER TO CURRENT_USER",
+                f"GRANT USAGE ON SCHEMA {SOURCE_SCHEMA} TO {role}",
+            ]
+            fact = (
+                f"schema {SOURCE_SCHEMA} of the source belongs to {who}, who could run anything as whoever installs the capture"
+            )
+        case _:
+            fact = f"{other.kind} {other.name} belongs to {who}, who could run anything as the group's role or an administrator"
+            remedy = (
+                "see how it came there, and let an administrator run what 'pgsluice ddl sql --remove' and then 'pgsluice ddl sql'"
+                " print"
+            )
+            return TerminalError(fact, remedy)
+    remedy = f"let the administrator who installs the capture run: {'; '.join(statements)}"
+    return TerminalError(fact, remedy, statements=statements)
