@@ -10,8 +10,9 @@ messages in commit order (``shared.wire.message`` describes their bodies). It cu
   of its transaction;
 - when the caller says the socket is drained and no transaction is open.
 
-A definition is a change like others and has an ordinal. Whoever calls passes over logical messages of any other prefix, so an
-ordinal does not depend on what else is emitted.
+A definition is a change like others and has an ordinal, and so has a message that somebody forged. Whoever calls passes over
+logical messages of any other prefix, so an ordinal does not depend on what else is emitted. Where logical messages are not asked
+for, definitions are no changes.
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
@@ -56,8 +57,8 @@ _COMMIT_BEGIN_CHANGE = Struct(">Q22x BxQQ8x Q22x BQ12x Q22x5s")
 @dataclass(frozen=True, slots=True)
 class Message:
     """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T
-    and definitions, of which it holds none but one (``is_definition``). ``xid`` and ``committed_at`` are those of the transaction
-    of ``last``."""
+    and definitions, of which it holds none but one (``is_definition``), or forged ones. ``xid`` and ``committed_at`` are those of
+    the transaction of ``last``; ``counts_definitions``: they are among its ordinals."""
 
     first: Position
     last: Position
@@ -68,6 +69,7 @@ class Message:
     xid: int = 0
     committed_at: int = 0
     is_definition: bool = False
+    counts_definitions: bool = True
 
     @property
     def anchor(self) -> Anchor:
@@ -92,10 +94,12 @@ class Published:
 
 
 class Assembler:
-    """``cut_bytes`` is for tests and for servers whose messages must be small."""
+    """``cut_bytes`` is for tests and for servers whose messages must be small. ``counts_definitions``: the server was asked for
+    logical messages."""
 
-    def __init__(self, published: Published, cut_bytes: int = CUT_BYTES) -> None:
+    def __init__(self, published: Published, cut_bytes: int = CUT_BYTES, *, counts_definitions: bool = True) -> None:
         self._published = published
+        self._is_asked_for_definitions = counts_definitions
         self._frame_lengths = FrameLengths()
         self._is_due = published.is_due
         self._cut_bytes = cut_bytes
@@ -251,8 +255,7 @@ class Assembler:
 
     def add_definition(self, frame: bytes) -> Message | None:
         """Takes a definition, in the open transaction, as it is to be published: it is not looked at."""
-        last = self._published.last
-        if last is not None and self._commit_lsn <= last.commit_lsn and not self._published.counts_definitions:
+        if not self._counts_definitions:
             return None
         if self._ordinal < self._skip_through:
             self._ordinal += 1
@@ -261,6 +264,19 @@ class Assembler:
         self._add_change(frame)
         self._is_definition = self._defines = True
         return message
+
+    def add_forged(self, frame: bytes) -> Message | None:
+        """Takes what stands for a message that somebody forged, which may be one of very many: it cuts nothing."""
+        return self._add_change(frame) if self._counts_definitions else None
+
+    @property
+    def _counts_definitions(self) -> bool:
+        """Whether they are among the ordinals of the transaction that began last: one that an earlier session began to publish
+        goes on as it began."""
+        last = self._published.last
+        if last is not None and self._commit_lsn <= last.commit_lsn:
+            return self._published.counts_definitions
+        return self._is_asked_for_definitions
 
     def check_reached(self, lsn: LSN) -> None:
         """The server has sent everything before ``lsn``. Raises HistoryError when what was published last was not among it."""
@@ -374,6 +390,7 @@ class Assembler:
             xid=xid,
             committed_at=committed_at,
             is_definition=self._is_definition,
+            counts_definitions=self._counts_definitions,
         )
         self._is_continued = not settled
         self._holds_open_transaction = False

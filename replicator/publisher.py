@@ -191,6 +191,7 @@ class Publisher:
                     after=end.anchor,
                     size=size,
                     ddl=end.sequence + 1 if is_last and message.is_definition else end.ddl,
+                    counts_definitions=message.counts_definitions,
                 ),
                 data,
             )

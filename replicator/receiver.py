@@ -18,7 +18,7 @@ import asyncio
 import time
 
 from pgsluice.replicator.assembler import BEGIN, LOGICAL_MESSAGE, RELATION, Assembler, Message
-from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
+from pgsluice.replicator.definitions.source_definitions import FORGED, SourceDefinitions
 from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.source.copy_both import end_error
@@ -73,6 +73,7 @@ class Receiver:
     ) -> None:
         self._walsender = walsender
         self._definitions = definitions
+        self._wanted = definitions.wanted
         self._assembler = assembler
         self._publisher = publisher
         self._progress = progress
@@ -115,6 +116,9 @@ class Receiver:
             if data is None:
                 await self._wait()
                 continue
+            if not data:  # of a message that is not whole, which may be very long
+                await asyncio.sleep(0)
+                continue
             self._received_bytes += len(data)
             if self._received_bytes - received_at_turn >= BYTES_PER_TURN:
                 received_at_turn = self._received_bytes
@@ -122,7 +126,7 @@ class Receiver:
             taken = await self._take(data)
             if taken < len(data) and not self._stopped:
                 stream.keep(data[taken:])
-            if 0 < len(data) < SMALL_READ_BYTES and self._is_busy and self._are_changes_small:
+            if len(data) < SMALL_READ_BYTES and self._is_busy and self._are_changes_small:
                 await self._wait()
         await self._publish_drained()
 
@@ -138,8 +142,11 @@ class Receiver:
                 if data[position] not in PASSED_OVER:
                     raise end_error(data[position:end])
             elif end > position + FRAME_OFFSET and data[position + KIND_OFFSET] == XLOG_DATA:
+                kind = data[position + FRAME_OFFSET]
+                if kind == LOGICAL_MESSAGE and not self._wanted.has(data, position):
+                    position = end
+                    continue
                 frame = data[position + FRAME_OFFSET : end]
-                kind = frame[0]
                 if kind == RELATION:
                     message = await self._add_relation(frame)
                 elif kind == LOGICAL_MESSAGE:
@@ -181,7 +188,9 @@ class Receiver:
 
     async def _add_logical_message(self, frame: bytes) -> Message | None:
         definition = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
-        return None if definition is None else self._assembler.add_definition(definition)
+        if definition is None:
+            return None
+        return self._assembler.add_forged(FORGED) if definition is FORGED else self._assembler.add_definition(definition)
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

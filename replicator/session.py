@@ -100,13 +100,16 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     publisher = Publisher(client, stream, id_prefix, point.end, acknowledged, run.pulse, run.counts, compress, patience)
     look = asyncio.Event()
     definitions = await _definitions(run, source, bucket, watch, facts.user, look)
-    receiver = Receiver(walsender, definitions, Assembler(point.published), publisher, progress, run.counts, run.pulse, run.until)
+    asks = definitions.are_captured or (point.published.counts_definitions and not point.published.settled)
+    assembler = Assembler(point.published, counts_definitions=asks)
+    receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     run.counts.sessions += 1
-    await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin)
+    wanted = definitions.wanted if asks else None
+    await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin, wanted)
     _log_start(slot, stream, point)
     changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
     execution = OrderExecution(run, bucket, stream, watch, changes)

@@ -135,7 +135,8 @@ class _Auditor:
                 case Commit():
                     self._commit(sequence, message)
                 case LogicalMessage():
-                    first = self._definition(sequence, message, began, len(frames))
+                    position = self._definition(sequence, message, began, len(frames))
+                    first = first or position
                 case Insert() | Update() | Delete() | Truncate():
                     position = self._change(sequence, message, tables, relations, began)
                     first = first or position
@@ -179,14 +180,15 @@ class _Auditor:
         return self.audit.last
 
     def _definition(self, sequence: int, message: LogicalMessage, began: bool, frames: int) -> Position | None:
-        """Alone with the Begin, the Origin, and a Commit that follows."""
-        if self._open is None or not began or message.prefix != DDL_PREFIX or frames > 4:
+        """Alone with the Begin, the Origin, and a Commit that follows; one that was forged, anywhere."""
+        if self._open is None or not began or message.prefix != DDL_PREFIX or (message.content and frames > 4):
             self.report(sequence, "holds a logical message where no definition can be")
             return None
         self._ordinal += 1
-        self._ddl = sequence
         self.audit.changes += 1
-        self.audit.definitions += 1
+        if message.content:
+            self._ddl = sequence
+            self.audit.definitions += 1
         self.audit.last = Position(self._open.final_lsn, self._ordinal)
         return self.audit.last
 

@@ -1,4 +1,6 @@
-"""In whose hands the capture of a group is. Whoever owns a schema may exchange anybody's objects in it, and whoever may create in
+"""In whose hands the capture of a group is: statements that tell.
+
+Whoever owns a schema may exchange anybody's objects in it, and whoever may create in
 it may put a function beside ours that PostgreSQL prefers; what event triggers call then runs with the rights of whoever installed
 the capture, and what is in the place of our tables with those of the group's role.
 

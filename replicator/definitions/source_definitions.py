@@ -7,6 +7,8 @@ with, the catalog is asked (``replicator.source.catalog``), which may be of a la
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -14,17 +16,18 @@ from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.history import History, Version
 from pgsluice.replicator.definitions.store import HistoryStore
 from pgsluice.replicator.source.catalog import RelationCatalog
+from pgsluice.replicator.source.copy_data import WantedMessages
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.definition_log import DefinitionLog, LoggedDefinition, shortened
 from pgsluice.shared.definitions.wording import in_words
-from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.encoder import encode_message
 from pgsluice.shared.pgoutput.messages import LogicalMessage, Relation, RelationColumn
 from pgsluice.shared.wire.definition import (
+    MOST_BYTES,
+    SIGNED_BYTES,
     DefinedColumn,
     DefinitionEvent,
-    DefinitionMessage,
     DefinitionUnknown,
     TableDefined,
     TableDefinition,
@@ -33,11 +36,16 @@ from pgsluice.shared.wire.definition import (
     TableRewritten,
     TableUnpublished,
     TypeDefined,
+    believed,
 )
 from pgsluice.shared.wire.message import DDL_PREFIX
 from pgsluice.shared.wire.position import LSN, Position, format_time
 from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition, alters, concerned
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
+
+FORGERY_LOG_INTERVAL_S = 60.0
+FORGED = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
+"""What is published in the place of a message that somebody forged."""
 
 log = telemetry.logger(__name__)
 
@@ -62,10 +70,16 @@ class SourceDefinitions:
         self._store = store
         self._histories = dict(histories)
         self._prefix = prefix
+        self._forgery_logged_at = -math.inf
         self._token = token
         self._changed: set[int] = set()
         self._log = published
         self._has_news = False
+
+    @property
+    def wanted(self) -> WantedMessages:
+        """Which logical messages of the stream ``take`` wants."""
+        return WantedMessages(self._prefix.encode(), MOST_BYTES, SIGNED_BYTES)
 
     @property
     def are_captured(self) -> bool:
@@ -86,18 +100,18 @@ class SourceDefinitions:
 
     async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
         """The frame to be published for the logical message ``frame``, which would be the change at ``position`` of a transaction
-        that was committed then, in microseconds since 2000-01-01 UTC. None when it is none of ours. Raises TransientError."""
+        that was committed then, in microseconds since 2000-01-01 UTC. FORGED when somebody else emitted it in the group's name,
+        None when it is none of ours. Raises TransientError."""
         message = decode_message(frame)
         assert isinstance(message, LogicalMessage)
         if not message.transactional or message.prefix != self._prefix:
             return None
         event = self._believed(message.content, position)
-        content = b""
-        if event is not None:
-            definition = await self._consequences.note(PublishedDefinition(event, self._noted(event, position)), position)
-            self._note(definition, position, committed_at)
-            content = definition.encode()
-        return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, content))
+        if event is None:
+            return FORGED
+        definition = await self._consequences.note(PublishedDefinition(event, self._noted(event, position)), position)
+        self._note(definition, position, committed_at)
+        return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, definition.encode()))
 
     async def flush(self, confirmed: LSN) -> None:
         """Makes durable what is news. Nothing that commits before ``confirmed`` comes again. Raises TransientError."""
@@ -134,17 +148,22 @@ class SourceDefinitions:
 
     def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
         """None for what our function did not emit: every role may emit a message. While nothing is captured nobody can tell."""
-        try:
-            message = DefinitionMessage.decode(content)
-        except WireError:
-            message = None
-        if message is not None and message.is_signed_with(self._token):
-            return message.event
-        if self._token:
+        event = believed(content if len(content) <= MOST_BYTES else content[:SIGNED_BYTES], self._token)
+        if event is None and self._token:
             self._has_news |= self._log.forged.add(position)
-            so_far = self._log.forged.count
-            log.warning("a message about a definition was emitted by somebody else; it is passed over", so_far=so_far)
-        return None
+            self._log_forgery()
+        return event
+
+    def _log_forgery(self) -> None:
+        """Once in a while: whoever forges one may forge millions."""
+        now = time.monotonic()
+        if now - self._forgery_logged_at >= FORGERY_LOG_INTERVAL_S:
+            self._forgery_logged_at = now
+            log.warning(
+                "messages about definitions were emitted by somebody else; they are passed over",
+                so_far=self._log.forged.count,
+                remedy="let roles not emit any: see what 'pgsluice check' says about pg_logical_emit_message",
+            )
 
     def _noted(self, event: DefinitionEvent, position: Position) -> Defined | None:
         """What was there before ``event``, whose definition holds behind ``position``."""

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import LiteralString
 
+from psycopg import sql
+
 from pgsluice.replicator.source.slot import RUNS_AHEAD, RUNS_AHEAD_REMEDY, SlotNeeds, may_run_ahead
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 from pgsluice.shared.preflight.provider import Provider, setting_cure
+from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 LEAST_KEPT_MB = 1024
 """WAL that a slot may hold back at least: a minute of a busy server, in which a replicator can start again."""
@@ -28,6 +31,29 @@ _SETTINGS: LiteralString = """
            (SELECT CASE WHEN isfinite(rolvaliduntil) THEN to_char(rolvaliduntil, 'YYYY-MM-DD HH24:MI TZ') END
               FROM pg_roles WHERE rolname = current_user) AS valid_until
 """
+
+
+_EMITTING: LiteralString = """
+    SELECT p.oid::regprocedure::text AS function,
+           ARRAY(SELECT DISTINCT r.rolname::text FROM pg_roles r
+                  WHERE NOT r.rolsuper
+                    AND (r.rolname = current_user
+                         OR r.oid IN (SELECT c.proowner FROM pg_proc c JOIN pg_namespace n ON n.oid = c.pronamespace
+                                       WHERE n.nspname = %(schema)s AND c.proname = %(ddl)s))
+                  ORDER BY 1) AS users
+      FROM pg_proc p
+     WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'pg_logical_emit_message'
+       AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)
+     ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _EmittingFunction:
+    """Which everybody may call. ``users`` are roles of ours that have it from that alone."""
+
+    function: str
+    users: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,29 @@ async def server_findings(source: Source, facts: SourceFacts, slot: str, needs: 
     if failover and await may_run_ahead(source):
         found.append(_finding("source-failover-standbys", Severity.WARNING, RUNS_AHEAD, RUNS_AHEAD_REMEDY))
     return found
+
+
+async def emitting_findings(source: Source, names: GroupNames) -> list[Finding]:
+    """Of a source whose definitions are captured: whoever may emit logical messages has the replicator read past them."""
+    parameters = {"schema": SOURCE_SCHEMA, "ddl": names.in_source("ddl")}
+    found = await source.rows_of(_EmittingFunction, "looking at who may emit logical messages", _EMITTING, parameters)
+    if not found:
+        return []
+    choices = []
+    for each in found:
+        choices.append(f"REVOKE EXECUTE ON FUNCTION {each.function} FROM PUBLIC")
+        choices += [f"GRANT EXECUTE ON FUNCTION {each.function} TO {sql.Identifier(user).as_string()}" for user in each.users]
+    return [
+        Finding(
+            "source-logical-messages",
+            Severity.WARNING,
+            Subject.SOURCE,
+            "every role may emit logical messages (pg_logical_emit_message), of up to a GiB each: the replicator receives them to"
+            " pass over them",
+            f"let nobody emit any who need not: {'; '.join(choices)}",
+            choices=tuple(choices),
+        )
+    ]
 
 
 def _finding(check: str, severity: Severity, fact: str, remedy: str, statements: tuple[str, ...] = ()) -> Finding:

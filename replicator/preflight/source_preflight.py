@@ -16,7 +16,7 @@ from pgsluice.replicator.preflight.load_findings import (
     size_findings,
     transaction_findings,
 )
-from pgsluice.replicator.preflight.server_findings import server_findings
+from pgsluice.replicator.preflight.server_findings import emitting_findings, server_findings
 from pgsluice.replicator.preflight.slot_findings import GroupLook
 from pgsluice.replicator.preflight.start import SourceLook, is_bound_elsewhere, streams
 from pgsluice.replicator.preflight.table_findings import table_findings, unlogged_findings
@@ -98,6 +98,8 @@ class _Examination:
         needs = SlotNeeds(streams(self._settings), self._copies)
         settings, source, found = self._settings, self._source, self._found
         found.take(await server_findings(source, facts, self._names.slot, needs, failover=settings.failover))
+        if settings.track_ddl and streams(settings):
+            found.take(await emitting_findings(source, self._names))
         found.take(await transaction_findings(source))
         found.take(await connection_findings(source, facts, self._copying))
         if self._copies:

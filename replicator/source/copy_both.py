@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 
 from pgsluice.replicator.source import copy_data
-from pgsluice.replicator.source.copy_data import encode_message, message_end, message_head, missing_bytes
+from pgsluice.replicator.source.copy_data import WantedMessages, encode_message, message_end, message_head, missing_bytes
 from pgsluice.replicator.source.stream_end import broken, ended, result_error, stream_error
 from pgsluice.shared.errors import PgsluiceError
 
@@ -51,14 +51,17 @@ def end_error(message: bytes) -> PgsluiceError:
 
 
 class PlainCopyBoth:
-    """Of a connection that is not encrypted, and on which libpq waits for nothing. ``start`` comes before everything else."""
+    """Of a connection that is not encrypted, and on which libpq waits for nothing. ``start`` comes before everything else.
+    Logical messages that are not ``wanted`` are thrown away as they arrive, those that do not arrive whole at least."""
 
-    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, wanted: WantedMessages | None = None) -> None:
         self._pgconn = pgconn
+        self._wanted = wanted
         self._unsent = b""
         self._unread = b""  # whole messages, maybe, that arrived with the answer to the command
         self._pieces: list[bytes] = []  # of a message that is not whole, which has _missing bytes more
         self._missing = 0
+        self._unwanted = 0  # bytes that come next
 
     def start(self, command: str) -> None:
         self._send(encode_message(copy_data.QUERY, command.encode() + b"\0"))
@@ -93,6 +96,10 @@ class PlainCopyBoth:
             raise broken(f"cannot receive: {error.strerror}") from None
         if not arrived:
             raise self._end_of_connection()
+        if self._unwanted:
+            unwanted = min(self._unwanted, len(arrived))
+            self._unwanted -= unwanted
+            return arrived[unwanted:]
         if not self._pieces:
             return arrived
         self._pieces.append(arrived)
@@ -105,10 +112,12 @@ class PlainCopyBoth:
     def keep(self, rest: bytes) -> None:
         if rest:
             try:
-                self._missing = missing_bytes(rest)
+                self._missing = missing_bytes(rest) if self._wanted is None else self._wanted.lacking_bytes(rest)
             except ValueError as error:
                 raise broken(f"the server sent {error}") from None
-            self._pieces = [rest]
+            if self._wanted is not None:
+                self._unread, self._unwanted = self._wanted.beginning(rest)
+            self._pieces = [] if self._unwanted else [rest]
 
     def send(self, content: bytes) -> None:
         self._send(encode_message(copy_data.COPY_DATA, content))

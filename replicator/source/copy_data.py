@@ -6,6 +6,10 @@ keepalives. Integers are big-endian.
 
     offset  0    'd'                   5    'w'                             30   pgoutput message
             1    length, u32           6    WAL start, WAL end, clock       31   of a row change: oid of its relation, u32
+                                                                            40   of a logical message: its prefix, a zero byte
+
+A logical message may have a GiB, and every role of the source may emit one. So those of other prefixes are told by their heads,
+and of one with our prefix that is too long only the beginning is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ QUERY = ord("Q")
 KIND_OFFSET = 5
 XLOG_DATA, _KEEPALIVE_KIND = b"wk"
 FRAME_OFFSET = 30
+_LOGICAL_MESSAGE = ord("M")
+_PREFIX_OFFSET = 40
 
 _HEAD = Struct(">BI")
 _KNOWN = PASSED_OVER | {COPY_DATA, COPY_DONE, COPY_BOTH_RESPONSE, COMMAND_COMPLETE, READY_FOR_QUERY, ERROR_RESPONSE}
@@ -88,6 +94,62 @@ def missing_bytes(cut_off: bytes) -> int:
     if not 4 <= size < 1 << 31:
         raise ValueError(f"a message of {size} bytes")
     return 1 + size - len(cut_off)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMessages:
+    """Of the logical messages of a stream, those that are wanted: of the prefix ``prefix``. One with a content of more than
+    ``most_bytes`` is cut to its first ``kept_bytes``."""
+
+    prefix: bytes
+    most_bytes: int
+    kept_bytes: int
+
+    def has(self, data: bytes, start: int) -> bool:
+        """Whether the logical message at ``start``, of which ``data`` holds the prefix at least, is one of them."""
+        return data.startswith(self.prefix + b"\0", start + _PREFIX_OFFSET)
+
+    def beginning(self, cut_off: bytes) -> tuple[bytes, int]:
+        """Of the message that begins ``cut_off``: what of it is to be received in its place, and how many bytes are to be thrown
+        away then as they arrive. Nothing and 0 when it has to be received, as far as ``lacking_bytes`` says."""
+        content_start = _PREFIX_OFFSET + len(self.prefix) + 5
+        if not _is_logical_message(cut_off):
+            return b"", 0
+        rest_bytes = 1 + _LENGTH.unpack_from(cut_off, 1)[0] - len(cut_off)
+        if self._is_foreign(cut_off):
+            return b"", rest_bytes
+        if len(cut_off) < content_start + self.kept_bytes or self._content_bytes(cut_off) <= self.most_bytes:
+            return b"", 0
+        head, content = cut_off[KIND_OFFSET : content_start - 4], cut_off[content_start : content_start + self.kept_bytes]
+        return encode_message(COPY_DATA, head + _LENGTH.pack(len(content)) + content), rest_bytes
+
+    def lacking_bytes(self, cut_off: bytes) -> int:
+        """How many bytes ``cut_off`` lacks at least: of the message, or of what ``beginning`` has to know. Raises ValueError when
+        no message begins so."""
+        missing = missing_bytes(cut_off)
+        content_start = _PREFIX_OFFSET + len(self.prefix) + 5
+        if len(cut_off) <= FRAME_OFFSET:
+            known = FRAME_OFFSET + 1
+        elif not _is_logical_message(cut_off):
+            return missing
+        elif len(cut_off) < content_start:
+            known = content_start
+        else:
+            known = content_start + self.kept_bytes if self._content_bytes(cut_off) > self.most_bytes else 0
+        return min(missing, known - len(cut_off)) if known > len(cut_off) else missing
+
+    def _is_foreign(self, cut_off: bytes) -> bool:
+        head = self.prefix + b"\0"
+        return not head.startswith(cut_off[_PREFIX_OFFSET : _PREFIX_OFFSET + len(head)])
+
+    def _content_bytes(self, cut_off: bytes) -> int:
+        size: int = _LENGTH.unpack_from(cut_off, _PREFIX_OFFSET + len(self.prefix) + 1)[0]
+        return size
+
+
+def _is_logical_message(cut_off: bytes) -> bool:
+    kinds = (cut_off[0], cut_off[KIND_OFFSET], cut_off[FRAME_OFFSET]) if len(cut_off) > FRAME_OFFSET else ()
+    return kinds == (COPY_DATA, XLOG_DATA, _LOGICAL_MESSAGE)
 
 
 CHANGE_HEAD = Struct(">Q22x5s")

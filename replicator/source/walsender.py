@@ -21,7 +21,7 @@ from psycopg import pq, sql
 
 from pgsluice.replicator.source.connection import Connection, connect
 from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth
-from pgsluice.replicator.source.copy_data import COPY_DATA, PASSED_OVER, encode_status, message_end
+from pgsluice.replicator.source.copy_data import COPY_DATA, PASSED_OVER, WantedMessages, encode_status, message_end
 from pgsluice.replicator.source.stream_end import broken, ended, result_error
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
 from pgsluice.shared.config.settings import PostgresSettings
@@ -101,19 +101,22 @@ class WalSender:
         """The same connection under another descriptor."""
         return socket.socket(fileno=os.dup(self._pgconn.socket))
 
-    async def start(self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN) -> None:
-        """Starts streaming at ``lsn``, or where the slot is when that is later, with logical messages. Servers before 16 take no
-        ``origin`` but "any". Raises TransientError while somebody else reads the slot."""
+    async def start(
+        self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN, wanted: WantedMessages | None = None
+    ) -> None:
+        """Starts streaming at ``lsn``, or where the slot is when that is later. If logical messages are ``wanted``, others may
+        come too. Servers before 16 take no ``origin`` but "any". Raises TransientError while somebody else reads the slot."""
         name = sql.Identifier(slot).as_string(self._connection)
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
         origins = "" if origin == ANY_ORIGIN else ", origin 'none'"
-        options = f"(proto_version '1', publication_names {publications}, messages 'true'{origins})"
+        messages = "false" if wanted is None else "true"
+        options = f"(proto_version '1', publication_names {publications}, messages '{messages}'{origins})"
         command = f"START_REPLICATION SLOT {name} LOGICAL {format_lsn(lsn)} {options}"
         if await self._is_encrypted():
             await self._command(command)
             self.stream = LibpqCopyBoth(self._pgconn)
         else:
-            self.stream = stream = PlainCopyBoth(self._pgconn)
+            self.stream = stream = PlainCopyBoth(self._pgconn, wanted)
             stream.start(command)
             while not stream.started():
                 await self.wait_readable()

@@ -279,10 +279,10 @@ class Parts:
         self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
 
     def define(self, content: bytes, change_index: int) -> None:
-        """A barrier for all tables; nothing but that when somebody forged it."""
-        self._end_rows()
+        """A barrier for all tables; nothing when somebody forged it."""
         definition = PublishedDefinition.decode(content)
         if definition is not None:
+            self._end_rows()
             self._ended.append(DefinitionChange(definition, change_index))
 
     def end(self) -> list[Part]:

@@ -34,6 +34,7 @@ or a label.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -45,6 +46,18 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.table import ReplicaIdentity
 
 VERSION = 1
+
+MOST_BYTES = 16 << 20
+"""Of a content that is read: a table of 1600 columns is 300 kB, a partition 200 bytes. Whoever receives may cut a larger one to
+its first SIGNED_BYTES."""
+
+SIGNED_BYTES = 4096
+"""Of a content, in which its token is: jsonb has keys in the order of their lengths, and what comes before the token is a
+version, an oid, a kind, a tag and two names."""
+
+_TOKEN = re.compile(rb'"token": ?"([^"\\]*)"')
+_TAG = re.compile(rb'"tag": ?"([A-Z ]{1,64}|note)"')
+_TOO_LARGE, _NOT_SUPPORTED = "54000", "0A000"  # SQLSTATEs program_limit_exceeded, feature_not_supported
 
 NOTE_TAG = "note"
 """Of a message that a person asked for, by ``pgsluice ddl note`` or the function behind it."""
@@ -179,7 +192,7 @@ DefinitionEvent = TableDefined | TablePublished | TableUnpublished | TableGone |
 
 @dataclass(frozen=True, slots=True)
 class DefinitionMessage:
-    """One message. Whether to believe it is the reader's decision: see ``is_signed_with``."""
+    """One message. Whether to believe it is the reader's decision: see ``believed``."""
 
     token: str = field(repr=False)
     event: DefinitionEvent
@@ -208,6 +221,22 @@ class DefinitionMessage:
 
 _column_values = attrgetter(*DefinedColumn.__slots__)
 _partition_values = attrgetter(*DefinedPartition.__slots__)
+
+
+def believed(content: bytes, token: str) -> DefinitionEvent | None:
+    """What the group's function told, whose secret ``token`` is. None for what anybody else emitted, of which nothing is parsed,
+    and without a token. DefinitionUnknown for what was cut, or is of a form that only a later version knows."""
+    signed = _TOKEN.search(content, 0, SIGNED_BYTES)
+    if not token or signed is None or not hmac.compare_digest(signed[1], token.encode()):
+        return None
+    try:
+        message = DefinitionMessage.decode(content)
+    except WireError:
+        tag = _TAG.search(content, 0, SIGNED_BYTES)
+        return DefinitionUnknown(
+            "" if tag is None else tag[1].decode(), _TOO_LARGE if len(content) == SIGNED_BYTES else _NOT_SUPPORTED
+        )
+    return message.event if message.is_signed_with(token) else None
 
 
 def _event_fields(event: DefinitionEvent) -> dict[str, Any]:

@@ -26,13 +26,14 @@ would not become a tenth smaller, goes as it is, so a stream may hold both forma
 one adds to ``Pgsluice-Bytes``.
 
 A definition (a logical message with the prefix DDL_PREFIX) is a change like others, with a position of its own. It is the only
-one in its message, so whoever plans batches finds it by ``Pgsluice-Ddl`` without reading a body.
+one in its message, so whoever plans batches finds it by ``Pgsluice-Ddl`` without reading a body. One without content stands among
+other changes and says nothing: somebody forged it, and it has the position of a change.
 
 ``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
 there, whatever became of sequences and LSNs. Streams of early versions have neither header.
 
-The formats pgoutput/1 and pgoutput/1+zstd of earlier versions are the same without definitions: logical messages were not asked
-for, so they were no changes.
+The formats pgoutput/1 and pgoutput/1+zstd are the same without definitions: where none are captured, and in earlier versions,
+logical messages are not asked for, so they are no changes. Only the header ``Pgsluice-Ddl`` may tell of those before.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class MessageHeaders:
 
     ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is that of a body that is
     compressed, before it was, or about that of records ``in_kafka``; None of one that is neither. ``counts_definitions``: they
-    are changes of this message's transactions, as they were not in earlier versions.
+    are changes of the transaction of ``last``.
     """
 
     first: Position
@@ -197,7 +198,7 @@ class MessageHeaders:
                 anchor=_anchor(headers, ANCHOR_HEADER),
                 after=_anchor(headers, AFTER_HEADER),
                 size=int(headers[SIZE_HEADER]) if compressed or name == FORMAT_KAFKA else None,
-                ddl=int(headers[DDL_HEADER]) if name == FORMAT_PGOUTPUT else 0,
+                ddl=int(headers[DDL_HEADER] if name == FORMAT_PGOUTPUT else headers.get(DDL_HEADER, "0")),
                 counts_definitions=name != _FORMAT_WITHOUT_DEFINITIONS,
                 in_kafka=name == FORMAT_KAFKA,
             )

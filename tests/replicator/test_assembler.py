@@ -326,6 +326,39 @@ def test_definitions_of_a_transaction_that_an_earlier_version_published_in_part_
     assert message.is_definition, "and of a later one they have"
 
 
+@given(st.lists(st.lists(st.sampled_from("drf"), max_size=8), min_size=1, max_size=4), st.data())
+def test_every_row_is_published_once_whichever_sessions_are_asked_for_definitions(
+    transactions: list[list[str]], data: st.DataObject
+) -> None:
+    """A capture may come and go, and with it logical messages; some are forged."""
+    stream: list[tuple[str, bytes]] = []
+    rows = 0
+    for number, transaction in enumerate(transactions, 1):
+        stream.append(("b", frames.begin(number * 100)))
+        for kind in transaction:
+            rows += kind == "r"
+            stream.append((kind, frames.insert(b"%09d" % rows) if kind == "r" else frames.definition()))
+        stream.append(("c", frames.commit(number * 100)))
+    published, places, found = NOTHING, list[Position](), list[bytes]()
+    for session in range(4):
+        asks = data.draw(st.booleans()) or (published.counts_definitions and not published.settled)
+        made = Assembler(published, cut_bytes=data.draw(st.sampled_from([60, 1000])), counts_definitions=asks)
+        assert made.add_relation(frames.relation(), frames.table()) is None
+        end = len(stream) if session == 3 else data.draw(st.integers(0, len(stream)))
+        for kind, frame in stream[:end]:
+            if kind in "df" and not asks:
+                continue
+            message = made.add_definition(frame) if kind == "d" else made.add_forged(frame) if kind == "f" else made.add(frame)
+            for each in (message, made.drained() if session == 3 or data.draw(st.booleans()) else None):
+                if each is not None:
+                    places += [each.first, each.last]
+                    found += [frame[-9:] for frame in split_body(each.body)[1] if frame[:1] == b"I"]
+                    published = Published(each.last, each.flushed, each.settled, counts_definitions=each.counts_definitions)
+    assert found == [b"%09d" % row for row in range(1, rows + 1)]
+    assert all(first <= last for first, last in zip(places[::2], places[1::2], strict=True))
+    assert all(last < first for last, first in zip(places[1::2], places[2::2], strict=False))
+
+
 def test_a_place_after_what_was_published_last_is_not_reached_without_it() -> None:
     made = assembler(Published(position(100, 1), LSN(108), settled=True, is_due=True))
     made.check_reached(LSN(100))

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsluice.shared.wire.definition import DefinitionMessage, DefinitionUnknown, TableDefined
+from pgsluice.shared.wire.definition import SIGNED_BYTES, DefinitionMessage, DefinitionUnknown, TableDefined, believed
 from pgsluice.shared.wire.names import PAD_PREFIX, GroupNames
 from tests.replicator.definitions.captured import Stream, install, tables_of
 from tests.servers import Database, PostgresServer
@@ -140,6 +140,20 @@ def test_a_message_that_anybody_emits_is_not_signed(stream: Stream, source: Data
         DefinitionMessage(found, event).is_signed_with(token) for found, event in zip(stream.tokens, stream.events, strict=True)
     ]
     assert (len(signed), signed) == (2, [False, True])
+
+
+def test_the_beginning_of_a_long_message_shows_that_it_is_signed(stream: Stream, source: Database, names: GroupNames) -> None:
+    """With names of the most bytes, each of which JSON writes as six."""
+    token, longest = install(source, names), "\x01" * 63
+    columns = ", ".join(f"column_with_a_name_of_many_letters_so_that_all_of_them_are_long{n} int" for n in range(100))
+    stream.after(f'CREATE TYPE "{longest[1:]}" AS ENUM (); CREATE DOMAIN d AS "{longest[1:]}"; ALTER TABLE t ADD m d')
+    stream.after(f'ALTER TABLE t RENAME TO "{longest}"', f'ALTER TABLE "{longest}" ADD {columns.replace(", ", ", ADD ")}')
+    stream.after(f'ALTER DOMAIN d RENAME TO "{longest[2:]}"')
+    assert any(len(content) > SIGNED_BYTES for content in stream.contents)
+    assert all(believed(content[:SIGNED_BYTES], token) is not None for content in stream.contents)
+    assert [isinstance(believed(content[:SIGNED_BYTES], token), DefinitionUnknown) for content in stream.contents] == [
+        len(content) > SIGNED_BYTES for content in stream.contents
+    ]
 
 
 def test_nobody_can_have_the_owner_of_the_capture_run_something(stream: Stream, names: GroupNames, role: str) -> None:

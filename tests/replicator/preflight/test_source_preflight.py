@@ -132,3 +132,21 @@ def test_a_capture_in_a_schema_of_another_role_is_cured_by_its_statements(replic
         for statement in [statement for each in found if each.check == "source-capture-owner" for statement in each.statements]:
             replication.source.execute(statement)
         assert "source-capture-owner" not in examine(replication, settings)
+
+
+def test_who_may_emit_logical_messages_is_a_choice_after_which_the_group_goes_on(replication: Group) -> None:
+    settings = replication.settings(track_ddl=True)
+    assert "source-logical-messages" not in examine(replication, replication.settings())
+    replication.replicate(track_ddl=True)
+    finding = examine(replication, settings)["source-logical-messages"]
+    assert finding.statements == ()
+    try:
+        for choice in finding.choices:
+            replication.source.execute(choice)
+        assert "source-logical-messages" not in examine(replication, settings)
+        replication.source.execute("ALTER TABLE t ADD c int; INSERT INTO t VALUES (1, 'a', 2)")
+        replication.replicate(track_ddl=True)
+        assert replication.audit().rows == {"public.t insert": 1}
+    finally:
+        for choice in finding.choices:
+            replication.source.execute(choice.replace("REVOKE", "GRANT").replace("FROM", "TO"))

@@ -22,6 +22,7 @@ from pgsluice.replicator.source.copy_data import (
     PASSED_OVER,
     XLOG_DATA,
     Keepalive,
+    WantedMessages,
 )
 from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.config.settings import PostgresSettings
@@ -270,3 +271,58 @@ def test_what_ends_a_stream_is_told_after_everything_before_it(last: bytes, sent
     with pytest.raises(TransientError) as raised:
         scripted([COPY_BOTH, STREAM + last], 2)
     assert sentence in str(raised.value)
+
+
+WANTED = WantedMessages(b"ours", most_bytes=100, kept_bytes=20)
+
+
+def logical(prefix: bytes, content: bytes) -> bytes:
+    return xlog_data(b"M\1" + bytes(8) + prefix + b"\0" + len(content).to_bytes(4, "big") + content)
+
+
+def xlog_data(frame: bytes) -> bytes:
+    return message(b"d", b"w" + bytes(24) + frame)
+
+
+SENT = [
+    xlog_data(b"I" + b"a" * 300),
+    logical(b"theirs", b"b" * 5000),
+    logical(b"ours", b"c" * 100),
+    logical(b"our", b"d" * 300),
+    logical(b"ours", b"e" * 101),
+    logical(b"ourselves", b""),
+    logical(b"o" * 1000, b"f"),
+    logical(b"ours", b"g" * 5000),
+    xlog_data(b"I" + b"h" * 5000),
+]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 31, 64, 1000])
+def test_unwanted_logical_messages_are_thrown_away_wherever_they_are_cut(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsluice.replicator.source.copy_both.READ_BYTES", piece_bytes)
+    with scripted_walsender([COPY_BOTH, *SENT, error("57P01", "bye")]) as settings:
+        found = asyncio.run(taken(settings))
+    frames = [each[FRAME_OFFSET:] for each in found if each[FRAME_OFFSET] != ord("M") or WANTED.has(each, 0)]
+    rows = [sent[FRAME_OFFSET:] for sent in (SENT[0], SENT[-1])]
+    contents = [frame.rpartition(b"ours\0")[2][4:] for frame in frames[1:-1]]
+    assert [frames[0], frames[-1]] == rows
+    assert [each.rstrip(each[:1]) for each in contents] == [b"", b"", b""]
+    assert [len(each) for each in contents] in ([100, 20, 20], [100, 101, 20])  # one that is there whole is not cut
+    assert all(int.from_bytes(frame[15:19], "big") == len(content) for frame, content in zip(frames[1:-1], contents, strict=True))
+    assert all(len(each) <= 2 * piece_bytes for each in found if each[FRAME_OFFSET] == ord("M") and not WANTED.has(each, 0))
+
+
+async def taken(settings: PostgresSettings) -> list[bytes]:
+    """The messages that came."""
+    walsender, found = await WalSender.connect(settings), list[bytes]()
+    try:
+        await walsender.start("slot", "p", LSN(0), wanted=WANTED)
+        async for each in messages(walsender):
+            if each[0] != COPY_DATA:
+                break
+            found.append(each)
+    finally:
+        await walsender.close()
+    return found

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.definition import (
+    SIGNED_BYTES,
     DefinedColumn,
     DefinedPartition,
     DefinitionEvent,
@@ -26,6 +27,7 @@ from pgsluice.shared.wire.definition import (
     TableRewritten,
     TableUnpublished,
     TypeDefined,
+    believed,
 )
 from pgsluice.shared.wire.table import ReplicaIdentity
 
@@ -181,6 +183,19 @@ def test_the_token_is_compared_and_never_shown() -> None:
     assert not DefinitionMessage("größer", message.event).is_signed_with(TOKEN)
     assert not DefinitionMessage("", message.event).is_signed_with("")
     assert TOKEN not in repr(message)
+
+
+def test_only_what_is_signed_is_believed_and_what_was_cut_is_known_to_be_something() -> None:
+    event = DefinitionUnknown("ALTER TABLE", "x" * SIGNED_BYTES)
+    content = DefinitionMessage(TOKEN, event).encode()
+    assert believed(content, TOKEN) == event
+    assert believed(content[:SIGNED_BYTES], TOKEN) == DefinitionUnknown("ALTER TABLE", "54000")
+    assert believed(content.replace(b'"v":1', b'"v":2'), TOKEN) == DefinitionUnknown("ALTER TABLE", "0A000")
+    for other in ("", "x", TOKEN + "x", TOKEN[:-1]):
+        assert believed(content, other) is None
+        assert believed(DefinitionMessage(other, event).encode(), TOKEN) is None
+    assert believed(b" " * SIGNED_BYTES + content, TOKEN) is None
+    assert believed(b"", "") is None
 
 
 def changed(key: str, value: object) -> bytes:
