@@ -145,7 +145,7 @@ def test_a_message_that_anybody_emits_is_not_signed(stream: Stream, source: Data
 def test_the_beginning_of_a_long_message_shows_that_it_is_signed(stream: Stream, source: Database, names: GroupNames) -> None:
     """With names of the most bytes, each of which JSON writes as six."""
     token, longest = install(source, names), "\x01" * 63
-    columns = ", ".join(f"column_with_a_name_of_many_letters_so_that_all_of_them_are_long{n} int" for n in range(100))
+    columns = ", ".join(f"column_{n}_with_a_name_of_many_letters int" for n in range(100))
     stream.after(f'CREATE TYPE "{longest[1:]}" AS ENUM (); CREATE DOMAIN d AS "{longest[1:]}"; ALTER TABLE t ADD m d')
     stream.after(f'ALTER TABLE t RENAME TO "{longest}"', f'ALTER TABLE "{longest}" ADD {columns.replace(", ", ", ADD ")}')
     stream.after(f'ALTER DOMAIN d RENAME TO "{longest[2:]}"')
