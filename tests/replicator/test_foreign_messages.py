@@ -76,7 +76,7 @@ def test_a_message_of_a_gigabyte_passes_a_replicator_with_256_mib(
         replicator.wait_for_log("replicating")
         resource.prlimit(replicator.pid, resource.RLIMIT_DATA, (256 * MIB, 256 * MIB))
         for prefix in ("x", replication.names.definitions_prefix):
-            emit(replication, stranger, prefix, f"convert_to(repeat('x', {1020 * MIB}), 'UTF8')")
+            emit(replication, stranger, prefix, f"convert_to(repeat('x', {1019 * MIB}), 'UTF8')")
         replication.source.execute("INSERT INTO t VALUES (1, 'a')")
         wait_until(lambda: has_rows(replication, 1), what="the row behind them", deadline_s=600)
         print(f"peak memory: {peak_bytes(replicator.pid) / MIB:.0f} MiB")

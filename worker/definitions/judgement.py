@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.definitions.difference import PartitionDetached, differences_of
 from pgsluice.shared.definitions.wording import in_words
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.definition import DefinedColumn
+from pgsluice.shared.wire.definition import DefinedColumn, TableDefinition
 from pgsluice.shared.wire.position import format_time
 from pgsluice.shared.wire.published_definition import concerned
 from pgsluice.worker.definitions.arrivals import Arrival
+from pgsluice.worker.definitions.partition_condition import parse_condition
 from pgsluice.worker.definitions.policy import Action, Kind, Policies, kinds_of, table_of
 from pgsluice.worker.sinks.sink import DefinitionUse
 
@@ -51,6 +53,8 @@ def judge(arrival: Arrival, policies: Policies, use: DefinitionUse) -> Judgement
     for kind, action in actions.items():
         if action in (Action.STOP, Action.RECOPY):
             return Judgement((Outcome.STOPPED,), _stop(kind, action, arrival))
+    if actions.get(Kind.DETACH_PARTITION) is Action.DELETE and (partitions := _unclear_partitions(arrival)):
+        return Judgement((Outcome.STOPPED,), _unclear(partitions, arrival))
     return Judgement(tuple(dict.fromkeys(_OUTCOMES[action] for action in actions.values())) or (Outcome.APPLIED,))
 
 
@@ -68,6 +72,23 @@ def held_key_error(arrival: Arrival) -> TerminalError:
     return TerminalError(
         f"a column of table '{_name(arrival)}' that is held (new-columns) is of its key now, and rows need it",
         f"run 'pgsluice ddl accept {_name(arrival)}' to let it pass, then start again; {_NOTHING_APPLIED}",
+    )
+
+
+def _unclear_partitions(arrival: Arrival) -> list[str]:
+    """The names of partitions that are gone, and whose rows are not those of some values of plain columns."""
+    was = arrival.definition.previous
+    assert isinstance(was, TableDefinition)
+    columns = {column.name: column for column in was.columns}
+    gone = [each.partition for each in differences_of(arrival.definition) if isinstance(each, PartitionDetached)]
+    return [f"{each.schema}.{each.name}" for each in gone if parse_condition(each.constraint, columns) is None]
+
+
+def _unclear(partitions: Sequence[str], arrival: Arrival) -> TerminalError:
+    return TerminalError(
+        f"the source detached {', '.join(partitions)} from '{_name(arrival)}' ({_place(arrival)}), and which rows it held cannot"
+        " be told by values of plain columns (it is partitioned by expressions or hashes, or PostgreSQL could not say)",
+        f"delete these rows at the target yourself, or leave them; run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
     )
 
 

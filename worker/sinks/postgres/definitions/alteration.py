@@ -137,6 +137,7 @@ class Alteration:
             key_constraint=constraint[0],
             key_columns=tuple(constraint[1]),
             unique_keys=entry.unique_keys,
+            source_columns={column.name: column for column in was.columns},
         )
 
     def _remember(
@@ -174,8 +175,9 @@ class Alteration:
             self._execute(statement, table.qualified_name)
 
     def _execute(self, statement: Statement, name: str) -> None:
+        """One statement, whatever its text holds: the extended protocol takes no second one."""
         try:
-            self.connection.execute(statement)
+            self.connection.execute(statement, binary=True)
         except psycopg.Error as error:
             raise _refused(error, statement, name) from None
         _log.info("altered the target as the source was", name=name)

@@ -24,7 +24,17 @@ from pgsluice.shared.definitions.difference import (
     TableRenamed,
     TypeAltered,
 )
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition, EnumLabel
+from pgsluice.worker.definitions.partition_condition import (
+    Combination,
+    Comparison,
+    Condition,
+    Constant,
+    Negation,
+    NullTest,
+    parse_condition,
+)
 from pgsluice.worker.definitions.policy import Action
 
 Statement = sql.Composed
@@ -34,7 +44,8 @@ Statement = sql.Composed
 class TableHere:
     """A table of the target that takes rows of one of the source. ``names`` are those of its columns by the numbers of the
     source's; ``others`` are its columns that none of the source's goes to. ``types`` are what the target calls the types of the
-    source's columns, by number. ``key_constraint`` is that of its primary key of ``key_columns``; "" and () without one."""
+    source's columns, by number. ``key_constraint`` is that of its primary key of ``key_columns``; "" and () without one.
+    ``source_columns`` are those that the source's table had before, by their names."""
 
     place: tuple[str, str]
     names: Mapping[int, str]
@@ -44,6 +55,7 @@ class TableHere:
     key_constraint: str
     key_columns: tuple[str, ...]
     unique_keys: Sequence[set[str]]
+    source_columns: Mapping[str, DefinedColumn]
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -162,9 +174,45 @@ def _altering_key(here: TableHere, keys: KeyAltered) -> Iterator[Statement]:
 
 
 def _deleting(here: TableHere, partition: DefinedPartition) -> Iterator[Statement]:
-    """The rows that the partition held, by its own condition."""
-    if partition.constraint:
-        yield sql.SQL("DELETE FROM {} WHERE ").format(here.identifier) + sql.SQL(partition.constraint)
+    """The rows that the partition held. What cannot be told by plain columns was not judged to be done here."""
+    condition = parse_condition(partition.constraint, here.source_columns)
+    if condition is None:
+        raise TerminalError(
+            f"which rows partition {partition.schema}.{partition.name} held cannot be told at '{'.'.join(here.place)}'",
+            "delete them there yourself, and accept the definition ('pgsluice ddl accept')",
+        )
+    yield sql.SQL("DELETE FROM {} WHERE ").format(here.identifier) + _written(here, condition)
+
+
+def _written(here: TableHere, condition: Condition) -> Statement:
+    match condition:
+        case NullTest(column, is_null):
+            return sql.SQL("{} IS NULL" if is_null else "{} IS NOT NULL").format(_column(here, column))
+        case Comparison(column, operator, [constant]):
+            return sql.SQL("{} {} {}").format(_column(here, column), sql.SQL(operator), _constant(constant))
+        case Comparison(column, _, constants):
+            return sql.SQL("{} IN ({})").format(_column(here, column), sql.SQL(", ").join(map(_constant, constants)))
+        case Negation(negated):
+            return sql.SQL("NOT ({})").format(_written(here, negated))
+        case Combination(word, conditions):
+            parts = [sql.SQL("({})").format(_written(here, each)) for each in conditions]
+            return sql.SQL(f" {word} ").join(parts)
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _column(here: TableHere, number: int) -> sql.Identifier:
+    if number not in here.names:
+        raise TerminalError(
+            f"'{'.'.join(here.place)}' at the target lacks a column by which a detached partition's rows are found",
+            "delete them there yourself, and accept the definition ('pgsluice ddl accept')",
+        )
+    return sql.Identifier(here.names[number])
+
+
+def _constant(constant: Constant) -> Statement:
+    value = sql.Literal(constant.text) if constant.is_text else sql.SQL(constant.text)
+    return sql.SQL("{}{}").format(value, sql.SQL(f"::{constant.type_name}" if constant.type_name else ""))
 
 
 def _key(here: TableHere, action: str, numbers: Sequence[int]) -> Statement:
