@@ -7,6 +7,7 @@ for a table that is filled by a copy gets them when it is full (``own.pending_ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,6 +27,16 @@ _log = telemetry.logger(__name__)
 
 TEXT = "text"
 
+_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[a-z_][a-z0-9_]*)'
+_TYPE_NAME = re.compile(
+    rf"""(?P<name>(?:character|bit)[ ]varying|double[ ]precision|{_IDENTIFIER}(?:\.{_IDENTIFIER})?)
+    (?P<fields>(?<=interval)[ ](?:year|month|day|hour|minute|second)(?:[ ]to[ ](?:month|hour|minute|second))?)?
+    (?P<modifiers>\((?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*)(?:,(?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*))*\))?
+    (?P<zone>[ ]with(?:out)?[ ]time[ ]zone)?
+    (?P<dimensions>(?:\[\])*)""",
+    re.VERBOSE,
+)
+"""As ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
 
 _SHAPE = """
 SELECT c.relkind = 'p', EXISTS (SELECT FROM pg_constraint r WHERE r.contype = 'f' AND r.confrelid = c.oid AND r.conrelid <> c.oid)
@@ -56,14 +67,15 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
 
 
 def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
-    """``type_name`` when the target reads it as a type, which also makes it safe to put into a statement; else text."""
-    try:
-        with connection.transaction():
-            known = connection.execute("SELECT to_regtype(%s) IS NOT NULL", [type_name]).fetchone() == (True,)
-    except psycopg.errors.SyntaxError:
-        known = False
-    if known:
-        return type_name
+    """What the target calls the type ``type_name`` of the source, safe to put into a statement; text where it has none.
+
+    PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
+    and of the source's only the modifiers."""
+    parts = _TYPE_NAME.fullmatch(type_name)
+    known = None if parts is None else _type_here(connection, parts["name"] + (parts["zone"] or ""))
+    if parts is not None and known is not None:
+        name, space, zone = known.partition(" with")  # modifiers of times stand before it
+        return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
     _log.warning(
         "the target does not have a column's type; the column becomes text",
         table=table,
@@ -71,6 +83,15 @@ def known_type(connection: Connection, table: str, column: str, type_name: str) 
         type=type_name,
     )
     return TEXT
+
+
+def _type_here(connection: Connection, name: str) -> str | None:
+    try:
+        with connection.transaction():
+            row = connection.execute("SELECT format_type(to_regtype(%s), NULL)", [name]).fetchone()
+    except psycopg.errors.SyntaxError:
+        return None
+    return None if row is None else row[0]
 
 
 @dataclass(frozen=True, slots=True)

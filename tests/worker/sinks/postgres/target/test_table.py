@@ -6,7 +6,9 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.worker.sinks.postgres.target.table import create_table, known_type
 from tests.changes_builder import delete, insert, table, update
+from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -91,3 +93,36 @@ def test_a_temporal_key_does_not_do_and_one_beside_it_does(target: Target) -> No
     target.apply(insert(bookings, b"[1,2)", b"[2026-01-01,2026-02-01)", b"Ada"))
     target.apply(update(bookings, b"[1,2)", b"[2026-01-01,2026-02-01)", b"Grace"))
     assert target.table("public", "bookings")[0][2] == "Grace"
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("integer", "integer"),
+        ("int4", "integer"),
+        ("character varying(7)[]", "character varying(7)[]"),
+        ("timestamp(3) without time zone", "timestamp(3) without time zone"),
+        ("timestamptz(3)", "timestamp(3) with time zone"),
+        ("interval day to second(3)", "interval day to second(3)"),
+        ("interval year to month", "interval year to month"),
+        ("numeric(10,-2)", "numeric(10,-2)"),
+        ("bit varying(5)", "bit varying(5)"),
+        ('"char"', '"char"'),
+        ('public."Odd -- name"[]', 'public."Odd -- name"[]'),
+        *(
+            (told, "text")
+            for told in ("int4 -- x", "int4 /* x */", "int4\n", " int4", "int4 NOT NULL", "int4); DROP TABLE t; --")
+        ),
+        *((told, "text") for told in ("int4 /* x */[]", "numeric(1 /* x */)", "numeric((select 1))", "interval day /* x */", "")),
+        *((told, "text") for told in ("nowhere", "public.nowhere(3)", "a.b.c.d", "int4, b int4", "int4 array", "setof int4")),
+    ],
+)
+def test_a_type_is_written_as_the_target_calls_it_and_nothing_else(target_database: Database, told: str, known: str) -> None:
+    with target_database.connect() as connection:
+        connection.execute('CREATE TYPE "Odd -- name" AS ENUM (); SET search_path = pg_catalog')
+        assert known_type(connection, "t", "c", told) == known
+        create_table(connection, table("public.made", ("c", told)))
+        there = (
+            "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'public.made'::regclass AND attnum = 1"
+        )
+        assert connection.execute(there).fetchone() == (known,)
