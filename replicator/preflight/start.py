@@ -88,8 +88,9 @@ class SourceLook:
         self.found.take(Finding.of(error, "source-replica-identity", Subject.SOURCE) for error in identity)
         await self._look_at_publication(list(tables), membership)
         if settings.track_ddl:
-            errors = await owner_errors(self._source, self._names)
-            self.found.take(Finding.of(error, "source-capture-owner", Subject.SOURCE) for error in errors)
+            for error in await owner_errors(self._source, self._names):
+                choices = tuple(error.statements)  # who trusts what a stranger had in his hands has looked at it
+                self.found.note("source-capture-owner", Severity.ERROR, error.fact, error.remedy, choices=choices)
         return self.found
 
     async def _look_at_publication(self, tables: list[SourceTable], membership: Membership | None) -> None:

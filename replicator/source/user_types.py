@@ -23,9 +23,10 @@ _TYPES: LiteralString = """
                 WHEN 'd' THEN format('CREATE DOMAIN %%I.%%I AS %%s', n.nspname, t.typname,
                                      format_type(t.typbasetype, t.typtypmod))
                               || CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END
-                              || coalesce((SELECT string_agg(' ' || pg_get_constraintdef(c.oid), '' ORDER BY c.conname)
-                                             FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c'), '')
-                ELSE '' END AS creation
+                ELSE '' END AS creation,
+           ARRAY(SELECT format('ALTER DOMAIN %%I.%%I ADD CONSTRAINT %%I %%s', n.nspname, t.typname, c.conname,
+                               pg_get_constraintdef(c.oid))
+                   FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c' ORDER BY c.conname) AS checks
       FROM wanted w JOIN pg_type t ON t.oid = w.oid JOIN pg_namespace n ON n.oid = t.typnamespace
       LEFT JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
       LEFT JOIN pg_extension e ON e.oid = d.refobjid
@@ -40,13 +41,14 @@ class _Row:
     schema: str
     extension: str
     creation: str
+    checks: list[str]
 
 
 async def read_user_types(source: Source, tables: Sequence[Table]) -> list[UserType]:
     """Each once, by name; the elements of arrays, not the arrays, which come with them."""
     oids = sorted({column.type_oid for table in tables for column in table.columns})
     rows = await source.rows_of(_Row, "looking up the types", _TYPES, [oids])
-    return [UserType(row.name, row.schema, row.extension, _creations(row)) for row in rows]
+    return [UserType(row.name, row.schema, row.extension, _creations(row), tuple(row.checks)) for row in rows]
 
 
 def _creations(row: _Row) -> tuple[str, ...]:

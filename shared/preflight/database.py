@@ -28,13 +28,15 @@ class UserType:
     """A type of replicated columns that PostgreSQL does not bring itself.
 
     ``name`` is ``format_type``'s, ``extension`` the one that brings it, "" for none; ``creations`` are the statements that make
-    it elsewhere, none where that takes more.
+    it elsewhere, none where that takes more. ``checks`` are those that give a domain its CHECK constraints: expressions of
+    whoever made it, which would run elsewhere for each row, as whoever writes it.
     """
 
     name: str
     schema: str
     extension: str
     creations: tuple[str, ...]
+    checks: tuple[str, ...] = ()
 
 
 def schema_creation(name: str) -> str:

@@ -122,15 +122,15 @@ def test_a_source_on_another_machine_that_shows_no_certificate_is_found(replicat
     assert examine(replication, elsewhere)["source-unverified"].severity is Severity.WARNING
 
 
-def test_a_capture_in_a_schema_of_another_role_is_cured_by_its_statements(replication: Group) -> None:
+def test_a_capture_in_a_schema_of_another_role_is_cured_by_what_a_person_chooses(replication: Group) -> None:
     settings = replication.settings(track_ddl=True)
     owner = f"owner_{uuid.uuid4().hex[:8]}"
     with roles(replication, owner):
         replication.source.execute(f"CREATE SCHEMA pgsluice AUTHORIZATION {owner}; GRANT CREATE ON SCHEMA pgsluice TO PUBLIC")
         found = examine_all(replication, settings)
         assert [each.severity for each in found if each.check == "source-capture-owner"] == [Severity.ERROR, Severity.ERROR]
-        for statement in [statement for each in found if each.check == "source-capture-owner" for statement in each.statements]:
-            replication.source.execute(statement)
+        for choice in [choice for each in found if each.check == "source-capture-owner" for choice in each.choices]:
+            replication.source.execute(choice)
         assert "source-capture-owner" not in examine(replication, settings)
 
 

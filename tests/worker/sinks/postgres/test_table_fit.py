@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from pgsluice.console.check.report import CheckReport
+from pgsluice.console.check.script import scripts
+from pgsluice.replicator.source.user_types import read_user_types
 from pgsluice.shared.preflight.database import UserType
-from pgsluice.shared.preflight.finding import Finding, Severity
+from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.postgres.findings import find
 from tests.changes_builder import table
+from tests.replicator.definitions.captured import at_source
+from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.settings import worker_settings
 
@@ -46,15 +51,40 @@ def test_a_missing_extension_is_made_in_its_schema(target: Target) -> None:
     assert (finding.check, finding.severity, finding.statements) == ("target-type-missing", Severity.WARNING, vector.creations)
 
 
+def test_checks_of_the_sources_users_are_a_persons_choice(source_database: Database, target: Target) -> None:
+    source_database.execute(
+        "CREATE FUNCTION fine(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true'; CREATE DOMAIN amount AS int NOT NULL"
+        " CONSTRAINT small CHECK (VALUE < 10) CONSTRAINT odd CHECK (fine(VALUE)); CREATE TABLE t (id amount PRIMARY KEY)"
+    )
+    [(oid,)] = source_database.execute("SELECT 'amount'::regtype::oid::bigint")
+    made = table("public.t", ("id", "public.amount"))
+    [amount] = at_source(
+        source_database.settings,
+        lambda source: read_user_types(source, [replace(made, columns=(replace(made.columns[0], type_oid=oid),))]),
+    )
+    [finding] = look(target, ORDERS, types=(amount,))
+    assert finding.statements == ("CREATE DOMAIN public.amount AS integer NOT NULL",)
+    assert finding.choices == (
+        "ALTER DOMAIN public.amount ADD CONSTRAINT odd CHECK (public.fine(VALUE))",
+        "ALTER DOMAIN public.amount ADD CONSTRAINT small CHECK ((VALUE < 10))",
+    )
+    report = CheckReport("group", (Subject.TARGET,), {}, (finding,))
+    assert [line for line in scripts(report) if not line.startswith("--")] == ["CREATE DOMAIN public.amount AS integer NOT NULL;"]
+    for statement in (*finding.statements, finding.choices[1]):
+        target.execute(statement)
+    assert look(target, ORDERS, types=(amount,)) == []
+
+
 def test_what_nats_calls_a_type_gets_into_no_statement_unless_it_is_one(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
-    evil = table("public.orders", "id bigint", ("note", "text); DROP TABLE orders; --"))
-    [missing] = look(target, evil, is_from_catalog=False)
-    assert "has no column 'note'" in missing.fact
-    assert missing.statements == ()
-    target.execute("ALTER TABLE orders ADD note int")
-    assert [each.statements for each in look(target, evil, is_from_catalog=False)] == [()]
-    target.execute("ALTER TABLE orders DROP note")
+    for text in ("text); DROP TABLE orders; --", "text -- x", "text /* x"):
+        evil = table("public.orders", "id bigint", ("note", text))
+        [missing] = look(target, evil, is_from_catalog=False)
+        assert "has no column 'note'" in missing.fact
+        assert missing.statements == ()
+        target.execute("ALTER TABLE orders ADD note int")
+        assert [each.statements for each in look(target, evil, is_from_catalog=False)] == [()]
+        target.execute("ALTER TABLE orders DROP note")
     [missing] = look(target, ORDERS, is_from_catalog=False)
     assert missing.statements == ('ALTER TABLE "public"."orders" ADD COLUMN "note" character varying(10)',)
 

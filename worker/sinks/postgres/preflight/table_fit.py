@@ -22,7 +22,14 @@ from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.table import TargetTable, has_unique_key, key_error, missing_error, target_table
+from pgsluice.worker.sinks.postgres.target.table import (
+    TargetTable,
+    has_unique_key,
+    key_error,
+    missing_error,
+    target_table,
+    type_here,
+)
 
 SHOWN = 5
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -212,22 +219,22 @@ class TableFit:
         for each in types:
             if self._is_known(each.name):
                 continue
-            statements = each.creations
+            statements, choices = each.creations, each.checks
             if _schema(each.schema) in statements:
                 statements = (*statements, self._schema_grant(each.schema))
             what = f"extension {each.extension}" if each.extension else "it"
             fact = f"type {each.name} of replicated columns does not exist at the target: tables that are made get text instead"
             remedy = "; ".join(statements) if statements else f"make {what} there, as at the source"
-            self.found.note("target-type-missing", Severity.WARNING, fact, remedy, statements=statements)
+            if choices:
+                remedy += f"; and look at its CHECK constraints first, which run there for each row: {'; '.join(choices)}"
+            self.found.note("target-type-missing", Severity.WARNING, fact, remedy, statements=statements, choices=choices)
 
     def _is_known(self, type_name: str) -> bool:
         """Also where it cannot be said, because the role may not use the schema yet."""
         try:
-            return self._connection.execute("SELECT to_regtype(%s) IS NOT NULL", [type_name]).fetchone() == (True,)
+            return type_here(self._connection, type_name) is not None
         except psycopg.errors.InsufficientPrivilege:
             return True
-        except psycopg.errors.SyntaxError:
-            return False
 
 
 def _schema(name: str) -> str:

@@ -67,15 +67,10 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
 
 
 def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
-    """What the target calls the type ``type_name`` of the source, safe to put into a statement; text where it has none.
-
-    PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
-    and of the source's only the modifiers."""
-    parts = _TYPE_NAME.fullmatch(type_name)
-    known = None if parts is None else _type_here(connection, parts["name"] + (parts["zone"] or ""))
-    if parts is not None and known is not None:
-        name, space, zone = known.partition(" with")  # modifiers of times stand before it
-        return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
+    """As ``type_here``, and text where the target has no such type."""
+    known = type_here(connection, type_name)
+    if known is not None:
+        return known
     _log.warning(
         "the target does not have a column's type; the column becomes text",
         table=table,
@@ -85,13 +80,25 @@ def known_type(connection: Connection, table: str, column: str, type_name: str) 
     return TEXT
 
 
-def _type_here(connection: Connection, name: str) -> str | None:
+def type_here(connection: Connection, type_name: str) -> str | None:
+    """What the target calls the type ``type_name`` of the source, safe to put into a statement; None when it has none. Where
+    it has one, ``type_name`` is safe too.
+
+    PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
+    and of the source's only the modifiers."""
+    parts = _TYPE_NAME.fullmatch(type_name)
+    if parts is None:
+        return None
     try:
         with connection.transaction():
-            row = connection.execute("SELECT format_type(to_regtype(%s), NULL)", [name]).fetchone()
+            query = "SELECT format_type(to_regtype(%s), NULL)"
+            row = connection.execute(query, [parts["name"] + (parts["zone"] or "")]).fetchone()
     except psycopg.errors.SyntaxError:
         return None
-    return None if row is None else row[0]
+    if row is None or row[0] is None:
+        return None
+    name, space, zone = row[0].partition(" with")  # modifiers of times stand before it
+    return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
 
 
 @dataclass(frozen=True, slots=True)
