@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from pgsluice.rules.bounds import RuleBudget
 from pgsluice.rules.rule import RowImages
 from pgsluice.rules.truth import NULL, OF_BOOLEANS, UNKNOWN
 from pgsluice.shared.pgoutput.messages import OLD_KEY, OLD_ROW
@@ -21,10 +22,11 @@ TestValues = Callable[[Sequence[bytes]], bytes]
 
 
 class KnownRows(ABC):
-    """One image of the rows of some changes. ``failures`` collects what ``fail`` is told."""
+    """One image of the rows of some changes. ``failures`` collects what ``fail`` is told. ``budget`` is asked for each column."""
 
-    def __init__(self, changes: TableChanges) -> None:
+    def __init__(self, changes: TableChanges, budget: RuleBudget | None = None) -> None:
         self._changes = changes
+        self._budget = budget
         self.failures: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -33,14 +35,19 @@ class KnownRows(ABC):
     def fail(self, row: int, reason: str) -> None:
         self.failures.setdefault(row, reason)
 
+    def column(self, index: int) -> Sequence[Value]:
+        if self._budget is not None:
+            self._budget.check()
+        return self._known(index)
+
     @abstractmethod
-    def column(self, index: int) -> Sequence[Value]: ...
+    def _known(self, index: int) -> Sequence[Value]: ...
 
 
 class NewRows(KnownRows):
     """The new rows; of a DELETE it says NULLs, which are to be ignored."""
 
-    def column(self, index: int) -> Sequence[Value]:
+    def _known(self, index: int) -> Sequence[Value]:
         values = self._changes.new[index]
         if self._changes.old is None or all_present(values) or UNCHANGED not in values:
             return values
@@ -50,7 +57,7 @@ class NewRows(KnownRows):
 class OldRows(KnownRows):
     """The old rows; what it says of an INSERT is to be ignored."""
 
-    def column(self, index: int) -> Sequence[Value]:
+    def _known(self, index: int) -> Sequence[Value]:
         changes, column = self._changes, self._changes.table.columns[index]
         is_key = column.identity_key and changes.table.replica_identity is not ReplicaIdentity.FULL
         if changes.old is None or changes.old_kinds is None:

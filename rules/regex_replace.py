@@ -6,11 +6,16 @@ applies it to a whole column in one call. What RE2 does not have, references to 
 
 In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole match,
 ``$$`` is a dollar, ``\\\\`` a backslash. A number ends with its last digit: ``$1st`` is group 1, followed by "st".
+
+What a value becomes is bounded (``rules.bounds``), and measured before it is made: RE2 makes it in one piece, and a process that
+has no memory for that ends there and then.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +23,7 @@ from typing import ClassVar
 
 import regex
 
+from pgsluice.rules.bounds import ALLOWANCE_BYTES, MOST_GROWTH, most_bytes, pattern_size
 from pgsluice.rules.orderings import is_searched_as_text
 from pgsluice.rules.rule import Transformed
 from pgsluice.shared.wire.table import Column
@@ -30,17 +36,27 @@ _GROUP = re.compile(r"\$\$|\\\\|\$\{(\w+)\}|\$(\d+)|\$([A-Za-z_]\w*)|\\(\d+)|\\g
 _RE2_GROUPS = 9
 """RE2's replacements have no two-digit groups."""
 
+MOST_PATTERN_CHARACTERS = 1000
+MOST_PATTERN_SIZE = 1000
+MOST_SEARCHED_BYTES = 64 * 1024
+"""Of a value that a stranger's pattern is applied to. To replace all matches takes RE2 the square of the value's length where
+each match has to look at all of the rest, and nothing ends that within a value: in this length it is seconds."""
+
+_QUOTED_CHARACTERS = 100
+_TOO_LARGE = f"the value would become more than {MOST_GROWTH} times as large and {ALLOWANCE_BYTES >> 10} KiB"
+
 Part = str | int
 """Of a replacement: a text or the number of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegexReplace:
-    """Made by ``regex_replace``, which checks pattern and replacement."""
+    """Made by ``regex_replace``, which checks pattern and replacement. A value of more than ``longest`` bytes is not searched."""
 
     pattern: str
     parts: tuple[Part, ...]
     time_limit_ms: int
+    longest: int = sys.maxsize
     name: ClassVar[str] = "regex"
 
     def check_column(self, column: Column) -> None:
@@ -48,21 +64,67 @@ class RegexReplace:
             raise ValueError(f"is {column.type_name}, and a pattern needs text")
 
     def apply(self, values: Sequence[bytes]) -> Transformed:
-        if _is_re2(self.pattern, self.parts):
-            return Transformed(_replace_in_column(values, self.pattern, _re2_replacement(self.parts)), {})
-        return self._apply_one_by_one(values)
+        if not _is_re2(self.pattern, self.parts):
+            return self._apply_one_by_one(values)
+        limit = min(self.longest, _longest_safe(self.parts))
+        failures = self._failures(values) if limit < sys.maxsize and max(map(len, values), default=0) > limit else {}
+        if not failures:
+            return Transformed(self._replaced(values), {})
+        replaced = iter(self._replaced([value for index, value in enumerate(values) if index not in failures]))
+        return Transformed([b"" if index in failures else next(replaced) for index in range(len(values))], failures)
+
+    def _replaced(self, values: Sequence[bytes]) -> list[bytes]:
+        return _replace_in_column(values, self.pattern, _re2_replacement(self.parts))
+
+    def _failures(self, values: Sequence[bytes]) -> dict[int, str]:
+        """Of a column that RE2 is to replace in. Raises ValueError when a value is not UTF-8."""
+        searched = f"the value has more than {self.longest >> 10} KiB, and no pattern of these rules is applied to one that long"
+        failures = {index: searched for index, value in enumerate(values) if len(value) > self.longest}
+        safe = _longest_safe(self.parts)
+        unsafe = [index for index, value in enumerate(values) if len(value) > safe and index not in failures]
+        sizes = _sizes_in_column([values[index] for index in unsafe], self.pattern, self.parts)
+        for index, size in zip(unsafe, sizes, strict=True):
+            if size > most_bytes(len(values[index])):
+                failures[index] = _TOO_LARGE
+        return failures
 
     def _apply_one_by_one(self, values: Sequence[bytes]) -> Transformed:
         substitute, replacement, limit_s = _compiled(self.pattern).sub, _replacement(self.parts), self.time_limit_ms / 1000
+        longest_safe = _longest_safe(self.parts, is_re2=False)
         replaced: list[bytes] = []
         failures: dict[int, str] = {}
         for index, value in enumerate(values):
+            made = replacement if len(value) <= longest_safe else _Expansion(self.parts, most_bytes(len(value)))
             try:
-                replaced.append(substitute(replacement, value.decode(), timeout=limit_s).encode())
+                after = substitute(made, value.decode(), timeout=limit_s).encode()
             except TimeoutError:
                 failures[index] = f"the pattern took longer than its limit of {self.time_limit_ms} ms"
-                replaced.append(b"")
+            except _TooLargeError:
+                failures[index] = _TOO_LARGE
+            else:
+                if len(after) > most_bytes(len(value)):
+                    failures[index] = _TOO_LARGE
+            replaced.append(b"" if index in failures else after)
         return Transformed(replaced, failures)
+
+
+class _TooLargeError(Exception):
+    """What the matches of a value are replaced by is more than it may become."""
+
+
+class _Expansion:
+    """What stands for each match of one value, all of them together of ``most`` characters at most."""
+
+    def __init__(self, parts: tuple[Part, ...], most: int) -> None:
+        self._parts = parts
+        self._left = most
+
+    def __call__(self, match: regex.Match[str]) -> str:
+        texts = [part if isinstance(part, str) else match[part] or "" for part in self._parts]
+        self._left -= sum(map(len, texts))
+        if self._left < 0:
+            raise _TooLargeError
+        return "".join(texts)
 
 
 def regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS) -> RegexReplace:
@@ -72,13 +134,34 @@ def regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS
     else:
         try:
             groups = _compiled(pattern).groups
-        except regex.error as error:
-            raise ValueError(f"pattern '{pattern}' is not a regular expression ({error})") from None
+        except (regex.error, RecursionError) as error:
+            raise ValueError(f"pattern '{_shortened(pattern)}' is not a regular expression ({error})") from None
     parts = tuple(_parts(pattern, replace))
     missing = [part for part in parts if isinstance(part, int) and part > groups]
     if missing:
-        raise ValueError(f"replace '{replace}' uses group {missing[0]}, and the pattern has {groups}")
+        raise ValueError(f"replace '{_shortened(replace)}' uses group {missing[0]}, and the pattern has {groups}")
     return RegexReplace(pattern, parts, time_limit_ms)
+
+
+def strangers_regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS) -> RegexReplace:
+    """The same of somebody who is not trusted with the process: a pattern of RE2 that is small when it is compiled. Raises
+    ValueError."""
+    if len(pattern) > MOST_PATTERN_CHARACTERS:
+        raise ValueError(f"pattern has {len(pattern)} characters, and {MOST_PATTERN_CHARACTERS} is the most")
+    if pattern_size(pattern) > MOST_PATTERN_SIZE:
+        raise ValueError(
+            f"pattern '{_shortened(pattern)}' is too large with its repetitions written out (repeat less, or shorter groups)"
+        )
+    if not _is_re2(pattern, ()):
+        raise ValueError(f"pattern '{_shortened(pattern)}' is not one of RE2, and others are for a worker's own rules file")
+    made = regex_replace(pattern, replace, time_limit_ms)
+    if not _is_re2(pattern, made.parts):
+        raise ValueError(f"replace '{_shortened(replace)}' uses a group beyond {_RE2_GROUPS}, which RE2 does not have")
+    return dataclasses.replace(made, longest=MOST_SEARCHED_BYTES)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…"
 
 
 def _parts(pattern: str, replace: str) -> Iterator[Part]:
@@ -129,6 +212,34 @@ def _group_count(pattern: str) -> int:
             continue
         return max(groups, _compiled(pattern).groups) if groups == _RE2_GROUPS else groups
     return 0
+
+
+@lru_cache(maxsize=256)
+def _longest_safe(parts: tuple[Part, ...], *, is_re2: bool = True) -> int:
+    """The most bytes of a value that cannot become too large, whatever matches. In n bytes are n + 1 matches at most."""
+    groups = sum(isinstance(part, int) for part in parts)
+    literal = sum(len(part.encode()) for part in parts if isinstance(part, str))
+    if literal > ALLOWANCE_BYTES:
+        return -1
+    if not is_re2:  # groups of look-around may hold the whole value, for each match
+        return max((n for n in range(0, 4096, 64) if n + (n + 1) * (literal + groups * n) <= most_bytes(n)), default=-1)
+    growth = 1 + groups + literal
+    if growth <= MOST_GROWTH:
+        return sys.maxsize
+    return (ALLOWANCE_BYTES - literal) // (growth - MOST_GROWTH)
+
+
+def _sizes_in_column(values: Sequence[bytes], pattern: str, parts: tuple[Part, ...]) -> list[int]:
+    """How many bytes each value becomes, without making more of it than twice as many. RE2 finds the same matches whatever they
+    are replaced by: what a letter in their place adds is their number, and what a group in their place adds its length."""
+    kept = list(map(len, _replace_in_column(values, pattern, "")))
+    sizes = list(kept)
+    for part in set(parts):
+        replacement, size = (f"\\{part}", 1) if isinstance(part, int) else ("x", len(part.encode()))
+        made = map(len, _replace_in_column(values, pattern, replacement))
+        times = size * parts.count(part)
+        sizes = [each + times * (after - before) for each, after, before in zip(sizes, made, kept, strict=True)]
+    return sizes
 
 
 def _re2_replacement(parts: Iterable[Part]) -> str:

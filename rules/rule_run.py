@@ -27,11 +27,12 @@ once. A row that a rule cannot process is rejected: it goes no further.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import assert_never
 
+from pgsluice.rules.bounds import RuleBudget
 from pgsluice.rules.known_rows import KnownRows, NewRows, OldRows, all_present
 from pgsluice.rules.orderings import BLANK_PADDED_OID
 from pgsluice.rules.rule import Filter, RejectedRow, RuleOutcome, Test, Transform, Transformed, ValueTransformation
@@ -45,6 +46,8 @@ _FULL_IDENTITY = "a source table with REPLICA IDENTITY FULL would send it"
 
 
 _OPERATIONS = (INSERT, UPDATE, DELETE)
+_PIECE_BYTES = 64 * 1024
+_PIECE_VALUES = 128
 _TRUE = bytes((TRUE,))
 _ONLY_IF_TRUE = bytes(truths if truths == TRUE else FALSE for truths in range(256))
 
@@ -162,10 +165,12 @@ _IS_GOING_ON = bytes(outcome != FilterOutcome.DROP for outcome in range(256))
 
 
 class RuleRun:
-    """``changes`` are not changed; what is left of them comes from ``finish``."""
+    """``changes`` are not changed; what is left of them comes from ``finish``. Without a ``budget`` rules take what they take;
+    with one they raise BudgetSpentError as soon as it is spent."""
 
-    def __init__(self, changes: TableChanges) -> None:
+    def __init__(self, changes: TableChanges, budget: RuleBudget | None = None) -> None:
         self._changes = changes
+        self._budget = budget
         self._rejected: list[RejectedRow] = []
         self._filters: list[Filter] = []
         self._old_truths = self._new_truths = b""
@@ -188,7 +193,8 @@ class RuleRun:
             for index in columns:
                 column = changes.table.columns[index]
                 is_padded = column.type_oid == BLANK_PADDED_OID
-                replaced[index], failed = _transformed(image[index], rule.transformation, rows, is_padded)
+                transformation = _Applied(rule.transformation, self._budget)
+                replaced[index], failed = _transformed(image[index], transformation, rows, is_padded)
                 failures.update((row, f"column '{column.name}': {reason}") for row, reason in failed.items())
             images.append(with_columns(image, replaced))
         self._changes = replace(changes, new=images[0], old=images[1] if changes.old is not None else None)
@@ -204,9 +210,11 @@ class RuleRun:
         self._filters.append(rule)
         failures: dict[int, str] = {}
         if operations.count(DELETE) < len(operations):
-            self._new_truths = conjunction(self._new_truths, _answers(NewRows(self._changes), test, asked, failures))
+            self._new_truths = conjunction(
+                self._new_truths, _answers(NewRows(self._changes, self._budget), test, asked, failures)
+            )
         if operations.count(INSERT) < len(operations):
-            answers = _answers(OldRows(self._changes), test, asked, failures)
+            answers = _answers(OldRows(self._changes, self._budget), test, asked, failures)
             if rule.drops_unknown_deletes:
                 answers = where(bytes(operations.translate(_asked({DELETE}))), answers.translate(_ONLY_IF_TRUE), answers)
             self._old_truths = conjunction(self._old_truths, answers)
@@ -272,38 +280,69 @@ def _compressed(changes: TableChanges, kept: bytearray) -> TableChanges:
 
 
 def _transformed(
-    values: Sequence[Value], transformation: ValueTransformation, rows: Sequence[int] | None, is_padded: bool
+    values: Sequence[Value], transformation: _Applied, rows: Sequence[int] | None, is_padded: bool
 ) -> tuple[Sequence[Value], dict[int, str]]:
     """The column with its texts transformed, in ``rows`` only (None: all); and, by row, which could not be and why.
     ``is_padded``: blanks at the end of a value are not part of it."""
     if rows is None and not is_padded and all_present(values):
-        done = _applied(transformation, values)  # type: ignore[arg-type]
+        done = transformation.to(values)  # type: ignore[arg-type]
         return list(done.values), done.failures
     places = [row for row in (range(len(values)) if rows is None else rows) if isinstance(values[row], bytes)]
     texts: list[bytes] = [values[row] for row in places]  # type: ignore[misc]
-    done = _applied(transformation, [text.rstrip(b" ") for text in texts] if is_padded else texts)
+    done = transformation.to([text.rstrip(b" ") for text in texts] if is_padded else texts)
     column = list(values)
     for row, value in zip(places, done.values, strict=True):
         column[row] = value
     return column, {places[index]: reason for index, reason in done.failures.items()}
 
 
-def _applied(transformation: ValueTransformation, values: Sequence[bytes]) -> Transformed:
-    try:
-        return transformation.apply(values)
-    except ValueError:
-        return _applied_one_by_one(transformation, values)
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """A transformation within a budget, if there is one."""
 
+    transformation: ValueTransformation
+    budget: RuleBudget | None
 
-def _applied_one_by_one(transformation: ValueTransformation, values: Sequence[bytes]) -> Transformed:
-    results: list[bytes] = []
-    failures: dict[int, str] = {}
-    for index, value in enumerate(values):
+    def to(self, values: Sequence[bytes]) -> Transformed:
+        if self.budget is None:
+            return self._to_all(values)
+        made: list[bytes] = []
+        failures: dict[int, str] = {}
+        for piece in _pieces(values):
+            self.budget.check()
+            done = self._to_all(piece)
+            self.budget.grow(sum(map(len, done.values)) - sum(map(len, piece)))
+            failures.update((len(made) + index, reason) for index, reason in done.failures.items())
+            made += done.values
+        return Transformed(made, failures)
+
+    def _to_all(self, values: Sequence[bytes]) -> Transformed:
         try:
-            single = transformation.apply([value])
-            results += single.values
-            failures.update((index, reason) for reason in single.failures.values())
+            return self.transformation.apply(values)
         except ValueError:
-            results.append(b"")
-            failures[index] = "the value is not UTF-8"
-    return Transformed(results, failures)
+            return self._to_each(values)
+
+    def _to_each(self, values: Sequence[bytes]) -> Transformed:
+        results: list[bytes] = []
+        failures: dict[int, str] = {}
+        for index, value in enumerate(values):
+            try:
+                single = self.transformation.apply([value])
+                results += single.values
+                failures.update((index, reason) for reason in single.failures.values())
+            except ValueError:
+                results.append(b"")
+                failures[index] = "the value is not UTF-8"
+        return Transformed(results, failures)
+
+
+def _pieces(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Of so many values and bytes, or of one value, that a budget is asked before they cost much."""
+    begin = size = 0
+    for place, value in enumerate(values):
+        if place > begin and (size + len(value) > _PIECE_BYTES or place - begin == _PIECE_VALUES):
+            yield values[begin:place]
+            begin, size = place, 0
+        size += len(value)
+    if begin < len(values):
+        yield values[begin:]

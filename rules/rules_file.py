@@ -33,7 +33,7 @@ from pgsluice.rules.contains import Contains
 from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
 from pgsluice.rules.orderings import OPERATORS
-from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, regex_replace
+from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, RegexReplace, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
@@ -62,7 +62,11 @@ class RulesFile:
         return RuleSet(self.path, self.digest, self.entries, self.remarks)
 
 
-def load_rules(path: str, text: str | None = None) -> RulesFile:
+MakeRegex = Callable[[str, str, int], RegexReplace]
+"""Of a pattern, a replacement and a time limit. Raises ValueError, with a sentence."""
+
+
+def load_rules(path: str, text: str | None = None, make_regex: MakeRegex = regex_replace) -> RulesFile:
     """Of the file, or of ``text``, which ``path`` only names. Raises UsageError when the file cannot be read, or with all that is
     wrong in it: "file:line: table 't', rule 2: …"."""
     root, problems = open_document(path, "rules file", text)
@@ -72,7 +76,8 @@ def load_rules(path: str, text: str | None = None) -> RulesFile:
         remarks.append(_rootless_remark(path, root))
     else:
         tables = _tables(root)
-    entries = [_entry(path, tables, name, remarks) for name in tables.keys()] if tables is not None else []  # noqa: SIM118  no dict
+    names = tables.keys() if tables is not None else []
+    entries = [_entry(path, tables, name, remarks, make_regex) for name in names] if tables is not None else []
     problems.check()
     return RulesFile(path, tuple(entries), (tables or root).digest(), tuple(remarks))
 
@@ -108,7 +113,7 @@ def _tables(root: YamlMapping) -> YamlMapping | None:
     return root.mapping("tables")
 
 
-def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str]) -> TableRules:
+def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], make_regex: MakeRegex) -> TableRules:
     where = f"table '{name}'"
     try:
         pattern = TablePattern.parse(name)
@@ -121,11 +126,11 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str]) -> Tab
         if left_out:
             remarks.append(left_out)
         else:
-            rules.append(_rule(path, rule))
+            rules.append(_rule(path, rule, make_regex))
     return TableRules(f"{path}:{tables.line_of(name)}: {where}", pattern, tuple(rule for rule in rules if rule is not None))
 
 
-def _rule(path: str, rule: YamlMapping) -> Rule | None:
+def _rule(path: str, rule: YamlMapping, make_regex: MakeRegex) -> Rule | None:
     """None when the rule has problems, which are noted then."""
     place = f"{path}:{rule.line}: {rule.where}"
     kind = rule.choice("type", _TYPES)
@@ -135,7 +140,7 @@ def _rule(path: str, rule: YamlMapping) -> Rule | None:
         return _filter(place, rule, parameters, operations)
     if kind == "transform":
         rule.finish(_RULE_KEYS)
-        return _transform(place, rule, parameters, operations)
+        return _transform(place, rule, parameters, operations, make_regex)
     return None
 
 
@@ -161,7 +166,9 @@ def _empty_deletes(rule: YamlMapping, parameters: YamlMapping | None) -> bool | 
     return own if own is not None else among
 
 
-def _transform(place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int]) -> Transform | None:
+def _transform(
+    place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int], make_regex: MakeRegex
+) -> Transform | None:
     _empty_deletes(rule, parameters)  # pg_flo's files have it; a transform of an old row without the column has nothing to do
     column = rule.required_text("column", "email")
     if parameters is None:
@@ -173,7 +180,7 @@ def _transform(place: str, rule: YamlMapping, parameters: YamlMapping | None, op
         case "mask":
             transformation = _mask(parameters)
         case "regex":
-            transformation = _regex(parameters)
+            transformation = _regex(parameters, make_regex)
     keeps_unique = parameters.switch("keeps_unique") is True
     if column is None or transformation is None:
         return None
@@ -183,8 +190,9 @@ def _transform(place: str, rule: YamlMapping, parameters: YamlMapping | None, op
 def _mask(parameters: YamlMapping) -> Mask | None:
     parameters.finish((*_MASK_KEYS, *_SHARED_PARAMETERS))
     mask_char = parameters.text("mask_char") if "mask_char" in parameters else "*"
-    if not mask_char:
-        parameters.problem('mask_char is empty (write a character, in quotes: mask_char: "*")', "mask_char")
+    if not mask_char or len(mask_char) > 1:
+        is_there = f"has {len(mask_char)} characters" if mask_char else "is empty"
+        parameters.problem(f'mask_char {is_there} (write one character, in quotes: mask_char: "*")', "mask_char")
         return None
     return Mask(
         mask_char,
@@ -194,7 +202,7 @@ def _mask(parameters: YamlMapping) -> Mask | None:
     )
 
 
-def _regex(parameters: YamlMapping) -> ValueTransformation | None:
+def _regex(parameters: YamlMapping, make_regex: MakeRegex) -> ValueTransformation | None:
     parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')
@@ -202,7 +210,7 @@ def _regex(parameters: YamlMapping) -> ValueTransformation | None:
     if pattern is None or replace is None:
         return None
     try:
-        return regex_replace(pattern, replace, time_limit_ms)
+        return make_regex(pattern, replace, time_limit_ms)
     except ValueError as error:
         parameters.problem(str(error), "pattern")
         return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import assert_never
 
+from pgsluice.rules.bounds import RuleBudget
 from pgsluice.rules.rule import ALL_OPERATIONS, Filter, Rule, RuleOutcome, Transform, column_index
 from pgsluice.rules.rule_run import RuleRun
 from pgsluice.shared.errors import TerminalError
@@ -41,9 +42,10 @@ class BoundRules:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)
 
-    def apply(self, changes: TableChanges) -> RuleOutcome:
-        """``changes``, which must be of the table, are left as they are; what comes out may share lists with them."""
-        run = RuleRun(changes)
+    def apply(self, changes: TableChanges, budget: RuleBudget | None = None) -> RuleOutcome:
+        """``changes``, which must be of the table, are left as they are; what comes out may share lists with them. Raises
+        BudgetSpentError."""
+        run = RuleRun(changes, budget)
         for step in self._steps:
             if not len(run):
                 break

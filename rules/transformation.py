@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from pgsluice.rules.bounds import RuleBudget
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
@@ -52,17 +53,17 @@ class Transformation:
         hashes = (self.rules.hash, self.routing.hash)
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if any(hashes) else ""
 
-    def apply(self, message: MessageChanges) -> tuple[MessageChanges, list[RejectedRow]]:
+    def apply(self, message: MessageChanges, budget: RuleBudget | None = None) -> tuple[MessageChanges, list[RejectedRow]]:
         """The message as it goes on, and the rows that a rule could not process, which are not in it.
 
-        Raises TerminalError when a table no longer has what a rule or route names.
+        Raises TerminalError when a table no longer has what a rule or route names, BudgetSpentError.
         """
         rejected: list[RejectedRow] = []
         parts: list[Part] = []
         for part in message.parts:
             match part:
                 case TableChanges():
-                    kept = self._apply_rules(self._without_held(part), rejected)
+                    kept = self._apply_rules(self._without_held(part), rejected, budget)
                     parts += [] if kept is None else self.routing.apply(kept, self.names)
                 case Truncation():
                     truncation = self.routing.truncate(part, self.names)
@@ -162,11 +163,13 @@ class Transformation:
     def _routes_of(self, table: Table) -> tuple[BoundRoute, ...] | None:
         return self.routing.bind(table, self.names)
 
-    def _apply_rules(self, changes: TableChanges, rejected: list[RejectedRow]) -> TableChanges | None:
+    def _apply_rules(
+        self, changes: TableChanges, rejected: list[RejectedRow], budget: RuleBudget | None = None
+    ) -> TableChanges | None:
         bound = self._rules_of(changes.table)
         if bound is None:
             return changes
-        outcome = bound.apply(changes)
+        outcome = bound.apply(changes, budget)
         rejected += outcome.rejected
         return outcome.changes
 

@@ -82,7 +82,7 @@ async def subscribe(
     """The subscription's id, and whether it is new: who asks for the same again gets the one that is there. Raises UsageError for
     what cannot be meant or is too much, TerminalError and TransientError as ``challenge``."""
     masters = master_keys(settings.common.secret)
-    asked = _asked(wish, owner)
+    asked = await asyncio.to_thread(_asked, wish, owner)  # its rules take a moment to be read
     mine = await _of_owner(bucket, owner)
     for identifier, entry in mine.items():
         if _is_same(entry.value, asked):

@@ -90,6 +90,53 @@ def test_a_hostile_value_costs_its_limit_and_is_rejected_by_a_rule_that_is_named
     assert result[0].reason == "column 'name': the pattern took longer than its limit of 50 ms"
 
 
+ALLOWANCE = 64 * 1024
+LOOKING_AROUND = "(?=a)a"
+"""As ``a``, by the package ``regex``."""
+
+
+@pytest.mark.parametrize("pattern", ["a", LOOKING_AROUND])
+@pytest.mark.parametrize(
+    ("value", "replace", "size"),
+    [
+        (b"a" * 64, "x" * 1040, 16 * 64 + ALLOWANCE),
+        (b"a" * 64, "x" * 1040 + "$0", None),
+        (b"a" * 64, "x" * 1041, None),
+        (b"ba" * 5000, "x" * 30, 5000 + 30 * 5000),
+        (b"ba" * 5000, "x" * 70, None),
+        (b"ba" * 5000, "$0" * 35, 5000 + 35 * 5000),
+        (b"ba" * 5000, "$0" * 70, None),
+        (b"b" * 1_000_000, "x" * 1000, 1_000_000),
+        (b"a", "x" * ALLOWANCE, ALLOWANCE),
+        (b"a", "x" * (ALLOWANCE + 17), None),
+        ("aä".encode() * 5000, "ä" * 27, 5000 * 2 + 27 * 2 * 5000),
+        ("aä".encode() * 5000, "ä" * 60, None),
+    ],
+)
+def test_a_value_becomes_sixteen_times_its_size_and_64_kib_at_most(
+    pattern: str, value: bytes, replace: str, size: int | None
+) -> None:
+    made, failures = regex_replace(pattern, replace, 60_000).apply([b"a b", value, b"b"])
+    assert made[2] == b"b"
+    if size is None:
+        assert failures == {1: "the value would become more than 16 times as large and 64 KiB"}
+    else:
+        assert (failures, len(made[1])) == ({}, size)
+
+
+def test_a_group_that_looks_beyond_its_match_is_bounded_too() -> None:
+    rule = regex_replace("(?=(.*))", "$1")
+    assert replaced("(?=(.*))", "$1", "abc") == "abcabcbcc"
+    assert list(rule.apply([b"a" * 100_000]).failures) == [0]
+
+
+def test_replacements_in_a_row_that_would_make_gigabytes_of_some_bytes_reject_the_row() -> None:
+    users = table("users", "id bigint", "name text")
+    rule = f"{{type: transform, column: name, parameters: {{type: regex, pattern: '.', replace: {'x' * 1000}}}}}"
+    (row,) = rejected(rules("users", rule, rule, rule), insert(users, b"1", b"0123456789"))
+    assert row.reason == "column 'name': the value would become more than 16 times as large and 64 KiB"
+
+
 @given(
     st.lists(st.text(alphabet="ab1\n\U0001f600", max_size=8), max_size=6),
     st.sampled_from([r"a+", r"(b)|\d", r"^a|b$", "", "(?<=a)b"]),

@@ -253,6 +253,10 @@ def test_a_file_of_another_shape_is_refused(text: str, problem: str) -> None:
         ("{type: transform, column: name, parameters: mask}", "parameters is not a mapping"),
         ("{type: transform, column: name, parameters: {type: hash}}", "type 'hash' is unknown"),
         ("{type: transform, column: name, parameters: {type: mask, mask_char: ''}}", "mask_char is empty"),
+        (
+            "{type: transform, column: name, parameters: {type: mask, mask_char: '[x]'}}",
+            "mask_char has 3 characters (write one character, in quotes",
+        ),
         ("{type: transform, column: name, parameters: {type: mask, keep_last: -1}}", "keep_last '-1' is not a whole number"),
         ("{type: transform, column: name, parameters: {type: regex, pattern: a}}", "replace is missing"),
         ("{type: transform, column: name, parameters: {type: regex, pattern: a, replace: $1}}", "uses group 1"),

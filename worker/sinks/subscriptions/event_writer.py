@@ -3,13 +3,14 @@
 A receipt's body begins with the digests of the views that the task knew (their number, then each). A row of sections follows: for
 each message that has events one of what everybody sees, then one for each view whose rules touch it, where that is another thing.
 A section is a header (sequence, digest of the view or zeros, number of events, length of the text that follows), that text in
-JSON (the list of kinds; why the view cannot be worked out; null where it is too large to be handed over), for each event the
+JSON (the list of kinds; why the view cannot be worked out; null where it is too much to be handed over), for each event the
 number of its kind and its length, then their text. Integers are little-endian.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -24,15 +25,16 @@ from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from pgsluice.worker.sinks.lines.line_fields import line_fields
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
-from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView, RulesFailedError
+from pgsluice.worker.sinks.subscriptions.subscription_rules import LONGEST_S, EventView, RulesFailedError
 
 MOST_VIEWED_BYTES = 8 * 1024 * 1024
-"""Of one message's views: the driver holds several messages. What is more is read from the stream again, view by view."""
+"""Of one message's views: the driver holds several messages. What is more, or takes more than LONGEST_S for all of them together,
+is read from the stream again, view by view."""
 
 _COUNT = struct.Struct("<I")
 _HEADER = struct.Struct("<q8sII")
 _EVERYBODY = bytes(8)
-_TOO_LARGE = b"null"
+_TOO_MUCH = b"null"
 
 
 class EventKind(NamedTuple):
@@ -99,23 +101,25 @@ class EventWriter:
         pieces = _section(message, _EVERYBODY)
         if not pieces:
             return []
-        left = MOST_VIEWED_BYTES
-        for number, view in enumerate(self.views):
-            section = _viewed(message, view, names)
-            size = sum(map(len, section))
-            if number and size > left:
-                section = _told(message.sequence, view.digest, _TOO_LARGE)
-            left -= size
+        left_bytes, left_s = MOST_VIEWED_BYTES, LONGEST_S
+        for view in self.views:
+            began = time.thread_time()
+            section = self._viewed(message, view, names, left_s)
+            if sum(map(len, section)) > left_bytes and len(self.views) > 1:
+                section = _told(message.sequence, view.digest, _TOO_MUCH)
+            left_bytes -= sum(map(len, section))
+            left_s -= time.thread_time() - began
             pieces += section
         return pieces
 
-
-def _viewed(message: MessageChanges, view: EventView, names: Mapping[int, TableName]) -> list[bytes]:
-    try:
-        seen = view.apply(message, names)
-    except RulesFailedError as error:
-        return _told(message.sequence, view.digest, orjson.dumps(error.reason))
-    return [] if seen is None else _section(seen, view.digest) or _told(message.sequence, view.digest, b"[]")
+    def _viewed(self, message: MessageChanges, view: EventView, names: Mapping[int, TableName], left_s: float) -> list[bytes]:
+        """What is too much beside other views is not wrong by itself: it is read again for this view alone."""
+        try:
+            seen = view.apply(message, names, left_s)
+        except RulesFailedError as error:
+            is_certain = len(self.views) == 1 or not error.is_late
+            return _told(message.sequence, view.digest, orjson.dumps(error.reason) if is_certain else _TOO_MUCH)
+        return [] if seen is None else _section(seen, view.digest) or _told(message.sequence, view.digest, b"[]")
 
 
 def _section(message: MessageChanges, digest: bytes) -> list[bytes]:

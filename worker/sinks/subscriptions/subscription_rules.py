@@ -1,8 +1,9 @@
 """The rules that a subscription brings along: what people subscribe with is read more strictly than an administrator's file.
 
 Who subscribes is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor aliases
-(a few lines of which stand for millions) and no deep nesting, and gives no pattern more time than it has anyhow. The server asks
-when somebody subscribes, and the worker again, whoever wrote the record.
+(a few lines of which stand for millions) and no deep nesting, its patterns are RE2's and small ones, and what its rules take of
+time and memory for one message is bounded while they run. The server asks when somebody subscribes, and the worker again, whoever
+wrote the record.
 
 An ``EventView`` is what the changes look like to those who subscribed to the same tables with the same rules: a task works it out
 once for all of them. Rules come after those of the worker, and see tables as its routes call them.
@@ -17,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
 
-from pgsluice.rules.regex_replace import TIME_LIMIT_MS, RegexReplace
-from pgsluice.rules.rule import Filter, Rule, Transform
+from pgsluice.rules.bounds import BudgetSpentError, RuleBudget
+from pgsluice.rules.regex_replace import strangers_regex_replace
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.rules.ruleset import NO_RULES, RuleSet
 from pgsluice.rules.transformation import Transformation
@@ -29,9 +30,12 @@ from pgsluice.shared.subscriptions.subscription_records import SubscriptionRecor
 from pgsluice.shared.wire.table import Table, TableName
 
 MOST_CHARACTERS = 8000
+MOST_RULES = 100
 DEEPEST = 20
 LONGEST_S = 5.0
 """Of one task's time for one message. Rules of an ordinary table take some milliseconds."""
+MOST_GROWTH_BYTES = 8 * 1024 * 1024
+"""By which rules may make a message larger, over all of its rows."""
 
 _DIGEST_BYTES = 8
 
@@ -43,29 +47,21 @@ def read_rules(text: str) -> RuleSet:
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"rules have more than {MOST_CHARACTERS} characters", "shorten them")
     check_plain(text, "rules", DEEPEST)
-    rules = load_rules("rules", text).ruleset()
-    for entry in rules.entries:
-        for rule in entry.rules:
-            _check_time(rule)
+    rules = load_rules("rules", text, strangers_regex_replace).ruleset()
+    count = sum(len(entry.rules) for entry in rules.entries)
+    if count > MOST_RULES:
+        raise UsageError(f"there are {count} rules, and {MOST_RULES} is the most", "write fewer")
     return rules
 
 
-def _check_time(rule: Rule) -> None:
-    match rule:
-        case Transform(transformation=RegexReplace(time_limit_ms=limit_ms)) if limit_ms > TIME_LIMIT_MS:
-            raise UsageError(f"{rule.place}: time_limit_ms is more than {TIME_LIMIT_MS}", "subscriptions may not ask for more")
-        case Transform() | Filter():
-            pass
-        case unreachable:
-            assert_never(unreachable)
-
-
 class RulesFailedError(Exception):
-    """A view of a message cannot be worked out. ``reason`` is a sentence without row values."""
+    """A view of a message cannot be worked out. ``reason`` is a sentence without row values. ``is_late``: not in the time
+    that was left for it."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_late: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_late = is_late
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +84,19 @@ class EventView:
     def covers(self, schema: str, table: str) -> bool:
         return self.schema in ("", schema) and self.table in ("", table)
 
-    def apply(self, message: MessageChanges, names: Mapping[int, TableName]) -> MessageChanges | None:
+    def apply(self, message: MessageChanges, names: Mapping[int, TableName], seconds: float = LONGEST_S) -> MessageChanges | None:
         """The message's part that this covers, after the rules; None when it covers nothing that rules are about, so that what
-        everybody sees holds. ``names`` are other names that tables have, by OID. Raises RulesFailedError."""
+        everybody sees holds. ``names`` are other names that tables have, by OID. Raises RulesFailedError, also when the rules are
+        not done after so many ``seconds`` of the processor."""
         try:
             transformation = replace(_transformation(self.rules), names=names)
             covered = self._covered(message)
             if not any(_is_touched(part, transformation) for part in covered):
                 return None
-            began = time.thread_time()
-            seen, rejected = transformation.apply(replace(message, parts=covered))
-            if time.thread_time() - began > LONGEST_S:
-                raise RulesFailedError(f"the rules took more than {LONGEST_S:.0f} s for one message of the stream")
+            budget = RuleBudget(time.thread_time, seconds, MOST_GROWTH_BYTES)
+            seen, rejected = transformation.apply(replace(message, parts=covered), budget)
+        except BudgetSpentError as error:
+            raise RulesFailedError(error.reason, is_late=error.is_time) from None
         except PgsluiceError as error:
             raise RulesFailedError(f"the rules do not fit: {error.fact}") from None
         if rejected:

@@ -12,8 +12,8 @@ from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.subscriptions.subscription_records import ReceiverState
 from pgsluice.worker.sinks.sink import Partition
-from pgsluice.worker.sinks.subscriptions import event_writer, live_pass, subscription_rules
-from pgsluice.worker.sinks.subscriptions.event_writer import EventWriter, decode_events
+from pgsluice.worker.sinks.subscriptions import event_writer, live_pass
+from pgsluice.worker.sinks.subscriptions.event_writer import EventWriter, Seen, Unseen, Unworkable, decode_events
 from pgsluice.worker.sinks.subscriptions.sink import SubscriptionsSink
 from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView, read_rules
 from tests.changes_builder import delete, insert, message, table, truncate, update
@@ -108,22 +108,82 @@ def test_rules_that_cannot_be_applied_pause_their_subscription_alone_at_that_cha
     assert stage.told_of() == {}
 
 
+def replacing(pattern: str, replace: str) -> str:
+    parameters = f'{{type: regex, pattern: "{pattern}", replace: "{replace}"}}'
+    return f"tables: {{users: [{{type: transform, column: email, parameters: {parameters}}}]}}"
+
+
 def test_a_row_that_rules_cannot_process_is_never_told_without_them(stage: Stage, receiver: HttpServer) -> None:
-    regex = '{type: regex, pattern: "(?=a)^(a|aa)+$", replace: x}'
-    rules = f"tables: {{users: [{{type: transform, column: email, parameters: {regex}}}]}}"
-    identifier = stage.subscribe(receiver, "slow-pattern", rules=rules)
+    identifier = stage.subscribe(receiver, "growing", rules=replacing("a", "b" * 5000))
     sink = stage.start()
-    apply(sink, [publish(stage, message(1, insert(USERS, b"1", b"a" * 40 + b"!", b"30")))])
+    apply(sink, [publish(stage, message(1, insert(USERS, b"1", b"a" * 40, b"30")))])
     state = paused(stage, identifier)
-    assert state.reason.endswith("the pattern took longer than its limit of 100 ms"), state.reason
+    assert state.reason.endswith("the value would become more than 16 times as large and 64 KiB"), state.reason
     assert "aaa" not in state.reason
-    assert ids(receiver, "slow-pattern") == []
+    assert ids(receiver, "growing") == []
+
+
+def seen(views: Sequence[EventView], message: MessageChanges) -> list[Seen]:
+    """What a task hands over of a message for each view."""
+    partition = Partition(1, 1)
+    (found,) = (each for body in EventWriter(views).write(partition, [message]) for each in decode_events(body))
+    return [found.seen(view.digest) for view in views]
+
+
+SLOW = replacing("(?s)(a).*z|(a)", "b")
+"""RE2 looks at all of the rest for each a."""
+
+
+def test_rules_are_stopped_while_they_run_and_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_writer, "LONGEST_S", 0.5)
+    slow, quick = EventView("", "", SLOW), EventView("", "", MASKED)
+    many = message(1, *(insert(USERS, b"%d" % n, b"a" * 10_000, b"30") for n in range(2000)))
+    began = time.monotonic()
+    assert seen([slow], many) == [Unworkable("the rules took more than 0.5 s for one message of the stream")]
+    assert seen([slow, quick], many) == [Unseen(), Unseen()], "each is read again by itself"
+    assert time.monotonic() - began < 30, "all of the values would take minutes"
+
+
+def test_a_filter_is_stopped_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_writer, "LONGEST_S", 0.2)
+    asked = ", ".join("{column: email, operator: contains, value: Z, ignore_case: true}" for _ in range(100))
+    view = EventView("", "", f"tables: {{users: [{{type: filter, any: [{asked}]}}]}}")
+    large = message(1, *(insert(USERS, b"%d" % n, b"a" * 1_000_000, b"30") for n in range(40)))
+    began = time.thread_time()
+    assert seen([view], large) == [Unworkable("the rules took more than 0.2 s for one message of the stream")]
+    assert time.thread_time() - began < 5
+
+
+def test_rules_make_a_message_8_mib_larger_at_most() -> None:
+    growing = EventView("", "", replacing("a", "b" * 7000))
+    some, many = (message(1, *(insert(USERS, b"%d" % n, b"aaaa", b"30") for n in range(count))) for count in (200, 400))
+    (fitting,) = seen([growing], some)
+    assert isinstance(fitting, list)
+    assert len(fitting[0].text) > 28_000
+    assert seen([growing], many) == [Unworkable("the rules make one message of the stream more than 8 MiB larger")]
+
+
+def test_no_view_is_handed_over_that_is_too_large_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_writer, "MOST_VIEWED_BYTES", 1000)
+    masked, adults = EventView("", "", MASKED), EventView("", "", ADULTS)
+    large = message(1, *(insert(USERS, b"%d" % n, b"ann@x", b"7") for n in range(50)))
+    assert seen([masked, adults], large) == [Unseen(), []]
+    (alone,) = seen([masked], large)
+    assert isinstance(alone, list)
+    assert len(alone) == 50
+
+
+def test_a_pattern_is_applied_to_no_value_that_it_could_search_for_minutes(stage: Stage, receiver: HttpServer) -> None:
+    identifier = stage.subscribe(receiver, "slow-pattern", rules=SLOW)
+    sink = stage.start()
+    apply(sink, [publish(stage, message(1, insert(USERS, b"1", b"a" * 1_000_000, b"30")))])
+    assert "the value has more than 64 KiB" in paused(stage, identifier).reason
 
 
 def test_rules_that_take_too_long_pause_their_subscription(
     stage: Stage, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_rules, "LONGEST_S", 0.0)
+    monkeypatch.setattr(event_writer, "LONGEST_S", 0.0)
     identifier = stage.subscribe(receiver, "slow", rules=ADULTS)
     sink = stage.start()
     apply(sink, [publish(stage, message(1, insert(USERS, b"1", b"e", b"30")))])
@@ -218,11 +278,13 @@ BOMB = "tables:\n  users:\n    - any: &a [{column: age, operator: eq, value: 1}]
         (BOMB, "rules:3: anchors and aliases are not taken here"),
         ("tables: " + "[" * 7000, "rules:1: is nested more than 20 levels deep"),
         ("tables: {}\n" + "#" * 8000, "rules have more than 8000 characters"),
-        (
-            'tables: {users: [{type: transform, column: e, parameters: {type: regex, pattern: "(a+)+\\\\1", replace: x, '
-            "time_limit_ms: 60000}}]}",
-            "rules:1: table 'users', rule 1: time_limit_ms is more than 100",
-        ),
+        (replacing(r"(a+)+\\1", "x"), "pattern '(a+)+\\1' is not one of RE2"),
+        (replacing("(?=a)a", "x"), "rules:1: table 'users', rule 1: pattern '(?=a)a' is not one of RE2"),
+        (replacing("(?=a)(?:(?:a{1000}){1000}){1000}", "x"), "is too large with its repetitions written out"),
+        (replacing("(?P<n>(?:a{100}){100})", "$n"), "is too large with its repetitions written out"),
+        (replacing("a" * 1001, "x"), "pattern has 1001 characters, and 1000 is the most"),
+        (replacing("()" * 11, "$11"), "uses a group beyond 9"),
+        (f"tables: {{users: [{', '.join(['{type: transform, column: e, parameters: {type: mask}}'] * 101)}]}}", "101 rules"),
         ("tables: {users: [{type: transform, column: e, parameters: {type: regex, pattern: '(', replace: x}}]}", "pattern '('"),
     ],
 )

@@ -1,0 +1,84 @@
+"""How much rules may take: what a value may become, and what the rules of strangers may take of one message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+MOST_GROWTH = 16
+ALLOWANCE_BYTES = 64 * 1024
+"""A transform may make of a value so many times its size and so many bytes more, whoever wrote the rule: a few rules in a row
+would make gigabytes of some bytes, and the allocation that fails ends the process."""
+
+_PIECE = re.compile(
+    r"""
+    \\[pP](?:\{[^}]*\}|.)
+    | \\Q.*?(?:\\E|$)
+    | \\.
+    | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]
+    | \{\d+(?:,\d*)?\}
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNICODE_CLASS = re.compile(r"\\[pP]")
+_CLASS_SIZE = 100
+
+
+def most_bytes(size: int) -> int:
+    """What a value of ``size`` bytes may become."""
+    return MOST_GROWTH * size + ALLOWANCE_BYTES
+
+
+def pattern_size(pattern: str) -> int:
+    """About how large an RE2 pattern is once its repetitions are written out, which is what it costs to compile and to apply."""
+    open_groups, last = [0], 0
+    for match in _PIECE.finditer(pattern):
+        piece = match[0]
+        if piece == "(":
+            open_groups.append(0)
+            last = 0
+        elif piece == ")" and len(open_groups) > 1:
+            last = open_groups.pop()
+            open_groups[-1] += last
+        elif piece.startswith("{") and len(piece) > 1:
+            times = max(1, *map(int, re.findall(r"\d+", piece)))
+            open_groups[-1] += last * (times - 1)
+            last *= times
+        else:
+            last = len(piece) if piece.startswith("\\Q") else 1 + _CLASS_SIZE * len(_UNICODE_CLASS.findall(piece))
+            open_groups[-1] += last
+    return sum(open_groups)
+
+
+class BudgetSpentError(Exception):
+    """``reason`` is a sentence without row values. ``is_time``: of time, not of bytes."""
+
+    def __init__(self, reason: str, *, is_time: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_time = is_time
+
+
+class RuleBudget:
+    """Seconds of ``clock``, and bytes by which rules make a message larger. Rules ask while they run."""
+
+    def __init__(self, clock: Callable[[], float], seconds: float, growth_bytes: int) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._growth_bytes = growth_bytes
+        self._ends_at = clock() + seconds
+        self._left_bytes = growth_bytes
+
+    def check(self) -> None:
+        """Raises BudgetSpentError when the time is over."""
+        if self._clock() >= self._ends_at:
+            reason = f"the rules took more than {self._seconds:.1f} s for one message of the stream"
+            raise BudgetSpentError(reason, is_time=True)
+
+    def grow(self, size: int) -> None:
+        """Takes so many bytes. Raises BudgetSpentError when there are no more."""
+        self._left_bytes -= max(0, size)
+        if self._left_bytes < 0:
+            reason = f"the rules make one message of the stream more than {self._growth_bytes >> 20} MiB larger"
+            raise BudgetSpentError(reason, is_time=False)
