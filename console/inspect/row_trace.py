@@ -6,10 +6,8 @@ they are in force now, what they leave out. Where its rules are others than thos
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -18,15 +16,15 @@ from typing import assert_never
 import orjson
 from nats.aio.client import Client
 
+from pgsluice.console.inspect.rules_trial import RuledChange, RuledChanges
 from pgsluice.console.inspect.stream_bodies import StoredBody, read_bodies
-from pgsluice.console.inspect.trial_steps import ChangeOutcome, StepOutcome, Trial
-from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.console.inspect.trial_steps import ChangeOutcome
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, TableRecord
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
-from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.errors import UsageError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, DefinitionChange, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.wire.names import GroupNames
@@ -37,8 +35,9 @@ from pgsluice.worker.sinks.lines.json_lines import encode_lines
 SEARCHED_MESSAGES = 20_000
 """Back from the end of the stream, unless somebody asks for more."""
 MOST_CHANGES = 200
-TRYING_S = 10.0
-"""After which rules are tried on no more changes of a request."""
+
+Try = Callable[[Sequence[MessageChanges]], Awaitable[RuledChanges]]
+"""What the rules and routes that workers have make of changes."""
 
 
 class Outcome(StrEnum):
@@ -119,10 +118,9 @@ class RowKey:
 
 
 async def trace_row(
-    client: Client, names: GroupNames, key: RowKey, transformation: Transformation | None, most_messages: int = SEARCHED_MESSAGES
+    client: Client, names: GroupNames, key: RowKey, try_rules: Try, most_messages: int = SEARCHED_MESSAGES
 ) -> Trace:
-    """``transformation`` is what workers have, None where that is not known. Raises UsageError when there is no stream, or the
-    table has no such column; TransientError."""
+    """Raises UsageError when there is no stream, or the table has no such column; TransientError; and what ``try_rules`` does."""
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.state()
     if state is None:
@@ -135,11 +133,12 @@ async def trace_row(
             found.append(change)
     letters = await DeadLetterStream(client, names).letters()
     ledger = await Ledger(bucket).load()
-    teller = _Teller(await read_reports(bucket), letters, ledger, state, transformation)
+    tried = await try_rules([change.message for change in found])
+    teller = _Teller(await read_reports(bucket), letters, ledger, state, tried)
     record = _record(ledger, key.table)
     return Trace(
         table=found[-1].rows.table.qualified_name if found else key.table.text,
-        changes=await asyncio.to_thread(lambda: tuple(map(teller.told, found))),  # a pattern may take its time
+        changes=tuple(teller.told(change, place) for place, change in enumerate(found)),
         searched_from=first,
         searched_to=state.last_sequence,
         is_whole=first <= state.first_sequence,
@@ -198,16 +197,17 @@ class _Teller:
         letters: list[StoredLetter],
         ledger: LedgerContent,
         state: StreamState,
-        transformation: Transformation | None,
+        tried: RuledChanges,
     ) -> None:
         self._reports = reports
         self._letters = {(each.letter.worker, str(each.letter.position)): each for each in letters}
         self._ledger = ledger
         self._state = state
-        self._transformation = transformation
-        self._ends_at = time.monotonic() + TRYING_S
+        self._tried = tried
 
-    def told(self, found: _Found) -> TracedChange:
+    def told(self, found: _Found, place: int) -> TracedChange:
+        """``place`` is the change's among those that were tried."""
+        tried = self._tried.changes[place] if place < len(self._tried.changes) else None
         [line] = [line for text in encode_lines(found.message) for line in text.splitlines()]
         content = orjson.loads(line)
         return TracedChange(
@@ -217,11 +217,11 @@ class _Teller:
             published_at=found.stored_at.isoformat(),
             committed_at=content["committed_at"],
             xid=found.transaction.xid,
-            workers=tuple(self._outcome(found, name, report) for name, report in sorted(self._reports.items())),
+            workers=tuple(self._outcome(found, tried, name, report) for name, report in sorted(self._reports.items())),
             change=orjson.Fragment(line),
         )
 
-    def _outcome(self, found: _Found, worker: str, report: WorkerReport) -> WorkerOutcome:
+    def _outcome(self, found: _Found, tried: RuledChange | None, worker: str, report: WorkerReport) -> WorkerOutcome:
         letter = self._letters.get((worker, found.position))
         if letter is not None:
             return WorkerOutcome(worker, Outcome.REPLAYING if letter.is_queued else Outcome.DEAD, letter.letter.reason)
@@ -232,28 +232,28 @@ class _Teller:
         behind = found.sequence - _passed(report, found.rows.table.oid)
         if behind > 0:
             return WorkerOutcome(worker, Outcome.WAITING, f"the worker is {behind} messages before it")
-        return self._after_rules(found, worker, report)
+        return self._after_rules(tried, worker, report)
 
     def _is_copied(self, found: _Found) -> bool:
         record = self._ledger.tables.get(found.rows.table.oid)
         return record is not None and bool(record.lsn) and found.transaction.commit_lsn < parse_lsn(record.lsn)
 
-    def _after_rules(self, found: _Found, worker: str, report: WorkerReport) -> WorkerOutcome:
+    def _after_rules(self, tried: RuledChange | None, worker: str, report: WorkerReport) -> WorkerOutcome:
         if not report.rules:
             return WorkerOutcome(worker, Outcome.APPLIED)
-        transformation = self._transformation or UNTRANSFORMED
-        if transformation.hash != report.rules:
+        if self._tried.hash != report.rules:
             return WorkerOutcome(worker, Outcome.NOT_KNOWN, "it has passed the worker, whose rules are not known here")
-        if time.monotonic() > self._ends_at:
+        if tried is None:
             return WorkerOutcome(worker, Outcome.NOT_KNOWN, "it has passed the worker, whose rules take long to be tried")
-        try:
-            tried = Trial(transformation).of(found.message)
-        except TerminalError as error:
-            return WorkerOutcome(worker, Outcome.NOT_KNOWN, error.fact)
-        if tried.outcome is not ChangeOutcome.DROPPED:
-            return WorkerOutcome(worker, Outcome.APPLIED)
-        dropping = [step.place for step in tried.steps if step.outcome is StepOutcome.DROPPED]
-        return WorkerOutcome(worker, Outcome.DROPPED, f"by {dropping[0]}" if dropping else "by a route")
+        match tried.outcome:
+            case None:
+                return WorkerOutcome(worker, Outcome.NOT_KNOWN, tried.detail)
+            case ChangeOutcome.DROPPED:
+                return WorkerOutcome(worker, Outcome.DROPPED, tried.detail)
+            case ChangeOutcome.PASSED | ChangeOutcome.REJECTED:
+                return WorkerOutcome(worker, Outcome.APPLIED)
+            case unreachable:
+                assert_never(unreachable)
 
 
 def _passed(report: WorkerReport, oid: int) -> int:

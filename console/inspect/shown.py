@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from pgsluice.console.columns import format_bytes
 from pgsluice.console.inspect.messages import InspectedMessage, MessagesPage, Place, read_messages
 from pgsluice.console.inspect.row_trace import RowKey, Trace, TracedChange, trace_row
+from pgsluice.console.inspect.rules_trial import RuledChanges, try_changes
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -21,6 +22,7 @@ from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.config.inspect_settings import TraceSettings
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
@@ -56,7 +58,12 @@ def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_mes
 
     async def look(client: Client) -> Trace:
         tables = await load_tables(StateBucket(client, names))
-        return await trace_row(client, names, row, transformation.knowing(tables or ()), most_messages)
+        knowing = transformation.knowing(tables or ())
+
+        async def try_rules(messages: Sequence[MessageChanges]) -> RuledChanges:
+            return await asyncio.to_thread(try_changes, knowing, messages)  # a pattern may take its time
+
+        return await trace_row(client, names, row, try_rules, most_messages)
 
     trace = _at_broker(GroupSettings(settings.group, settings.log, settings.nats), look)
     sys.stdout.writelines(_json_line(trace) if as_json else (f"{line}\n" for line in format_trace(trace)))

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
-from pgsluice.console.change_lines import guess_tables, known_tables, read_lines
 from pgsluice.console.inspect.messages import MessagesPage, Place, read_messages
-from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, TRYING_S, RowKey, Trace, trace_row
+from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, RowKey, Trace, trace_row
+from pgsluice.console.inspect.rules_trial import BenchResult, BenchTrial, ChangesTrial, RuledChanges
 from pgsluice.console.inspect.shown import parse_pattern, parse_place
-from pgsluice.console.inspect.trial_steps import ChangeOutcome, Trial, TrialStep
+from pgsluice.console.inspect.trial_process import run_trial
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.server.typed_json import Json
-from pgsluice.rules.transformation_files import read_transformation
+from pgsluice.console.server.typed_json import Json, parse
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.published_tables import load_tables
+from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table, TablePattern
 
 MOST_CHANGES = 1000
 MOST_SEARCHED = 200_000
 MOST_SAMPLE = 200
+MOST_CHARACTERS = 64 * 1024
+"""Of rules, and of routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +64,6 @@ class BenchRequest:
     sample: int = 20
 
 
-@dataclass(frozen=True, slots=True)
-class BenchedChange:
-    """``before`` is the change's JSON line, ``after`` those of what a worker would hand to its sink."""
-
-    before: Json
-    steps: tuple[TrialStep, ...]
-    outcome: ChangeOutcome
-    after: tuple[Json, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BenchResult:
-    """``hash`` is that of rules and routes together, as workers report it. ``warnings`` are what may surprise about them."""
-
-    hash: str
-    warnings: tuple[str, ...]
-    changes: tuple[BenchedChange, ...]
-
-
 async def show_messages(call: Call) -> Answer:
     query = call.query
     limit = _within(query.limit, MOST_CHANGES, "limit")
@@ -95,36 +77,39 @@ async def trace(call: Call) -> Answer:
     if not request.key:
         raise Problem(Kind.MALFORMED, "key names no column", 'give the row\'s key, like {"id": "7"}', "key")
     most = _within(request.messages, MOST_SEARCHED, "messages")
+    _check_texts(request)
     names = GroupNames(view.group)
-    transformation = read_transformation(request.rules, request.routing)
-    tables = await load_tables(StateBucket(call.parts.client, names)) or []
+    tables = tuple(await load_tables(StateBucket(call.parts.client, names)) or ())
+
+    async def try_rules(messages: Sequence[MessageChanges]) -> RuledChanges:
+        if not (request.rules or request.routing):
+            return RuledChanges("", ())
+        tried = await run_trial(ChangesTrial(request.rules, request.routing, tables, tuple(messages)))
+        return parse(RuledChanges, orjson.loads(tried))
+
     row = RowKey(parse_pattern(request.table), request.key)
     async with call.parts.trying:
-        found = await trace_row(call.parts.client, names, row, transformation.knowing(tables), most)
+        found = await trace_row(call.parts.client, names, row, try_rules, most)
     return Answer(found, target=f"{view.group} {request.table}")
 
 
 async def bench(call: Call) -> Answer:
     request = call.body
-    transformation = read_transformation(request.rules, request.routing)
-    contents, tables = [orjson.dumps(line) for line in request.lines], list[Table]()
+    _check_texts(request)
+    _within(max(1, len(request.lines)), MOST_CHANGES, "lines")
+    lines, tables = tuple(map(orjson.dumps, request.lines)), tuple[Table, ...]()
     if request.group:
         names = GroupNames(request.group)
-        tables = await load_tables(StateBucket(call.parts.client, names)) or []
-        if not contents:
-            contents = await _sample(call, names, request)
-    lines = read_lines(contents, "lines")
-    by_name = guess_tables(lines) | known_tables(tables)
-    messages = [line.message(by_name[line.name]) for line in lines]
+        tables = tuple(await load_tables(StateBucket(call.parts.client, names)) or ())
+        lines = lines or tuple(await _sample(call, names, request))
     async with call.parts.trying:
-        tried = await asyncio.to_thread(Trial(transformation.knowing(tables)).of_all, messages, TRYING_S)
-    changes = [
-        BenchedChange(
-            orjson.Fragment(contents[line.number - 1]), each.steps, each.outcome, tuple(map(orjson.Fragment, each.lines))
-        )
-        for line, each in zip(lines, tried, strict=True)
-    ]
-    return Answer(BenchResult(transformation.hash, tuple(transformation.warnings(tables)), tuple(changes)))
+        return Answer(orjson.Fragment(await run_trial(BenchTrial(request.rules, request.routing, tables, lines))))
+
+
+def _check_texts(request: TraceRequest | BenchRequest) -> None:
+    for name, text in (("rules", request.rules), ("routing", request.routing)):
+        if len(text) > MOST_CHARACTERS:
+            raise Problem(Kind.MALFORMED, f"{name} have more than {MOST_CHARACTERS} characters", "try fewer at once", name)
 
 
 async def _sample(call: Call, names: GroupNames, request: BenchRequest) -> list[bytes]:

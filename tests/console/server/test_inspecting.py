@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import orjson
 import pytest
 
+from pgsluice.console.inspect import trial_process
+from pgsluice.console.inspect.rules_trial import BenchTrial
 from pgsluice.console.inspect.trial_steps import Trial
 from pgsluice.rules.transformation_files import read_transformation
 from pgsluice.shared.broker.bucket import StateBucket
@@ -94,17 +98,9 @@ def test_rules_are_tried_on_rows_of_the_stream(served: Served, changed: Group) -
 
 
 def test_rules_are_tried_on_lines_that_are_given(served: Served) -> None:
-    line = {
-        "operation": "INSERT",
-        "schema": "public",
-        "table": "t",
-        "key": {"id": 1},
-        "before": None,
-        "after": {"id": 1, "v": "abc"},
-    }
     with served.client() as client:
-        assert outcomes(client.post("/rules/test", json={"rules": RULES, "lines": [line]})) == [("passed", ["a*c"])]
-        broken = client.post("/rules/test", json={"rules": "tables: {t: [{type: nonsense}]}", "lines": [line]})
+        assert outcomes(client.post("/rules/test", json={"rules": RULES, "lines": [LINE]})) == [("passed", ["*"])]
+        broken = client.post("/rules/test", json={"rules": "tables: {t: [{type: nonsense}]}", "lines": [LINE]})
         assert (broken.status_code, "rules:1" in broken.json()["detail"]) == (422, True)
         no_line = client.post("/rules/test", json={"rules": RULES, "lines": [{"operation": "INSERT"}]})
         assert (no_line.status_code, "not a change as a JSON line" in no_line.json()["detail"]) == (422, True)
@@ -138,6 +134,62 @@ def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group
         tried, found = (each.result() for each in asked)
     assert {outcome for outcome, _ in outcomes(tried)} == {"not processed"}
     assert [each["workers"][0]["outcome"] for each in found.json()["changes"]] == ["applied"] * SLOW_ROWS
+
+
+LINE = {"operation": "INSERT", "schema": "public", "table": "t", "key": {"id": 1}, "before": None, "after": {"id": 1, "v": "a"}}
+LARGE_WHEN_COMPILED = "(?=a)(?:(?:a{1000}){1000}){1000}"
+
+
+def one_rule(parameters: str) -> str:
+    return f"tables: {{t: [{{type: transform, column: v, parameters: {parameters}}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (one_rule(f"{{type: regex, pattern: '{LARGE_WHEN_COMPILED}', replace: x}}"), "to try the rules takes more than"),
+        (one_rule(f"{{type: mask, mask_char: '{'*' * 20_000}'}}"), "mask_char has 20000 characters"),
+        (f"tables: {{t: [{'{type: transform, column: v, parameters: {type: mask}},' * 8000}]}}", "more than 65536 characters"),
+        (f"tables: {{t: [{'{type: transform, column: v, parameters: {tipe: 1}},' * 1000}]}}", "has 1000 problems"),
+        (one_rule("{type: regex, pattern: '" + "(" * 30_000 + "', replace: x}"), "is not a regular expression"),
+    ],
+    ids=["large when compiled", "long mask", "long text", "many problems", "deep pattern"],
+)
+def test_rules_that_take_too_much_are_refused_and_nobody_else_waits(served: Served, rules: str, said: str) -> None:
+    with served.client() as client, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.post, "/rules/test", json={"rules": rules, "lines": [LINE]})
+        slowest = 0.0
+        while not asked.done():
+            begun = time.monotonic()
+            assert client.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - begun)
+        answer = asked.result()
+        assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text[:500]
+        assert slowest < 2
+        assert outcomes(client.post("/rules/test", json={"rules": RULES, "lines": [LINE]})) == [("passed", ["*"])]
+
+
+def test_a_trace_with_rules_that_take_too_much_is_refused(served: Served, changed: Group) -> None:
+    rules = one_rule(f"{{type: regex, pattern: '{LARGE_WHEN_COMPILED}', replace: x}}")
+    with served.client() as client:
+        path = f"/groups/{changed.name}/trace"
+        answer = client.post(path, json={"table": "t", "key": {"id": "1"}, "rules": rules})
+        assert (answer.status_code, "to try the rules takes more than" in answer.json()["detail"]) == (422, True), answer.text
+        assert client.post(path, json={"table": "t", "key": {"id": "1"}, "rules": RULES}).status_code == 200
+
+
+def test_a_trial_that_has_no_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_process, "LONGEST_S", 3.0)
+    endless = one_rule("{type: regex, pattern: '(?=a)^(a|aa)+$', replace: x, time_limit_ms: 60000}")
+    line = orjson.dumps({**LINE, "after": {"id": 1, "v": "a" * 60 + "!"}})
+    with pytest.raises(UsageError, match="to try the rules takes more than 3 s"):
+        asyncio.run(trial_process.run_trial(BenchTrial(endless, "", (), (line,))))
+
+
+def test_a_trial_is_not_given_the_server_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_process, "_COMMAND", ("/bin/sh", "-c", "env | grep -c PASSWORD; exit 0"))
+    monkeypatch.setenv("PGSLUICE_PASSWORD", "hidden")
+    assert asyncio.run(trial_process.run_trial(BenchTrial("", "", (), ()))) == b"0\n"
 
 
 async def report(stream: ChangeStream, bucket: StateBucket, rules: str) -> None:
