@@ -1,14 +1,9 @@
-"""How much rules may take: what a value may become, and what the rules of strangers may take of one message."""
+"""How much the rules of strangers may take: how large their patterns are, and a budget for one message."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-MOST_GROWTH = 16
-ALLOWANCE_BYTES = 64 * 1024
-"""A transform may make of a value so many times its size and so many bytes more, whoever wrote the rule: a few rules in a row
-would make gigabytes of some bytes, and the allocation that fails ends the process."""
 
 _PIECE = re.compile(
     r"""
@@ -23,11 +18,6 @@ _PIECE = re.compile(
 )
 _UNICODE_CLASS = re.compile(r"\\[pP]")
 _CLASS_SIZE = 100
-
-
-def most_bytes(size: int) -> int:
-    """What a value of ``size`` bytes may become."""
-    return MOST_GROWTH * size + ALLOWANCE_BYTES
 
 
 def pattern_size(pattern: str) -> int:

@@ -7,8 +7,8 @@ applies it to a whole column in one call. What RE2 does not have, references to 
 In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole match,
 ``$$`` is a dollar, ``\\\\`` a backslash. A number ends with its last digit: ``$1st`` is group 1, followed by "st".
 
-What a value becomes is bounded (``rules.bounds``), and measured before it is made: RE2 makes it in one piece, and a process that
-has no memory for that ends there and then.
+What a value becomes is bounded (``shared.rows.growth``), and measured before it is made: RE2 makes it in one piece, and a process
+that has no memory for that ends there and then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import ClassVar
 
 import regex
 
-from pgsluice.rules.bounds import ALLOWANCE_BYTES, MOST_GROWTH, most_bytes, pattern_size
+from pgsluice.rules.bounds import pattern_size
 from pgsluice.rules.orderings import is_searched_as_text
 from pgsluice.rules.rule import Transformed
+from pgsluice.shared.rows.growth import ALLOWANCE_BYTES, MOST_GROWTH, most_bytes
 from pgsluice.shared.wire.table import Column
 
 TIME_LIMIT_MS = 100

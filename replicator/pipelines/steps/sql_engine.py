@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pgsluice.replicator.pipelines.steps.sql_growth import check_growth
 from pgsluice.replicator.pipelines.steps.sql_rules import (
     MOST_DEPTH,
     RELATION,
@@ -31,6 +33,8 @@ from pgsluice.replicator.pipelines.steps.sql_rules import (
 )
 from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE
 from pgsluice.shared import telemetry
+from pgsluice.shared.rows.growth import ALLOWANCE_BYTES, MOST_GROWTH
+from pgsluice.shared.spark.failure import jvm_ended
 from pgsluice.shared.spark.session import JAVA_OPTIONS_KEY, Spark
 
 _SETTINGS = {
@@ -52,6 +56,8 @@ _REPLACING = (_CATALYST + "optimizer.ReplaceExpressions", _CATALYST + "optimizer
 _PASSED_THROUGH = ("SubqueryAlias", "View")
 _MOMENTS = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time", "time(6)")
 _WITHOUT_LIMIT = 1 << 40
+_TOO_LARGE = "ROW_TOO_LARGE"
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 _one_at_a_time = threading.Lock()
 """PySpark has one context in a process."""
@@ -86,8 +92,8 @@ class SqlEngine:
     engine of another thread waits until then."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        kept = {key: value for key, value in settings.items() if key in _KEPT}
-        self._spark = Spark("pgsluice steps", kept | _SETTINGS, DAEMON_MODULE)
+        self._settings = {key: value for key, value in settings.items() if key in _KEPT} | _SETTINGS
+        self._spark: Spark
         self._changing = threading.Lock()
         self._has_context = self._is_closed = False
 
@@ -119,13 +125,22 @@ class SqlEngine:
                 self._has_context = False
 
     def _start(self) -> None:
+        """What did not start can be started again."""
         with self._changing:
-            if self._has_context or self._is_closed:
+            if self._is_closed:
+                raise jvm_ended("it was closed")
+            if self._has_context:
                 return
             _one_at_a_time.acquire()
-            self._has_context = True
+            self._spark = Spark("pgsluice steps", self._settings, DAEMON_MODULE)
             log.info("starting Spark for SQL steps")
-            self._spark.start()
+            try:
+                self._spark.start()
+            except BaseException:
+                self._spark.close()
+                _one_at_a_time.release()
+                raise
+            self._has_context = True
 
     @property
     def _jvm(self) -> Any:
@@ -139,6 +154,7 @@ class SqlEngine:
             raise SqlRefusedError(_said(error)) from None
         root = _node(plan, text, is_plan=True)
         check_statement(root)
+        check_growth(root)
         return plan, root
 
     def _compiled(self, session: Any, parsed: Any, schema: pa.Schema) -> CompiledSql:
@@ -205,6 +221,7 @@ class CompiledSql:
             try:
                 for each in self.passes:
                     made = self._passed(each, batch)
+                    _check_sizes(batch, made)
                     batch = batch.filter(made.column(0)) if each.is_filter else made
                     if not batch.num_rows:
                         return self.apply(batch)
@@ -222,10 +239,12 @@ class CompiledSql:
             stream.write_batch(batch)
         rows = self.converters.fromIPCStream(sink.getvalue().to_pybytes())._1()
         try:
-            [made] = _table(self.converters, rows.map(each.projection), each.schema).combine_chunks().to_batches()
+            made = _table(self.converters, rows.map(each.projection), each.schema).combine_chunks().to_batches()
         finally:
             rows.close()  # or the JVM keeps the batch where its limit does not hold
-        return made
+        if not made:  # where the JVM has no memory to send it
+            raise SqlFailedError(_TOO_LARGE)
+        return made[0]
 
     def _condition(self, error: Py4JJavaError) -> str:
         cause = error.java_exception
@@ -241,6 +260,27 @@ def _table(converters: Any, rows: Any, schema: Any) -> pa.Table:
         return pa.ipc.open_stream(bytes(batches.next())).read_all()
     finally:
         batches.close()
+
+
+def _check_sizes(given: pa.RecordBatch, made: pa.RecordBatch) -> None:
+    """Raises SqlFailedError when a row has become too large."""
+    sizes = _row_sizes(made)
+    if sizes is None or pc.max(sizes).as_py() <= ALLOWANCE_BYTES:
+        return
+    before = _row_sizes(given)
+    most = ALLOWANCE_BYTES if before is None else pc.add(pc.multiply(before, MOST_GROWTH), ALLOWANCE_BYTES)
+    if pc.any(pc.greater(sizes, most)).as_py():
+        raise SqlFailedError(_TOO_LARGE)
+
+
+def _row_sizes(batch: pa.RecordBatch) -> pa.Array | None:
+    """How many bytes the texts of each row have; None where there are no texts."""
+    total = None
+    for column in batch.columns:
+        if any(is_kind(column.type) for is_kind in _TEXTS):
+            size = pc.fill_null(pc.cast(pc.binary_length(column), pa.int64()), 0)
+            total = size if total is None else pc.add(total, size)
+    return total
 
 
 def _check_again(plan: Any) -> None:
@@ -260,7 +300,7 @@ def _node(tree: Any, text: str, *, is_plan: bool, depth: int = 1) -> SqlNode:
     if is_plan:
         children += [_node(expression, text, is_plan=False, depth=below) for expression in _sequence(tree.expressions())]
     name: Sequence[str] = ()
-    is_plain, written = True, ""
+    is_plain, text_of_moment, written = True, "", ""
     match kind:
         case "UnresolvedRelation":
             name = _sequence(tree.multipartIdentifier())
@@ -273,9 +313,11 @@ def _node(tree: Any, text: str, *, is_plan: bool, depth: int = 1) -> SqlNode:
         case "UnresolvedStarExceptOrReplace":
             is_plain = tree.replacements().isEmpty()
         case "Literal" if tree.dataType().typeName() in _MOMENTS:
-            written = text[_number(origin.startIndex(), 0) : _number(origin.stopIndex(), -1) + 1]
+            text_of_moment = text[_number(origin.startIndex(), 0) : _number(origin.stopIndex(), -1) + 1]
+        case "Literal" if tree.dataType().typeName() == "string":
+            written = str(tree.value())
     line, column = _number(origin.line(), 0), _number(origin.startPosition(), -1) + 1
-    return SqlNode(kind, is_plan, tuple(name), is_plain, written, line, column, tuple(children))
+    return SqlNode(kind, is_plan, tuple(name), is_plain, text_of_moment, written, line, column, tuple(children))
 
 
 def _kind(node: Any) -> str:

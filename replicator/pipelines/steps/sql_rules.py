@@ -6,7 +6,8 @@ So a function that a later Spark brings is not allowed before somebody has looke
 - looks at other rows (aggregates, windows, ORDER BY, LIMIT): which rows come in one batch is not promised;
 - reads anything else (other relations, files, subqueries), runs code (``reflect``, TRANSFORM) or changes the session;
 - gives something else the next time (``rand``, ``now``): a row that is read again has to give what it gave;
-- makes a short value as large as it likes (``repeat``, ``lpad``), or several rows of one (``explode``).
+- makes a short value as large as it likes (``repeat``, ``lpad``; ``sql_growth`` is about the rest), or several rows of one
+  (``explode``).
 """
 
 from __future__ import annotations
@@ -98,13 +99,15 @@ class SqlRefusedError(Exception):
 class SqlNode:
     """A part of a statement as the parser has it. ``kind`` is Spark's name of it. ``name`` are the parts of a relation's, an
     attribute's or a function's name. ``is_plain``: it is nothing but its name and its children. ``text`` is what was written of
-    a date or time, "" otherwise. ``line`` counts from 1, ``column`` too; 0 where the parser does not say."""
+    a date or time, "" otherwise, ``written`` what a text says that is written there. ``line`` counts from 1, ``column`` too; 0
+    where the parser does not say."""
 
     kind: str
     is_plan: bool
     name: tuple[str, ...] = ()
     is_plain: bool = True
     text: str = field(default="", repr=False)
+    written: str = field(default="", repr=False)
     line: int = 0
     column: int = 0
     children: tuple[SqlNode, ...] = ()

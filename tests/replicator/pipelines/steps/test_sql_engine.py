@@ -153,6 +153,16 @@ def test_a_subquery_after_from_and_a_list_of_columns_to_leave_out_are_ways_to_wr
         ("SELECT monotonically_increasing_id() FROM rows", "calls monotonically_increasing_id"),
         ("SELECT input_file_name() FROM rows", "calls input_file_name"),
         ("SELECT repeat(v, 1000000000) FROM rows", "calls repeat"),
+        ("SELECT id, replace(v, 'a', v) FROM rows", r"has replace put in .* no bound \(line 1, column 12\)"),
+        ("SELECT id, replace(v, 'a', concat('b', v)) FROM rows", "has replace put in"),
+        ("SELECT id, regexp_replace(v, 'a', v) FROM rows", "has regexp_replace put in"),
+        ("SELECT id, regexp_replace(v, '(?=(.*))', '$1') FROM rows", "groups of a pattern that may look around"),
+        ("SELECT id, regexp_replace(v, concat('(?=(', '.*))'), '$1') FROM rows", "groups of a pattern that may look around"),
+        (f"SELECT id, {'hex(' * 13}v{')' * 13} FROM rows", "more than 4096 times as large as its row"),
+        (f"SELECT id FROM rows WHERE {'hex(' * 13}v{')' * 13} = 'a'", "more than 4096 times as large as its row"),
+        (f"SELECT id, replace(v, 'a', '{'b' * 5000}') FROM rows", "more than 4096 times as large as its row"),
+        (f"SELECT id, {' || '.join(['v'] * 5000)[:7001]} FROM rows", "expressions in each other|more than 4096"),
+        (f"{'SELECT v || v || v || v AS v FROM (' * 7}SELECT v FROM rows{')' * 7}", "more than 4096 times as large as its row"),
         ("SELECT :x FROM rows", "NamedParameter"),
         ("SELECT upper(DISTINCT v) FROM rows", "with a clause of its own"),
         ("SELECT upper(v) FILTER (WHERE id > 1) FROM rows", "with a clause of its own"),
@@ -222,6 +232,39 @@ def test_an_error_on_a_row_is_told_by_spark_s_name_of_it(engine: SqlEngine, expr
     with pytest.raises(SqlFailedError, match=f"^{condition}$"):
         given(engine, f"SELECT id, {expression} AS x FROM rows", "secret")
     assert given(engine, f"SELECT id, {expression} AS x FROM rows WHERE id > 1", "secret") == []
+
+
+ESCAPED = "v"
+for character, entity in {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\\'": "&apos;"}.items():
+    ESCAPED = f"replace({ESCAPED}, '{character}', '{entity}')"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        (ESCAPED, "a&lt;b&gt; &amp; &apos;c&apos;"),
+        ("replace('Dear {name}', '{name}', v)", "Dear a<b> & 'c'"),
+        ("concat_ws('-', v, v, v, v, v, v, v, v, id)", "-".join(["a<b> & 'c'"] * 8 + ["1"])),
+        ("regexp_replace(v, '([a-z])', '$1$1')", "aa<bb> & 'cc'"),
+        ("replace(v, '<b>')", "a & 'c'"),
+    ],
+)
+def test_what_grows_a_little_is_evaluated(engine: SqlEngine, expression: str, value: object) -> None:
+    assert given(engine, f"SELECT id, {expression} AS x FROM rows", "a<b> & 'c'") == [value]
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [("replace(v, 'a', '" + "b" * 1000 + "')", 100), ("hex(hex(hex(hex(hex(hex(v))))))", 10_000), ("repeated", 1_000_000)],
+)
+def test_a_row_becomes_sixteen_times_its_size_and_64_kib_at_most(engine: SqlEngine, expression: str, count: int) -> None:
+    """The last one is more than the JVM has memory for."""
+    expression = expression.replace("repeated", "replace(v, 'a', '" + "b" * 4000 + "')")
+    text = f"SELECT id, {expression} AS x FROM rows"
+    assert len(str(given(engine, text, "a")[0])) < 5000
+    with pytest.raises(SqlFailedError, match=r"^(ROW_TOO_LARGE|OutOfMemoryError)$"):
+        given(engine, text, "a" * count)
+    assert given(engine, "SELECT id, upper(v) AS x FROM rows", "a") == ["A"]
 
 
 def refused(engine: SqlEngine, text: str) -> str:
