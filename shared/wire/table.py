@@ -175,7 +175,7 @@ class NamePattern:
         return self.text[1:-1].replace('""', '"') if self.text.startswith('"') else self.text
 
     def matches(self, name: str) -> bool:
-        return name == self.name if self.is_name else _compiled(self.text).fullmatch(name) is not None
+        return name == self.name if self.is_name else _fits(_parts(self.text), name)
 
     @property
     def like(self) -> str:
@@ -219,5 +219,20 @@ class TablePattern:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(text.split("*"))
+
+
+def _fits(parts: tuple[str, ...], name: str) -> bool:
+    """Whether the parts are in the name, in order, the first at its begin and the last at its end. A regular expression would go
+    back from part to part: a dozen of them in a long name would take it minutes, and strangers write patterns."""
+    first, *between, last = parts
+    place, end = len(first), len(name) - len(last)
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in between:
+        found = name.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return place <= end

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgsluice.replicator.source.tables import parse_pattern
 from pgsluice.rules.rules_file import load_rules
@@ -49,6 +53,20 @@ def test_a_pattern_matches_what_it_stands_for(text: str, yes: list[tuple[str, st
     pattern = TablePattern.parse(text)
     assert [name for name in yes if not pattern.matches(*name)] == []
     assert [name for name in no if pattern.matches(*name)] == []
+
+
+@given(st.text("ab*", max_size=7), st.text("ab", max_size=7))
+def test_a_star_stands_for_any_characters(text: str, name: str) -> None:
+    wanted = re.fullmatch(".*".join(map(re.escape, text.split("*"))), name) is not None
+    assert NamePattern(text).matches(name) == wanted
+
+
+def test_a_pattern_of_many_parts_takes_no_time_on_a_name_that_it_nearly_matches() -> None:
+    began = time.monotonic()
+    assert not NamePattern("*a" * 30 + "b").matches("a" * 63)
+    with pytest.raises(ValueError, match="is not a table"):
+        TablePattern.parse('"' * 50_001)
+    assert time.monotonic() - began < 2
 
 
 def test_without_a_schema_a_pattern_can_be_held_to_one_whatever_that_is_called() -> None:
