@@ -47,7 +47,7 @@ _FULL_IDENTITY = "a source table with REPLICA IDENTITY FULL would send it"
 
 _OPERATIONS = (INSERT, UPDATE, DELETE)
 _PIECE_BYTES = 64 * 1024
-_PIECE_VALUES = 128
+_PIECE_VALUES = 1024
 _TRUE = bytes((TRUE,))
 _ONLY_IF_TRUE = bytes(truths if truths == TRUE else FALSE for truths in range(256))
 
@@ -338,11 +338,15 @@ class _Applied:
 
 def _pieces(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """Of so many values and bytes, or of one value, that a budget is asked before they cost much."""
-    begin = size = 0
-    for place, value in enumerate(values):
-        if place > begin and (size + len(value) > _PIECE_BYTES or place - begin == _PIECE_VALUES):
-            yield values[begin:place]
-            begin, size = place, 0
-        size += len(value)
-    if begin < len(values):
-        yield values[begin:]
+    for first in range(0, len(values), _PIECE_VALUES):
+        some = values[first : first + _PIECE_VALUES]
+        if sum(map(len, some)) <= _PIECE_BYTES:
+            yield some
+            continue
+        begin = size = 0
+        for place, value in enumerate(some):
+            if place > begin and size + len(value) > _PIECE_BYTES:
+                yield some[begin:place]
+                begin, size = place, 0
+            size += len(value)
+        yield some[begin:]
