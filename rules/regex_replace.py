@@ -1,7 +1,7 @@
 """The transform ``type: regex``: replaces every match of a pattern.
 
-Patterns are RE2's (as pg_flo's are), whose time grows with the length of the value and with nothing else; Arrow brings RE2 and
-applies it to a whole column in one call. What RE2 does not have, references to groups and look-around, is matched by the package
+Patterns are RE2's (as pg_flo's are), which never goes back and tries again; Arrow brings RE2 and applies it to a whole column in
+one call. What RE2 does not have, references to groups and look-around, is matched by the package
 ``regex``, which goes back and tries again, and may take for ever: there a time limit for each value ends it.
 
 In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole match,
