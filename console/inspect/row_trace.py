@@ -6,6 +6,7 @@ they are in force now, what they leave out. Where its rules are others than thos
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +139,7 @@ async def trace_row(
     record = _record(ledger, key.table)
     return Trace(
         table=found[-1].rows.table.qualified_name if found else key.table.text,
-        changes=tuple(teller.told(change, place) for place, change in enumerate(found)),
+        changes=await asyncio.to_thread(lambda: tuple(teller.told(change, place) for place, change in enumerate(found))),
         searched_from=first,
         searched_to=state.last_sequence,
         is_whole=first <= state.first_sequence,
