@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import Entrance
 from pgsluice.console.server.access.origin import OwnOrigin
 from pgsluice.console.server.audit import AuditStream
+from pgsluice.console.server.fair_share import FairShare
 from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.console.server.live.series import SeriesStore
 from pgsluice.console.server.repeated_requests import RepeatedRequests
@@ -41,8 +41,8 @@ class ServerParts:
     repeated: RepeatedRequests
     looks: GroupLooks
     series: SeriesStore
-    trying: asyncio.Semaphore
-    """Held by each trial of rules and each trace: they take memory, and threads."""
+    trying: FairShare
+    """Held by each trial of rules and each trace: they take memory, threads and processes."""
     checks: Executor
     """Threads of checks, which wait for servers that may not answer: all else that blocks has others."""
     runner: Runner | None

@@ -29,6 +29,7 @@ from pgsluice.console.server.access.origin import OwnOrigin, address_of, is_loop
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
 from pgsluice.console.server.audit import AuditStream
+from pgsluice.console.server.fair_share import FairShare
 from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.console.server.live.series import SeriesStore, record_series
 from pgsluice.console.server.parts import ServerParts
@@ -176,7 +177,7 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
             repeated=RepeatedRequests(control),
             looks=GroupLooks(client, documents),
             series=SeriesStore(),
-            trying=asyncio.Semaphore(TRIALS_AT_ONCE),
+            trying=FairShare(TRIALS_AT_ONCE),
             checks=checks,
             executors=Executors(client, partial(runnable, pipelines), runs) if settings.runs else None,
             runner=Runner(client, control, pipelines, directory, settings.nats) if settings.runs else None,

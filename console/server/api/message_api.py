@@ -88,7 +88,7 @@ async def trace(call: Call) -> Answer:
         return parse(RuledChanges, orjson.loads(tried))
 
     row = RowKey(parse_pattern(request.table), request.key)
-    async with call.parts.trying:
+    async with call.parts.trying.of(call.who.token):
         found = await trace_row(call.parts.client, names, row, try_rules, most)
     return Answer(found, target=f"{view.group} {request.table}")
 
@@ -102,7 +102,7 @@ async def bench(call: Call) -> Answer:
         names = GroupNames(request.group)
         tables = tuple(await load_tables(StateBucket(call.parts.client, names)) or ())
         lines = lines or tuple(await _sample(call, names, request))
-    async with call.parts.trying:
+    async with call.parts.trying.of(call.who.token):
         return Answer(orjson.Fragment(await run_trial(BenchTrial(request.rules, request.routing, tables, lines))))
 
 
