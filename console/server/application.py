@@ -19,10 +19,9 @@ from urllib.parse import quote
 
 import orjson
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -30,8 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgsluice.console.server import problem, typed_json
 from pgsluice.console.server.access.principal import Principal
-from pgsluice.console.server.audit import AuditEntry, now
+from pgsluice.console.server.audit import AuditEntry, now, plain_text
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.live.event_stream import EventStream
 from pgsluice.console.server.parts import ServerParts
 from pgsluice.console.server.problem import Kind, Problem, problem_of
 from pgsluice.console.server.repeated_requests import RequestKey, StoredAnswer
@@ -41,8 +41,8 @@ from pgsluice.shared.process.defect import unexpected
 
 MOST_BODY_BYTES = 1024 * 1024
 MOST_KEY_LENGTH = 200
-MOST_REASON_LENGTH = 2000
-MOST_TARGET_LENGTH = 1000
+MOST_REASON_LENGTH = 500
+MOST_TARGET_LENGTH = 500
 
 _ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
 _PAGE = "pgsluice.console.server", "page"
@@ -75,6 +75,7 @@ def make_application(parts: ServerParts, endpoints: Iterable[Endpoint]) -> Starl
             Problem: _answer_problem,
             PgsluiceError: _answer_error,
             HTTPException: _answer_http,
+            ClientDisconnect: _answer_nobody,
             500: _answer_defect,
         },
     )
@@ -96,7 +97,7 @@ def _route(path: str, by_verb: dict[str, Endpoint], parts: ServerParts) -> Route
 
 def _entering(parts: ServerParts) -> Callable[[Request], Awaitable[Response]]:
     async def enter(request: Request) -> Response:
-        return parts.entrance.enter(request, is_secure=parts.origin.is_secure)
+        return parts.entrance.enter(request)
 
     return enter
 
@@ -115,6 +116,7 @@ class _Dispatch:
             self._check_rights(who)
             body = await self._read_body()
             call = self._call(who, body)
+            self._check_values(who, call.body)
             key = self._key(who, body)
         except Problem as refused:
             await self._note(who, Answer(), refused)
@@ -126,14 +128,25 @@ class _Dispatch:
 
     def _check_rights(self, who: Principal) -> None:
         endpoint = self.endpoint
-        if endpoint.writes and who.by_cookie:
+        if endpoint.writes and who.session:
             self.parts.entrance.check_intention(self.request)
         if not who.role.includes(endpoint.role):
             raise Problem(
                 Kind.FORBIDDEN, f"'{who.name}' is {who.role.value}; this is for {endpoint.role.value}", "use a token of that role"
             )
-        if endpoint.reads_values and not who.values:
-            raise Problem(Kind.FORBIDDEN, f"'{who.name}' may not see row values", "use a token that was created with --values")
+        group = self.request.path_params.get("group")
+        if group is not None:
+            who.check_group(group)
+        if not callable(endpoint.rows):
+            self._check_values(who, None)
+
+    def _check_values(self, who: Principal, body: object) -> None:
+        if not who.values and self.endpoint.wants_values(body):
+            raise Problem(
+                Kind.FORBIDDEN,
+                f"'{who.name}' may not see row values, nor have them sent anywhere",
+                "use a token that was created with --values",
+            )
 
     async def _read_body(self) -> bytes:
         """Raises Problem for one that is too large; b"" where none is taken."""
@@ -194,9 +207,12 @@ class _Dispatch:
 
     async def _streamed_or_stored(self, call: Call) -> Response:
         answer = await self._done(call)
-        if self.endpoint.media_type == "text/event-stream":
-            return StreamingResponse(answer.content, media_type="text/event-stream", headers=_uncached())  # type: ignore[arg-type]
-        return _response(_stored(self.endpoint, answer), self.endpoint.media_type)
+        if isinstance(answer.content, EventStream):
+            return _EventResponse(answer.content)
+        response = _response(_stored(self.endpoint, answer), self.endpoint.media_type)
+        if answer.ends_session:
+            self.parts.entrance.remove_cookies(response)
+        return response
 
     async def _carried_out(self, call: Call) -> StoredAnswer:
         return _stored(self.endpoint, await self._done(call))
@@ -204,7 +220,7 @@ class _Dispatch:
     async def _done(self, call: Call) -> Answer:
         try:
             if self.endpoint.writes:
-                await self.parts.audit.ensure(self.parts.settings.replicas)
+                await self.parts.audit.ensure(call.who.token)
             answer = await self.endpoint.handler(call)
         except (Problem, PgsluiceError) as error:
             refusal = problem_of(error) if isinstance(error, PgsluiceError) else error
@@ -216,21 +232,35 @@ class _Dispatch:
     async def _note(self, who: Principal, answer: Answer, refused: Problem | None, reason: str = "") -> None:
         if not self.endpoint.writes:
             return
-        client = self.request.client
-        await self.parts.audit.add(
-            AuditEntry(
-                at=now(),
-                who=who.name,
-                role=who.role.value,
-                client=client.host if client else "",
-                action=self.endpoint.name,
-                target=(answer.target or "/".join(self.request.path_params.values()))[:MOST_TARGET_LENGTH],
-                outcome="done" if refused is None else refused.content.title,
-                reason=reason,
-                revision_before=answer.revision_before,
-                revision_after=answer.revision,
-            )
+        client, path, audit = self.request.client, self.request.path_params, self.parts.audit
+        entry = AuditEntry(
+            at=now(),
+            who=who.name,
+            role=who.role.value,
+            client=client.host if client else "",
+            action=self.endpoint.name,
+            target=plain_text(answer.target or "/".join(path.values()), MOST_TARGET_LENGTH),
+            outcome="done" if refused is None else refused.content.title,
+            reason=plain_text(reason, MOST_REASON_LENGTH),
+            revision_before=answer.revision_before,
+            revision_after=answer.revision,
+            groups=(path["group"],) if "group" in path else answer.groups,
         )
+        await (audit.add(who.token, entry) if refused is None else audit.count_refused(who.token, entry))
+
+
+class _EventResponse(StreamingResponse):
+    """Ends its stream however it ends itself, also before anything was sent."""
+
+    def __init__(self, stream: EventStream) -> None:
+        super().__init__(stream.events(), media_type="text/event-stream", headers=_uncached())
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.close()
 
 
 def _stored(endpoint: Endpoint, answer: Answer) -> StoredAnswer:
@@ -280,20 +310,14 @@ class _EveryRequest:
             await send(message)
 
         headers = Request(scope).headers
-        if self._parts.settings.entrance.behind_proxy:
-            scope["client"] = _seen_by_proxy(headers) or scope["client"]
+        if self._parts.proxies is not None and scope["client"]:
+            scope["client"] = self._parts.proxies.client(scope["client"][0], headers.getlist("x-forwarded-for")), 0
         try:
             self._parts.origin.check(headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""))
         except Problem as refused:
             await _problem_response(refused)(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
-
-
-def _seen_by_proxy(headers: Headers) -> tuple[str, int] | None:
-    """Who the proxy says that it speaks for: what it added is the last one, those before are what it was told."""
-    last = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
-    return (last, 0) if last else None
 
 
 def _headers_for(message: Message) -> dict[str, str]:
@@ -328,6 +352,11 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     response = _problem_response(Problem(kind, f"there is no {request.method} {request.url.path}", f"see {PREFIX}/openapi.json"))
     response.headers.update(error.headers or {})
     return response
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """Whoever asked has gone before all of the request was here, or took too long with it."""
+    return Response(status_code=400)
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:

@@ -1,36 +1,55 @@
-"""Who did what to what: a stream that is only appended to, and that ends by age alone.
+"""Who did what to what: streams that are only appended to, and that ends by age alone.
 
-A write that nobody could be held to is not done: that the stream is there is seen before, and the entry is stored before the
-answer is sent. Logins that fail are in the log, not here, or strangers could fill the stream.
+A write that nobody could be held to is not done: that the stream is there and has room is seen before, and the entry is stored
+before the answer is sent. Nobody pushes an entry out by writing more: a full stream takes none, and each token has so many.
+
+Writes that were refused change nothing, and whoever has a token may send any number. So they are in a stream of their own, of
+which the oldest go: the first of each token and minute, and then how many there were. Logins that fail are in the log alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 import nats.errors
 import nats.js.errors
 import orjson
 from nats.aio.client import Client
-from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RawStreamMsg, StorageType, StreamConfig, StreamInfo
 
+from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
 from pgsluice.shared.broker.record import MalformedError, TimeText, decode, encode
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
 from pgsluice.shared.errors import Cause, TransientError
 
-_STREAM = "pgsluice-audit"
-_SUBJECT = "pgsluice-audit.entries"
 KEPT_S = 90 * 24 * 3600
+COUNTING_S = 60.0
+MOST_OF_A_TOKEN = 40_000
+"""Entries in KEPT_S: one every three minutes. As many of the longest are not half of the stream."""
+
+_DONE = "pgsluice-audit"
+_REFUSED = "pgsluice-audit-refused"
+_ENTRIES = "pgsluice-audit.entries"
+"""Followed by the token's id; alone for servers of an older version."""
 _MOST_BYTES = 256 * 1024 * 1024
+_MOST_REFUSED_BYTES = 32 * 1024 * 1024
+_ROOM_BYTES = 1024 * 1024
+"""What is left for writes that are under way when a full stream is seen."""
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """``action`` is the operation's name in the API's description, ``target`` what it was done to; ``outcome`` is "done", or the
-    title of the problem. Revisions are those of what was replaced and of what replaced it, where there are any."""
+    title of the problem. Revisions are those of what was replaced and of what replaced it, where there are any. ``groups`` are
+    those that it was about. ``times``: how many of the token's and the minute's it stands for, of which it is the newest."""
 
     at: TimeText
     who: str
@@ -42,6 +61,8 @@ class AuditEntry:
     reason: str = ""
     revision_before: int | None = None
     revision_after: int | None = None
+    groups: tuple[str, ...] = ()
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,69 +73,184 @@ class NumberedEntry:
     entry: AuditEntry
 
 
+@dataclass(frozen=True, slots=True)
+class MissingEntries:
+    """Those of the sequences from ``first`` to ``last`` are there no more: by age, or because somebody removed them in NATS."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPart:
+    """The newest first. ``next_before`` leads to earlier entries; None when there are none."""
+
+    entries: tuple[NumberedEntry, ...] = ()
+    missing: tuple[MissingEntries, ...] = ()
+    next_before: int | None = None
+
+
+@dataclass(slots=True)
+class _Refused:
+    """Of one token in one minute: the newest of those that are counted only, and their number."""
+
+    minute: int
+    newest: AuditEntry
+    count: int = 0
+
+
 class AuditStream:
-    """Every method raises TransientError when NATS does not answer."""
+    """Both streams. Every method raises TransientError when NATS does not answer."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, replicas: int = 1) -> None:
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
+        self._replicas = replicas
+        self._refused: dict[str, _Refused] = {}
+        """By token."""
 
-    async def ensure(self, replicas: int = 1) -> None:
-        """Makes the stream where there is none."""
-        config = StreamConfig(
-            _STREAM,
-            subjects=[_SUBJECT],
+    async def ensure(self, token: str = "") -> None:
+        """Makes the stream where there is none. Raises Problem when it has no room for an entry of the token of that id."""
+        subjects = [_ENTRIES, f"{_ENTRIES}.*"]
+        config = self._config(_DONE, subjects, DiscardPolicy.NEW, _MOST_BYTES)
+        info = await self._ensured(config, f"{_ENTRIES}.{token}" if token else None)
+        if info.config.discard is not config.discard or not set(subjects) <= set(info.config.subjects or ()):
+            await self._bring_up_to_date(info, config)
+        if (info.config.max_bytes or 0) > 0 and info.state.bytes > (info.config.max_bytes or 0) - _ROOM_BYTES:
+            raise Problem(
+                Kind.UNAVAILABLE,
+                f"the audit is full, and nothing is done that is not in it: stream {_DONE} has {info.state.bytes} bytes",
+                f"whoever administers NATS raises its max_bytes; entries go after {KEPT_S // 86_400} days",
+            )
+        if sum((info.state.subjects or {}).values()) >= MOST_OF_A_TOKEN:
+            raise Problem(
+                Kind.TOO_MANY,
+                f"this token has written {MOST_OF_A_TOKEN} times in {KEPT_S // 86_400} days, and the audit takes no more of it",
+                "create another token, and ask what the writes of this one were for",
+            )
+
+    async def add(self, token: str, entry: AuditEntry) -> None:
+        """What was done by whoever has the token of that id. Returns when the entry is durable."""
+        await self._publish(f"{_ENTRIES}.{token}", entry)
+
+    async def count_refused(self, token: str, entry: AuditEntry) -> None:
+        """The first of the token and the minute is durable when it returns; of others there will be the number."""
+        minute, before = int(time.time() // COUNTING_S), self._refused.get(token)
+        if before is not None and before.minute == minute:
+            before.newest, before.count = entry, before.count + 1
+            return
+        self._refused[token] = _Refused(minute, entry)
+        await self._ensured(self._config(_REFUSED, [f"{_REFUSED}.*"], DiscardPolicy.OLD, _MOST_REFUSED_BYTES))
+        await self._publish(f"{_REFUSED}.{token}", entry)
+        if before is not None:
+            await self._store_count(token, before)
+
+    async def store_counts(self, *, at_end: bool = False) -> None:
+        """Those of minutes that are over; ``at_end``: all."""
+        minute = int(time.time() // COUNTING_S)
+        for token, refused in list(self._refused.items()):
+            if at_end or refused.minute < minute:
+                del self._refused[token]
+                await self._store_count(token, refused)
+
+    async def newest(self, most: int, before: int | None = None, *, refused: bool = False) -> AuditPart:
+        """Up to ``most`` entries of those before the sequence ``before``, and which are missing between them."""
+        stream = _REFUSED if refused else _DONE
+        try:
+            state = (await self._jetstream.stream_info(stream)).state
+            last = state.last_seq if before is None else min(before - 1, state.last_seq)
+            first = max(state.first_seq, last - most + 1, 1)
+            messages = [self._jetstream.get_msg(stream, sequence) for sequence in range(last, first - 1, -1)]
+            found = await asyncio.gather(*messages, return_exceptions=True)
+        except nats.js.errors.NotFoundError:
+            return AuditPart()
+        except CLIENT_ERRORS as error:
+            raise _unreachable(error) from None
+        entries = tuple(map(_numbered, _kept(found)))
+        following = first if first > max(state.first_seq, 1) else None
+        return AuditPart(entries, tuple(_gaps(entries, last, 1 if following is None else first)), following)
+
+    def _config(self, name: str, subjects: list[str], discard: DiscardPolicy, most_bytes: int) -> StreamConfig:
+        return StreamConfig(
+            name,
+            subjects=subjects,
             storage=StorageType.FILE,
-            discard=DiscardPolicy.OLD,
+            discard=discard,
             max_age=KEPT_S,
-            max_bytes=_MOST_BYTES,
-            num_replicas=replicas,
+            max_bytes=most_bytes,
+            num_replicas=self._replicas,
             deny_delete=True,
             deny_purge=True,
         )
+
+    async def _ensured(self, config: StreamConfig, subjects: str | None = None) -> StreamInfo:
+        """The stream, made where there is none, with the numbers of messages on ``subjects``."""
+        assert config.name is not None
         try:
-            await self._jetstream.stream_info(_STREAM)
+            return await self._jetstream.stream_info(config.name, subjects_filter=subjects)
         except nats.js.errors.NotFoundError:
             try:
-                await self._jetstream.add_stream(config)
+                return await self._jetstream.add_stream(config)
             except CLIENT_ERRORS as error:
                 raise _unreachable(error) from None
         except CLIENT_ERRORS as error:
             raise _unreachable(error) from None
 
-    async def add(self, entry: AuditEntry) -> None:
-        """Returns when the entry is durable."""
+    async def _bring_up_to_date(self, info: StreamInfo, config: StreamConfig) -> None:
+        """One that an older version made lets the oldest entries go when it is full. What else people set stays."""
         try:
-            await self._jetstream.publish(_SUBJECT, encode(entry))
+            await self._jetstream.update_stream(info.config.evolve(discard=config.discard, subjects=config.subjects))
         except CLIENT_ERRORS as error:
             raise _unreachable(error) from None
 
-    async def newest(self, most: int, before: int | None = None) -> list[NumberedEntry]:
-        """Up to ``most`` entries, the newest first, of those that are earlier than the sequence ``before``."""
+    async def _publish(self, subject: str, entry: AuditEntry) -> None:
+        """Beside NATS the log has it: there nobody takes it out who reaches NATS only."""
+        log.info("audit", **asdict(entry))
         try:
-            state = (await self._jetstream.stream_info(_STREAM)).state
-            last = state.last_seq if before is None else min(before - 1, state.last_seq)
-            first = max(state.first_seq, last - most + 1, 1)
-            messages = [self._jetstream.get_msg(_STREAM, sequence) for sequence in range(last, first - 1, -1)]
-            found = await asyncio.gather(*messages)
-        except nats.js.errors.NotFoundError:
-            return []
+            await self._jetstream.publish(subject, encode(entry))
         except CLIENT_ERRORS as error:
             raise _unreachable(error) from None
-        return [_numbered(message.seq or 0, message.data or b"") for message in found]
+
+    async def _store_count(self, token: str, refused: _Refused) -> None:
+        if refused.count:
+            await self._publish(f"{_REFUSED}.{token}", replace(refused.newest, times=refused.count))
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _numbered(sequence: int, data: bytes) -> NumberedEntry:
+def plain_text(text: str, most: int) -> str:
+    """As much of a text of whoever asks as an entry takes: no more characters than ``most``, none that steers a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text[:most])
+
+
+def _gaps(entries: Sequence[NumberedEntry], last: int, first: int) -> list[MissingEntries]:
+    """Of the sequences from ``last`` down to ``first`` those that are not among ``entries``, which begin with the newest."""
+    gaps, expected = [], last
+    for sequence in [*(each.sequence for each in entries), first - 1]:
+        if sequence < expected:
+            gaps.append(MissingEntries(sequence + 1, expected))
+        expected = sequence - 1
+    return gaps
+
+
+def _kept(found: Iterable[RawStreamMsg | BaseException]) -> Iterator[RawStreamMsg]:
+    """Without entries that ended by their age meanwhile. Raises what else hindered the reading."""
+    for each in found:
+        if isinstance(each, RawStreamMsg):
+            yield each
+        elif not isinstance(each, nats.js.errors.NotFoundError):
+            raise _unreachable(each) if isinstance(each, CLIENT_ERRORS) else each
+
+
+def _numbered(message: RawStreamMsg) -> NumberedEntry:
     try:
-        return NumberedEntry(sequence, decode(AuditEntry, data))
+        return NumberedEntry(message.seq or 0, decode(AuditEntry, message.data or b""))
     except (MalformedError, orjson.JSONDecodeError):
-        return NumberedEntry(sequence, AuditEntry("", "", "", "", "an entry of another version", "", ""))
+        return NumberedEntry(message.seq or 0, AuditEntry("", "", "", "", "an entry of another version", "", ""))
 
 
-def _unreachable(error: Exception) -> TransientError:
+def _unreachable(error: BaseException) -> TransientError:
     return TransientError(
         f"the audit's stream does not answer ({type(error).__name__})", "check that NATS runs and has a leader", Cause.NATS
     )

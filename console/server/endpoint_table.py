@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal
 
 from pgsluice.console.server.access.principal import Principal, Role
@@ -34,7 +35,8 @@ class Call:
 class Answer:
     """``content`` is of the endpoint's ``answer`` type. ``revision`` becomes the ETag, ``location`` says where to look on.
 
-    ``target`` and the revisions are what the audit says of a write."""
+    ``target``, ``groups`` and the revisions are what the audit says of a write; the group in the path is known without being
+    told. ``ends_session``: the browser forgets the session that it came with."""
 
     content: object = None
     status: int | None = None
@@ -42,6 +44,18 @@ class Answer:
     location: str = ""
     target: str = ""
     revision_before: int | None = None
+    groups: tuple[str, ...] = ()
+    ends_session: bool = False
+
+
+class Rows(Enum):
+    """What becomes of row values by a request. Whoever has them answered or sent needs the right to see them."""
+
+    STAY = auto()
+    """They go where they went before, if anywhere."""
+    ANSWERED = auto()
+    SENT = auto()
+    """They are sent to where whoever asks says, or others than before are sent."""
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -51,8 +65,9 @@ Handler = Callable[[Call], Awaitable[Answer]]
 class Endpoint:
     """``path`` is below PREFIX, with names in braces. ``status`` is that of a success.
 
-    ``reads_values``: the answer holds row values, so whoever asks needs that right. ``names_revision``: If-Match is read, and
-    wanted where something is replaced. ``takes_key``: an Idempotency-Key is obeyed."""
+    ``rows`` says what becomes of row values, or how the body decides that. An endpoint that does not say asks for the right to
+    them. ``names_revision``: If-Match is read, and wanted where something is replaced. ``takes_key``: an Idempotency-Key is
+    obeyed."""
 
     verb: str
     path: str
@@ -63,7 +78,7 @@ class Endpoint:
     status: int = 200
     query: Any = None
     body: Any = None
-    reads_values: bool = False
+    rows: Rows | Callable[[Any], Rows] | None = None
     names_revision: bool = False
     takes_key: bool = False
     media_type: str = field(default="application/json")
@@ -71,6 +86,11 @@ class Endpoint:
     @property
     def writes(self) -> bool:
         return self.verb != "GET"
+
+    def wants_values(self, body: object) -> bool:
+        """Whether whoever sends ``body`` needs the right to row values."""
+        rows = self.rows(body) if callable(self.rows) else self.rows
+        return rows is not Rows.STAY
 
     @property
     def name(self) -> str:

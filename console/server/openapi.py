@@ -8,7 +8,8 @@ from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
 from pgsluice.console.server import problem, typed_json
-from pgsluice.console.server.endpoint_table import PREFIX, Endpoint
+from pgsluice.console.server.access.entrance import SESSION_COOKIE
+from pgsluice.console.server.endpoint_table import PREFIX, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, ProblemContent
 
 _PATH_PARAMETER = re.compile(r"{(\w+)}")
@@ -33,7 +34,12 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
             "schemas": definitions,
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "pgsluice-session"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": SESSION_COOKIE,
+                    "description": "Over https with __Host- before it",
+                },
             },
         },
         "security": [{"token": []}, {"session": []}],
@@ -41,7 +47,8 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
-    right = " and the right to see row values" if endpoint.reads_values else ""
+    is_for_some = "where the body has row values sent, " if callable(endpoint.rows) else ""
+    right = f" and {is_for_some}the right to see row values" if endpoint.rows is not Rows.STAY else ""
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,

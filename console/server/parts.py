@@ -15,9 +15,10 @@ from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
 from pgsluice.console.pipelines.pipeline_document import PipelineDocument
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import Entrance
-from pgsluice.console.server.access.origin import OwnOrigin
+from pgsluice.console.server.access.origin import OwnOrigin, Proxies
 from pgsluice.console.server.audit import AuditStream
 from pgsluice.console.server.fair_share import FairShare
+from pgsluice.console.server.live.event_stream import EventStreams
 from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.console.server.live.series import SeriesStore
 from pgsluice.console.server.repeated_requests import RepeatedRequests
@@ -32,6 +33,7 @@ class ServerParts:
     version: str
     client: Client
     origin: OwnOrigin
+    proxies: Proxies | None
     entrance: Entrance
     control: ControlBucket
     documents: DocumentStore[GroupDocument]
@@ -40,6 +42,7 @@ class ServerParts:
     audit: AuditStream
     repeated: RepeatedRequests
     looks: GroupLooks
+    streams: EventStreams
     series: SeriesStore
     trying: FairShare
     """Held by each trial of rules and each trace: they take memory, threads and processes."""

@@ -25,11 +25,13 @@ from pgsluice.console.pipelines.pipelines_file import read_pipelines
 from pgsluice.console.pipelines.places import read_places
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance, state_directory
-from pgsluice.console.server.access.origin import OwnOrigin, address_of, is_loopback, own_hosts
+from pgsluice.console.server.access.origin import OwnOrigin, Proxies, address_of, is_loopback, is_secure, own_hosts
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
-from pgsluice.console.server.audit import AuditStream
+from pgsluice.console.server.audit import COUNTING_S, AuditStream
+from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, BoundedConnection
 from pgsluice.console.server.fair_share import FairShare
+from pgsluice.console.server.live.event_stream import EventStreams
 from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.console.server.live.series import SeriesStore, record_series
 from pgsluice.console.server.parts import ServerParts
@@ -71,6 +73,12 @@ def check_address(settings: TokenSettings) -> None:
             f"the server would listen at {settings.listen}, where others reach it, without TLS",
             "give server-tls-cert and server-tls-key, or behind-proxy with a proxy that speaks https, or listen at 127.0.0.1",
         )
+    if not is_loopback(host) and settings.behind_proxy and not settings.proxies:
+        raise UsageError(
+            f"the server would listen at {settings.listen} behind a proxy that it does not know",
+            "give the proxy's address in server-proxies, or listen at 127.0.0.1",
+        )
+    Proxies.of(settings)
 
 
 def check_certificate(settings: TokenSettings) -> None:
@@ -113,7 +121,7 @@ async def _serve(settings: ServerSettings, given: Mapping[str, str]) -> None:
 
 async def _ended_task(parts: ServerParts) -> None:
     """Runs what goes on beside the answers, until it is cancelled; raises what ended one of them: none may die alone."""
-    calls = [parts.looks.run(), record_series(parts.looks, parts.series), _tidy(parts)]
+    calls = [parts.looks.run(), record_series(parts.looks, parts.series), _tidy(parts), _store_refusals(parts)]
     if parts.runner is not None and parts.executors is not None:
         calls += [parts.runner.run(), parts.executors.run()]
     await run_until_first(calls)
@@ -122,6 +130,10 @@ async def _ended_task(parts: ServerParts) -> None:
 
 async def _tidy(parts: ServerParts) -> None:
     await repeat(parts.repeated.remove_old, TIDY_INTERVAL_S, "answers that nobody asks for again could not be removed")
+
+
+async def _store_refusals(parts: ServerParts) -> None:
+    await repeat(parts.audit.store_counts, COUNTING_S, "how much was refused could not be written into the audit")
 
 
 class _HttpServer(uvicorn.Server):
@@ -147,6 +159,8 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
         ssl_keyfile=settings.tls_key or None,
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=KEEP_ALIVE_S,
+        http=BoundedConnection,
+        limit_concurrency=ANSWERED_CONNECTIONS,
         lifespan="off",
     )
 
@@ -154,28 +168,32 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
 @contextlib.asynccontextmanager
 async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) -> AsyncIterator[ServerParts]:
     directory = state_directory(settings.entrance)
+    entrance = Entrance.of(directory, is_secure=is_secure(settings.entrance))
     client = await connect(settings.nats, "pgsluice server", settings.connect_timeout_s)
     checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "pgsluice-check")
     try:
-        control, audit = ControlBucket(client), AuditStream(client)
+        control, audit = ControlBucket(client), AuditStream(client, settings.replicas)
         documents = DocumentStore(control, GroupDocument)
         pipelines = PipelineCatalog(settings.pipelines, settings.nats, None, control)
+        looks = GroupLooks(client, documents)
         runs = RunPlaces({**os.environ, **given}, directory / "runs", settings.replicas)
         await control.make(settings.replicas)
-        await audit.ensure(settings.replicas)
+        await audit.ensure()
         yield ServerParts(
             settings=settings,
             version=version("pgsluice"),
             client=client,
-            origin=_origin(settings.entrance, port),
-            entrance=Entrance.of(directory),
+            origin=_origin(settings.entrance, entrance, port),
+            proxies=Proxies.of(settings.entrance),
+            entrance=entrance,
             control=control,
             documents=documents,
             pipelines=pipelines,
             pipeline_documents=DocumentStore(control, PipelineDocument),
             audit=audit,
             repeated=RepeatedRequests(control),
-            looks=GroupLooks(client, documents),
+            looks=looks,
+            streams=EventStreams(looks, entrance.is_good),
             series=SeriesStore(),
             trying=FairShare(TRIALS_AT_ONCE),
             checks=checks,
@@ -187,14 +205,10 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
         await disconnect(client)
 
 
-def _origin(settings: TokenSettings, port: int) -> OwnOrigin:
+def _origin(settings: TokenSettings, entrance: Entrance, port: int) -> OwnOrigin:
     host, _ = split_address(settings.listen)
-    return OwnOrigin(
-        own_hosts(host, settings.hosts),
-        port,
-        is_secure=bool(settings.tls_cert) or settings.behind_proxy,
-        any_port=settings.behind_proxy,
-    )
+    names = own_hosts(host, settings.hosts) | entrance.own_names(host)
+    return OwnOrigin(names, port, is_secure(settings), settings.behind_proxy)
 
 
 def _welcome(parts: ServerParts) -> None:

@@ -32,7 +32,7 @@ def token() -> None:
 @takes(TokenSettings)
 @click.pass_context
 def token_list(context: click.Context) -> None:
-    """Show the names, roles and ages of tokens. Their texts are kept nowhere."""
+    """Show the names, roles, groups and ages of tokens. Their texts are kept nowhere."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import show
 
@@ -43,14 +43,15 @@ def token_list(context: click.Context) -> None:
 @takes(TokenSettings)
 @click.argument("name")
 @click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer", show_default=True)
-@click.option("--values", is_flag=True, help="May see row values: messages, dead letters, traces")
+@click.option("--values", is_flag=True, help="May see row values and have them sent: messages, subscriptions, documents")
+@click.option("--groups", default="*", show_default=True, help="Groups that it is for: names and patterns, like 'shop*,orders'")
 @click.pass_context
-def token_create(context: click.Context, name: str, role: str, values: bool) -> None:
+def token_create(context: click.Context, name: str, role: str, values: bool, groups: str) -> None:
     """Make a token, and print it: it cannot be shown again. A server that runs takes it at once."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import create
 
-    create(settings, name, role, values=values)
+    create(settings, name, role, values=values, groups=groups)
 
 
 @token.command("revoke", short_help="End a token, and the sessions that began with it.")

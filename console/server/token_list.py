@@ -6,7 +6,7 @@ import sys
 
 from pgsluice.console.columns import format_columns
 from pgsluice.console.server.access.entrance import Entrance, state_directory
-from pgsluice.console.server.access.origin import address_of
+from pgsluice.console.server.access.origin import address_of, is_secure
 from pgsluice.console.server.access.principal import Role
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.server_settings import TokenSettings
@@ -15,13 +15,17 @@ from pgsluice.shared.errors import UsageError
 
 def show(settings: TokenSettings) -> None:
     """One line for each token."""
-    rows = [(t.name, t.role.value, "yes" if t.values else "no", t.created_at[:19]) for t in _entrance(settings).tokens.known()]
-    sys.stdout.writelines(f"{line}\n" for line in format_columns(("NAME", "ROLE", "VALUES", "CREATED"), rows))
+    rows = [
+        (t.name, t.role.value, "yes" if t.values else "no", ",".join(t.groups), t.created_at[:19])
+        for t in _entrance(settings).tokens.known()
+    ]
+    sys.stdout.writelines(f"{line}\n" for line in format_columns(("NAME", "ROLE", "VALUES", "GROUPS", "CREATED"), rows))
 
 
-def create(settings: TokenSettings, name: str, role: str, *, values: bool) -> None:
-    """Prints the token's text, which nothing can show again."""
-    sys.stdout.write(_entrance(settings).tokens.create(name, Role(role), values=values) + "\n")
+def create(settings: TokenSettings, name: str, role: str, *, values: bool, groups: str) -> None:
+    """Prints the token's text, which nothing can show again. ``groups`` are names and patterns with commas between."""
+    patterns = tuple(each.strip() for each in groups.split(",") if each.strip())
+    sys.stdout.write(_entrance(settings).tokens.create(name, Role(role), values=values, groups=patterns) + "\n")
 
 
 def revoke(settings: TokenSettings, name: str) -> None:
@@ -43,4 +47,4 @@ def link(settings: TokenSettings, name: str) -> None:
 
 
 def _entrance(settings: TokenSettings) -> Entrance:
-    return Entrance.of(state_directory(settings))
+    return Entrance.of(state_directory(settings), is_secure=is_secure(settings))

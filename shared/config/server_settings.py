@@ -52,6 +52,15 @@ class TokenSettings:
         )
     )
 
+    proxies: tuple[str, ...] = read(
+        Option(
+            "server-proxies",
+            Kind.LIST,
+            "Addresses and networks of those proxies, whose X-Forwarded-For is believed; without it those on this machine",
+            "10.1.0.5,10.2.0.0/16",
+        )
+    )
+
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
         if values.given("server-tls-cert") != values.given("server-tls-key"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from pgsluice.console.server.access.origin import is_loopback
 from pgsluice.console.server.access.principal import Principal, Role
 from pgsluice.console.server.access.sessions import SESSION_S, Links, Session, Sessions
 from pgsluice.console.server.access.tokens import KnownToken, Tokens
@@ -19,6 +21,8 @@ from pgsluice.shared.process.private_file import state_home, write_private
 SESSION_COOKIE = "pgsluice-session"
 CSRF_COOKIE = "pgsluice-csrf"
 CSRF_HEADER = "x-pgsluice-csrf"
+_OF_THIS_HOST = "__Host-"
+"""Browsers take a cookie of such a name over https alone, and from no other host (RFC 6265bis, 4.1.3.2)."""
 FIRST_TOKEN = "admin"  # noqa: S105  its name
 
 log = telemetry.logger(__name__)
@@ -30,21 +34,28 @@ def state_directory(settings: TokenSettings) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Of a server that keeps its tokens, its key and its links in ``state_directory``."""
+    """Of a server that keeps its tokens, its key and its links in ``state_directory``. ``is_secure``: browsers reach it
+    by https."""
 
     state_directory: Path
     tokens: Tokens
     sessions: Sessions
     links: Links
+    is_secure: bool
 
     @classmethod
-    def of(cls, state_directory: Path) -> Entrance:
+    def of(cls, state_directory: Path, *, is_secure: bool) -> Entrance:
         return cls(
             state_directory,
             Tokens(state_directory / "tokens.json"),
-            Sessions(state_directory / "session-key"),
+            Sessions(state_directory / "session-key", state_directory / "ended-sessions"),
             Links(state_directory / "links"),
+            is_secure,
         )
+
+    def own_names(self, listen_host: str) -> frozenset[str]:
+        """By which names the server is called beside those that others may know."""
+        return frozenset({self.sessions.host_name()} if is_loopback(listen_host) and not self.is_secure else ())
 
     def make_first_token(self) -> Path | None:
         """Where the text of the first token is, if there was none before and so one was made."""
@@ -55,7 +66,13 @@ class Entrance:
         return path
 
     def link_of(self, address: str, token: KnownToken) -> str:
-        """A link that lets a browser in once, as that token, at the server's address."""
+        """A link that lets a browser in once, as that token, at the server's address.
+
+        Cookies go to every port of the host that set them. So a link to this machine has a name of the server's own, which
+        browsers take for the machine itself (RFC 6761, 6.3) and which no other server's page is opened by."""
+        parts = urlsplit(address)
+        if self.own_names(parts.hostname or ""):
+            address = f"{parts.scheme}://{self.sessions.host_name()}:{parts.port}"
         return f"{address}/login?code={self.links.make(token.id)}"
 
     def principal(self, request: Request) -> Principal:
@@ -66,7 +83,7 @@ class Entrance:
         else:
             session = self._session(request)
             token_of_session = None if session is None else self.tokens.with_id(session.token)
-            found = None if token_of_session is None else token_of_session.principal(by_cookie=True)
+            found = None if session is None or token_of_session is None else token_of_session.principal(session.id)
         if found is None:
             raise Problem(
                 Kind.UNAUTHENTICATED,
@@ -76,8 +93,8 @@ class Entrance:
         return found
 
     def is_good(self, who: Principal) -> bool:
-        """Whether the token that somebody came in with is still there."""
-        return self.tokens.with_id(who.token) is not None
+        """Whether the token that somebody came in with is still there, and their session has not ended."""
+        return self.tokens.with_id(who.token) is not None and not (who.session and self.sessions.has_ended(who.session))
 
     def check_intention(self, request: Request) -> None:
         """Raises Problem (403) for a browser's write that does not prove to come from our page."""
@@ -85,7 +102,7 @@ class Entrance:
         if session is None or given != session.csrf:
             raise Problem(Kind.FOREIGN, f"the header {CSRF_HEADER} does not belong to this session", "load the page again")
 
-    def enter(self, request: Request, *, is_secure: bool) -> Response:
+    def enter(self, request: Request) -> Response:
         """Exchanges a link's code for a session. What is wrong with the code is not told apart."""
         token = self.links.take(request.query_params.get("code", ""))
         if token is None or self.tokens.with_id(token) is None:
@@ -95,11 +112,34 @@ class Entrance:
             )
         cookie, session = self.sessions.begin(token)
         response = RedirectResponse("/", status_code=303)
-        for name, text, is_hidden in ((SESSION_COOKIE, cookie, True), (CSRF_COOKIE, session.csrf, False)):
-            response.set_cookie(
-                name, text, max_age=int(SESSION_S), secure=is_secure, httponly=is_hidden, samesite="strict", path="/"
-            )
+        self._set_cookies(response, cookie, session.csrf, int(SESSION_S))
         return response
 
+    def leave(self, who: Principal) -> None:
+        """Ends the session of whoever asks. Raises Problem for a program: it has none."""
+        if not who.session:
+            raise Problem(
+                Kind.CONFLICT, "the request comes with a token and with no session", "'pgsluice token revoke' ends a token"
+            )
+        self.sessions.end(who.session)
+
+    def remove_cookies(self, response: Response) -> None:
+        self._set_cookies(response, "", "", 0)
+
+    def _set_cookies(self, response: Response, session: str, csrf: str, lasts_s: int) -> None:
+        for name, text, is_hidden in ((SESSION_COOKIE, session, True), (CSRF_COOKIE, csrf, False)):
+            response.set_cookie(
+                self._cookie(name),
+                text,
+                max_age=lasts_s,
+                secure=self.is_secure,
+                httponly=is_hidden,
+                samesite="strict",
+                path="/",
+            )
+
     def _session(self, request: Request) -> Session | None:
-        return self.sessions.find(request.cookies.get(SESSION_COOKIE, ""))
+        return self.sessions.find(request.cookies.get(self._cookie(SESSION_COOKIE), ""))
+
+    def _cookie(self, name: str) -> str:
+        return f"{_OF_THIS_HOST}{name}" if self.is_secure else name

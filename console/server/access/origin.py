@@ -7,14 +7,18 @@ rebinding), or by a form that posts across origins. Both tell themselves apart i
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.server_settings import TokenSettings
+from pgsluice.shared.errors import UsageError
 
 _LOOPBACK_NAMES = ("localhost",)
+_LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
+_MOST_ADDRESS_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,47 @@ class OwnOrigin:
 
     def _is_own_origin(self, origin: str, host: str) -> bool:
         return origin.lower() == f"{'https' if self.is_secure else 'http'}://{host.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Those in front of the server, of which X-Forwarded-For is believed."""
+
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+
+    @classmethod
+    def of(cls, settings: TokenSettings) -> Proxies | None:
+        """None for a server that is behind none. Raises UsageError for what is no address or network."""
+        if not settings.behind_proxy:
+            return None
+        try:
+            return cls(tuple(ipaddress.ip_network(each, strict=False) for each in settings.proxies or _LOOPBACK_NETWORKS))
+        except ValueError as error:
+            raise UsageError(
+                f"server-proxies holds what is neither an address nor a network ({error})",
+                "write addresses like 10.0.0.5 and networks like 10.0.0.0/8",
+            ) from None
+
+    def client(self, peer: str, forwarded: Sequence[str]) -> str:
+        """Whom the proxies speak for: each adds whom it was asked by at the end, so it is the last that is none of them."""
+        addresses = [each.strip() for each in ",".join(forwarded).split(",") if each.strip()]
+        found = peer
+        while addresses and self._holds(found):
+            found = addresses.pop()
+        return found[:_MOST_ADDRESS_LENGTH]
+
+    def _holds(self, text: str) -> bool:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self.networks)
+
+
+def is_secure(settings: TokenSettings) -> bool:
+    """Whether browsers reach the server by https."""
+    return bool(settings.tls_cert) or settings.behind_proxy
 
 
 def own_hosts(listen_host: str, configured: tuple[str, ...]) -> frozenset[str]:

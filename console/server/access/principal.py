@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import assert_never
+
+from pgsluice.console.server.problem import Kind, Problem
+
+ALL_GROUPS = ("*",)
 
 
 class Role(StrEnum):
@@ -33,10 +38,28 @@ def _rank(role: Role) -> int:
 @dataclass(frozen=True, slots=True)
 class Principal:
     """``name`` is the token's, ``token`` says which one of that name. ``values``: may see row values, whatever the role.
-    ``by_cookie``: a browser asks, so what it writes has to prove that it comes from our page."""
+    ``groups`` are names, and patterns with ``*``, of the groups that there are for whoever asks. ``session`` is that of the
+    browser that asks, "" for a program."""
 
     name: str
     role: Role
     token: str
     values: bool = False
-    by_cookie: bool = False
+    groups: tuple[str, ...] = ALL_GROUPS
+    session: str = ""
+
+    @property
+    def sees_all(self) -> bool:
+        return ALL_GROUPS[0] in self.groups
+
+    def sees(self, group: str) -> bool:
+        return any(fnmatchcase(group, pattern) for pattern in self.groups)
+
+    def check_group(self, group: str) -> None:
+        """Raises Problem for a group that is not theirs, whether there is one of that name or not."""
+        if not self.sees(group):
+            raise Problem(
+                Kind.FORBIDDEN,
+                f"'{self.name}' is for the groups {', '.join(self.groups)}, and for no other",
+                "use a token that was created for this group",
+            )

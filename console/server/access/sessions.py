@@ -1,13 +1,16 @@
 """How a browser gets in: a link that works once, and the session that it is exchanged for.
 
 A session is a signed text in a cookie; the key lies in the state directory, so sessions outlive a restart. It names a token by
-its id, and ends with it. Links are files of digests in the state directory, so that a command can make one for a server that
-runs; they end with their tokens, too.
+its id, and ends with it, or when the browser logs out: the digest of its text is kept for as long as it would last.
+
+Links are files of digests in the state directory, so that a command can make one for a server that runs; they end with their
+tokens, too.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -23,22 +26,26 @@ SESSION_S = 12 * 3600.0
 LINK_S = 600.0
 
 _KEY_BYTES = 32
+_HOST_NAME_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``token`` is the id of the token that it began with. ``csrf`` has to come back in a header with whatever is written."""
+    """``id`` is the digest of its text. ``token`` is the id of the token that it began with. ``csrf`` has to come back in a
+    header with whatever is written."""
 
+    id: str
     token: str
     csrf: str
     ends_at: float
 
 
 class Sessions:
-    """Signed with the key in ``path``, which is made when it is first needed."""
+    """Signed with the key in ``path``, which is made when it is first needed; ``ended`` is a folder of those that were ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ended: Path) -> None:
         self._path = path
+        self._ended = ended
         self._key = b""
 
     def begin(self, token: str) -> tuple[str, Session]:
@@ -54,12 +61,24 @@ class Sessions:
         if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
             return None
         content = orjson.loads(_bytes(text))
-        if content["ends_at"] < time.time():
+        if content["ends_at"] < time.time() or self.has_ended(_digest(text)):
             return None
         return self._session(text, content["token"], content["ends_at"])
 
+    def end(self, session: str) -> None:
+        """The one of that id: whoever has its cookie is not let in by it any more."""
+        _remove_old(self._ended, SESSION_S)
+        write_private(self._ended / session, b"")
+
+    def has_ended(self, session: str) -> bool:
+        return (self._ended / session).exists()
+
+    def host_name(self) -> str:
+        """A name of this machine that other servers on it do not know, and so are not sent the cookies of."""
+        return f"{hmac.digest(self._load_key(), b'host name', 'sha256').hex()[:_HOST_NAME_LENGTH]}.localhost"
+
     def _session(self, text: str, token: str, ends_at: float) -> Session:
-        return Session(token, self._signed(f"csrf {text}"), ends_at)
+        return Session(_digest(text), token, self._signed(f"csrf {text}"), ends_at)
 
     def _signed(self, text: str) -> str:
         return _text(hmac.digest(self._load_key(), text.encode(), "sha256"))
@@ -80,7 +99,7 @@ class Links:
 
     def make(self, token: str) -> str:
         """A code for the token of that id, good for LINK_S."""
-        self._remove_old()
+        _remove_old(self._folder, LINK_S)
         code = secrets.token_urlsafe(24)
         write_private(self._folder / _digest(code), token.encode())
         return code
@@ -95,9 +114,11 @@ class Links:
             return None
         return token if is_good else None
 
-    def _remove_old(self) -> None:
-        for path in self._folder.glob("*"):
-            if time.time() - path.stat().st_mtime > LINK_S:
+
+def _remove_old(folder: Path, kept_s: float) -> None:
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+            if time.time() - path.stat().st_mtime > kept_s:
                 path.unlink(missing_ok=True)
 
 

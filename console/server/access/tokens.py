@@ -20,33 +20,35 @@ from pathlib import Path
 
 import orjson
 
-from pgsluice.console.server.access.principal import Principal, Role
+from pgsluice.console.server.access.principal import ALL_GROUPS, Principal, Role
 from pgsluice.shared.broker.record import MalformedError, TimeText, of_fields
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.process.private_file import OURS_ALONE, write_private
 
 _PREFIX = "pgs_"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
+_GROUPS = re.compile(r"[a-z0-9_*-]+")
 _ID_LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class KnownToken:
-    """``sha256`` is the hexadecimal digest of the token's text, which is stored nowhere."""
+    """``sha256`` is the hexadecimal digest of the token's text, which is stored nowhere. ``groups`` as a principal has them."""
 
     name: str
     role: Role
     values: bool
     sha256: str
     created_at: TimeText
+    groups: tuple[str, ...] = ALL_GROUPS
 
     @property
     def id(self) -> str:
         """This token's alone: another one may have had the name before, and was revoked."""
         return self.sha256[:_ID_LENGTH]
 
-    def principal(self, *, by_cookie: bool) -> Principal:
-        return Principal(self.name, self.role, self.id, self.values, by_cookie)
+    def principal(self, session: str = "") -> Principal:
+        return Principal(self.name, self.role, self.id, self.values, self.groups, session)
 
 
 class Tokens:
@@ -69,15 +71,20 @@ class Tokens:
             self._known, self._stamp = self._read(), stamp
         return self._known
 
-    def create(self, name: str, role: Role, *, values: bool) -> str:
-        """The text of a new token, which nobody can ask for again. Raises UsageError for a name that is taken or is none."""
+    def create(self, name: str, role: Role, *, values: bool, groups: tuple[str, ...] = ALL_GROUPS) -> str:
+        """The text of a new token, which nobody can ask for again. Raises UsageError for a name that is taken or is none, and for
+        what no group can be called."""
         if _NAME.fullmatch(name) is None:
             raise UsageError(f"{name!r} is no name for a token", "use up to 64 lower-case letters, digits, '_', '.', '@' and '-'")
+        wrong = [pattern for pattern in groups if _GROUPS.fullmatch(pattern) is None]
+        if wrong or not groups:
+            named = repr(wrong[0]) if wrong else "nothing"
+            raise UsageError(f"{named} is no name of a group, nor a pattern", "write names like shop, and patterns like 'shop*'")
         with self._alone():
             if self.named(name) is not None:
                 raise UsageError(f"there is a token named '{name}' already", "revoke it first, or give the new one another name")
             text = _PREFIX + secrets.token_urlsafe(32)
-            token = KnownToken(name, role, values, _digest(text), datetime.now(UTC).isoformat())
+            token = KnownToken(name, role, values, _digest(text), datetime.now(UTC).isoformat(), groups)
             self._write((*self.known(), token))
             return text
 
@@ -94,7 +101,7 @@ class Tokens:
         for token in self.known():
             if hmac.compare_digest(token.sha256, digest):
                 found = token
-        return None if found is None else found.principal(by_cookie=False)
+        return None if found is None else found.principal()
 
     def named(self, name: str) -> KnownToken | None:
         return next((token for token in self.known() if token.name == name), None)

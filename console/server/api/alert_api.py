@@ -9,7 +9,7 @@ from datetime import datetime
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.audit import now
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, stale
 from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest, Silence, is_reference
@@ -168,6 +168,7 @@ ENDPOINTS = (
         Role.VIEWER,
         list_alerts,
         answer=AlertList,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "PUT",
@@ -178,6 +179,7 @@ ENDPOINTS = (
         answer=AlertOverrides,
         body=AlertsRequest,
         names_revision=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -189,6 +191,15 @@ ENDPOINTS = (
         status=202,
         body=AlertTestRequest,
         takes_key=True,
+        rows=Rows.STAY,
     ),
-    Endpoint("GET", "/groups/{group}/alerts/test", "What came of the newest test", Role.VIEWER, show_test, answer=AlertTest),
+    Endpoint(
+        "GET",
+        "/groups/{group}/alerts/test",
+        "What came of the newest test",
+        Role.VIEWER,
+        show_test,
+        answer=AlertTest,
+        rows=Rows.STAY,
+    ),
 )

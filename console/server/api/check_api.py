@@ -12,7 +12,7 @@ from pgsluice.console.check.script import scripts
 from pgsluice.console.check.selection import select
 from pgsluice.console.documents.document_settings import load_document, names_nats
 from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 
 CHECKING_S = 60.0
@@ -57,5 +57,6 @@ ENDPOINTS = (
         Role.OPERATOR,
         check,
         answer=CheckView,
+        rows=Rows.STAY,
     ),
 )

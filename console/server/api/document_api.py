@@ -9,7 +9,7 @@ from pgsluice.console.documents.document_plan import PlannedDocument, apply_docu
 from pgsluice.console.documents.document_store import StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument, format_document
 from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.shared.broker.record import TimeText
@@ -57,7 +57,7 @@ class DocumentPlan:
 async def list_documents(call: Call) -> Answer:
     """Those that can be read; what is wrong with another one is told to who asks for it."""
     found, _ = await call.parts.documents.readable()
-    return Answer(DocumentList(tuple(map(_view, found))))
+    return Answer(DocumentList(tuple(_view(each) for each in found if call.who.sees(each.document.group))))
 
 
 async def show_document(call: Call) -> Answer:
@@ -95,24 +95,27 @@ async def delete_document(call: Call) -> Answer:
 
 async def plan(call: Call) -> Answer:
     planned = await plan_documents(call.parts.documents, _documents(call))
-    return Answer(DocumentPlan(tuple(planned)), target=_targets(planned))
+    return Answer(DocumentPlan(tuple(planned)), target=_targets(planned), groups=tuple(each.group for each in planned))
 
 
 async def apply(call: Call) -> Answer:
     done = await apply_documents(call.parts.documents, _documents(call), call.who.name)
     for each in done:
         call.parts.looks.renew(each.group)
-    return Answer(DocumentPlan(tuple(done)), target=_targets(done))
+    return Answer(DocumentPlan(tuple(done)), target=_targets(done), groups=tuple(each.group for each in done))
 
 
 async def export(call: Call) -> Answer:
-    return Answer("---\n".join(format_document(stored.document) for stored in await call.parts.documents.all()))
+    shown = [each.document for each in await call.parts.documents.all() if call.who.sees(each.document.group)]
+    return Answer("---\n".join(map(format_document, shown)))
 
 
 def _documents(call: Call) -> list[GroupDocument]:
     found = [each for i, text in enumerate(call.body.documents) for each in read_documents(f"documents[{i}]", text)]
     if not found:
         raise Problem(Kind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents")
+    for document in found:
+        call.who.check_group(document.group)
     return found
 
 
@@ -147,11 +150,27 @@ def _view(stored: StoredDocument[GroupDocument]) -> DocumentView:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/documents", "What groups are to be", Role.VIEWER, list_documents, answer=DocumentList),
-    Endpoint("GET", "/export", "All documents as YAML", Role.VIEWER, export, answer=str, media_type="application/yaml"),
-    Endpoint("GET", "/groups/{group}/document", "What a group is to be", Role.VIEWER, show_document, answer=DocumentView),
+    Endpoint("GET", "/documents", "What groups are to be", Role.VIEWER, list_documents, answer=DocumentList, rows=Rows.STAY),
     Endpoint(
-        "GET", "/groups/{group}/document/history", "What it was to be before", Role.VIEWER, show_history, answer=DocumentList
+        "GET", "/export", "All documents as YAML", Role.VIEWER, export, answer=str, media_type="application/yaml", rows=Rows.STAY
+    ),
+    Endpoint(
+        "GET",
+        "/groups/{group}/document",
+        "What a group is to be",
+        Role.VIEWER,
+        show_document,
+        answer=DocumentView,
+        rows=Rows.STAY,
+    ),
+    Endpoint(
+        "GET",
+        "/groups/{group}/document/history",
+        "What it was to be before",
+        Role.VIEWER,
+        show_history,
+        answer=DocumentList,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "PUT",
@@ -162,6 +181,7 @@ ENDPOINTS = (
         answer=DocumentView,
         body=DocumentText,
         names_revision=True,
+        rows=Rows.SENT,
     ),
     Endpoint(
         "DELETE",
@@ -171,8 +191,18 @@ ENDPOINTS = (
         delete_document,
         status=204,
         names_revision=True,
+        rows=Rows.STAY,
     ),
-    Endpoint("POST", "/plan", "What applying documents would change", Role.VIEWER, plan, answer=DocumentPlan, body=DocumentTexts),
+    Endpoint(
+        "POST",
+        "/plan",
+        "What applying documents would change",
+        Role.VIEWER,
+        plan,
+        answer=DocumentPlan,
+        body=DocumentTexts,
+        rows=Rows.STAY,
+    ),
     Endpoint(
         "POST",
         "/apply",
@@ -182,5 +212,6 @@ ENDPOINTS = (
         answer=DocumentPlan,
         body=DocumentTexts,
         takes_key=True,
+        rows=Rows.SENT,
     ),
 )

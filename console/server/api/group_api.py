@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 
 from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
-from pgsluice.console.server.live.event_stream import events
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.live.group_looks import GroupView
 from pgsluice.console.server.live.series import Series, SeriesName
 from pgsluice.console.server.problem import Kind, Problem
@@ -45,7 +44,7 @@ class EventsQuery:
 
 
 async def list_groups(call: Call) -> Answer:
-    return Answer(GroupList(tuple(call.parts.looks.views)))
+    return Answer(GroupList(tuple(view for view in call.parts.looks.views if call.who.sees(view.group))))
 
 
 async def show_group(call: Call) -> Answer:
@@ -88,13 +87,14 @@ async def show_series(call: Call) -> Answer:
 
 
 async def stream_events(call: Call) -> Answer:
-    who, entrance = call.who, call.parts.entrance
-    return Answer(events(call.parts.looks, call.query.after, lambda: entrance.is_good(who)))
+    return Answer(call.parts.streams.open(call.who, call.query.after))
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/groups", "All groups on this NATS, as last seen", Role.VIEWER, list_groups, answer=GroupList),
-    Endpoint("GET", "/groups/{group}", "One group, as last seen", Role.VIEWER, show_group, answer=GroupView),
+    Endpoint(
+        "GET", "/groups", "All groups on this NATS, as last seen", Role.VIEWER, list_groups, answer=GroupList, rows=Rows.STAY
+    ),
+    Endpoint("GET", "/groups/{group}", "One group, as last seen", Role.VIEWER, show_group, answer=GroupView, rows=Rows.STAY),
     Endpoint(
         "GET",
         "/groups/{group}/series",
@@ -103,6 +103,7 @@ ENDPOINTS = (
         show_series,
         answer=SeriesList,
         query=SeriesQuery,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "GET",
@@ -112,5 +113,6 @@ ENDPOINTS = (
         stream_events,
         query=EventsQuery,
         media_type="text/event-stream",
+        rows=Rows.STAY,
     ),
 )

@@ -11,7 +11,7 @@ import orjson
 from pgsluice.console.dead import BlockingLetter, ListedLetter, Selection, ask_for_replay, blocking, listed, remove_letters
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.typed_json import Json
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
@@ -142,6 +142,7 @@ ENDPOINTS = (
         list_letters,
         answer=BlockingList,
         query=LetterQuery,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "GET",
@@ -151,6 +152,7 @@ ENDPOINTS = (
         show_behind,
         answer=BehindList,
         query=PositionQuery,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "GET",
@@ -160,7 +162,7 @@ ENDPOINTS = (
         show_letter,
         answer=ShownLetter,
         query=PositionQuery,
-        reads_values=True,
+        rows=Rows.ANSWERED,
     ),
     Endpoint(
         "POST",
@@ -172,6 +174,7 @@ ENDPOINTS = (
         status=202,
         body=LetterChoice,
         takes_key=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -182,5 +185,6 @@ ENDPOINTS = (
         answer=LetterList,
         body=LetterChoice,
         takes_key=True,
+        rows=Rows.STAY,
     ),
 )

@@ -14,7 +14,7 @@ from pgsluice.console.inspect.shown import parse_pattern, parse_place
 from pgsluice.console.inspect.trial_process import run_trial
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.typed_json import Json, parse
 from pgsluice.shared.broker.bucket import StateBucket
@@ -99,11 +99,13 @@ async def bench(call: Call) -> Answer:
     _within(max(1, len(request.lines)), MOST_CHANGES, "lines")
     lines, tables = tuple(map(orjson.dumps, request.lines)), tuple[Table, ...]()
     if request.group:
+        call.who.check_group(request.group)
         names = GroupNames(request.group)
         tables = tuple(await load_tables(StateBucket(call.parts.client, names)) or ())
         lines = lines or tuple(await _sample(call, names, request))
     async with call.parts.trying.of(call.who.token):
-        return Answer(orjson.Fragment(await run_trial(BenchTrial(request.rules, request.routing, tables, lines))))
+        result = orjson.Fragment(await run_trial(BenchTrial(request.rules, request.routing, tables, lines)))
+    return Answer(result, groups=(request.group,) if request.group else ())
 
 
 def _check_texts(request: TraceRequest | BenchRequest) -> None:
@@ -135,7 +137,7 @@ ENDPOINTS = (
         show_messages,
         answer=MessagesPage,
         query=MessageQuery,
-        reads_values=True,
+        rows=Rows.ANSWERED,
     ),
     Endpoint(
         "POST",
@@ -145,7 +147,7 @@ ENDPOINTS = (
         trace,
         answer=Trace,
         body=TraceRequest,
-        reads_values=True,
+        rows=Rows.ANSWERED,
     ),
     Endpoint(
         "POST",
@@ -155,6 +157,6 @@ ENDPOINTS = (
         bench,
         answer=BenchResult,
         body=BenchRequest,
-        reads_values=True,
+        rows=Rows.ANSWERED,
     ),
 )

@@ -10,7 +10,7 @@ from pgsluice.console.pipelines.pipeline_catalog import ListedPipeline
 from pgsluice.console.pipelines.pipeline_document import PipelineDocument, format_pipeline, parse_pipeline_document
 from pgsluice.console.pipelines.pipeline_runs import ListedRun, look_at_runs
 from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.replicator.pipelines.pipeline_run import planned
@@ -110,7 +110,8 @@ class PlanView:
 
 
 async def list_pipelines(call: Call) -> Answer:
-    return Answer(PipelineList(tuple([await _view(call, each) for each in await call.parts.pipelines.all()])))
+    shown = [each for each in await call.parts.pipelines.all() if _is_shown(call, each)]
+    return Answer(PipelineList(tuple([await _view(call, each) for each in shown])))
 
 
 async def show_pipeline(call: Call) -> Answer:
@@ -123,7 +124,7 @@ async def show_pipeline(call: Call) -> Answer:
 
 async def show_history(call: Call) -> Answer:
     name, documents = call.path["pipeline"], call.parts.pipeline_documents
-    if name not in await documents.names():
+    if name not in await documents.names() or not await _is_open(call):
         raise _without_document(name)
     return Answer(PipelineDocumentList(tuple(map(_document_view, await documents.history(name)))))
 
@@ -136,19 +137,25 @@ async def put_pipeline(call: Call) -> Answer:
         await call.parts.pipelines.check_document(document)
     except UsageError as error:
         raise Problem(Kind.MALFORMED, error.fact, error.remedy, "yaml") from None
+    group = document.parsed().group
+    call.who.check_group(group)
+    if not await _is_open(call):
+        raise Problem(Kind.FORBIDDEN, f"pipeline '{name}' is of a group that is not of '{call.who.name}'", "give it another name")
     revision = await documents.revision(name)
     check_revision(call, revision, _spoken(name))
     written = await documents.put(document, call.who.name, revision)
     if written is None:
         raise stale(_spoken(name))
     status = 201 if revision is None else 200
-    return Answer(_document_view(written), status, written.revision, f"{PREFIX}/pipelines/{name}", name, revision)
+    location = f"{PREFIX}/pipelines/{name}"
+    return Answer(_document_view(written), status, written.revision, location, name, revision, (group,))
 
 
 async def delete_pipeline(call: Call) -> Answer:
     """Also one that cannot be read."""
     name = call.path["pipeline"]
-    revision = await delete_named(call, call.parts.pipeline_documents, name, _spoken(name))
+    is_open = await _is_open(call)
+    revision = await delete_named(call, call.parts.pipeline_documents, name, _spoken(name)) if is_open else None
     if revision is None:
         raise _without_document(name)
     return Answer(target=name, revision_before=revision)
@@ -166,18 +173,32 @@ async def plan(call: Call) -> Answer:
         ) from None
     columns = tuple(PlannedColumn(name, type_name) for name, type_name in wanted.columns)
     content = PlanView(wanted.is_full, wanted.is_resumed, wanted.rows, wanted.ranges, columns)
-    return Answer(content, target=found.pipeline.name)
+    return Answer(content, target=found.pipeline.name, groups=(found.pipeline.group,))
 
 
 async def found_pipeline(call: Call) -> ListedPipeline:
     """The one that the path names, whether it may run or not."""
     name = call.path["pipeline"]
-    listed = await call.parts.pipelines.all()
-    # One of the file stands before a document of the same name, as it does where runs begin.
-    found = next((each for each in listed if each.name == name), None)
-    if found is None:
+    found = await _named(call)
+    if found is None or not _is_shown(call, found):
         raise Problem(Kind.NOT_FOUND, f"there is no pipeline '{name}'", "GET /pipelines shows those there are")
     return found
+
+
+async def _named(call: Call) -> ListedPipeline | None:
+    """One of the file stands before a document of the same name, as it does where runs begin."""
+    return next((each for each in await call.parts.pipelines.all() if each.name == call.path["pipeline"]), None)
+
+
+async def _is_open(call: Call) -> bool:
+    """Whether the pipeline of that name, if there is one, is of a group that there is for whoever asks."""
+    found = None if call.who.sees_all else await _named(call)
+    return found is None or _is_shown(call, found)
+
+
+def _is_shown(call: Call, listed: ListedPipeline) -> bool:
+    """One that cannot be read may be of any group."""
+    return call.who.sees_all or (listed.pipeline is not None and call.who.sees(listed.pipeline.group))
 
 
 async def _view(call: Call, listed: ListedPipeline) -> PipelineView:
@@ -222,8 +243,10 @@ def _spoken(name: str) -> str:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/pipelines", "SQL pipelines, and how each fares", Role.VIEWER, list_pipelines, answer=PipelineList),
-    Endpoint("GET", "/pipelines/{pipeline}", "One of them", Role.VIEWER, show_pipeline, answer=ShownPipeline),
+    Endpoint(
+        "GET", "/pipelines", "SQL pipelines, and how each fares", Role.VIEWER, list_pipelines, answer=PipelineList, rows=Rows.STAY
+    ),
+    Endpoint("GET", "/pipelines/{pipeline}", "One of them", Role.VIEWER, show_pipeline, answer=ShownPipeline, rows=Rows.STAY),
     Endpoint(
         "GET",
         "/pipelines/{pipeline}/history",
@@ -231,6 +254,7 @@ ENDPOINTS = (
         Role.VIEWER,
         show_history,
         answer=PipelineDocumentList,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "PUT",
@@ -241,6 +265,7 @@ ENDPOINTS = (
         answer=PipelineDocumentView,
         body=PipelineText,
         names_revision=True,
+        rows=Rows.SENT,
     ),
     Endpoint(
         "DELETE",
@@ -250,6 +275,7 @@ ENDPOINTS = (
         delete_pipeline,
         status=204,
         names_revision=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -259,5 +285,6 @@ ENDPOINTS = (
         plan,
         answer=PlanView,
         body=PlanRequest,
+        rows=Rows.STAY,
     ),
 )

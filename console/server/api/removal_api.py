@@ -9,7 +9,7 @@ from pgsluice.console.drop import drop, publishing_worker
 from pgsluice.console.forget import forget_worker
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.shared.config.settings import DropSettings
 
@@ -70,6 +70,7 @@ ENDPOINTS = (
         drop_group,
         status=204,
         body=DropRequest,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -79,5 +80,6 @@ ENDPOINTS = (
         forget,
         status=204,
         body=ForgetRequest,
+        rows=Rows.STAY,
     ),
 )

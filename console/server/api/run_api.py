@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgsluice.console.pipelines.pipeline_runs import ListedRun, PipelineRuns, look_at_runs
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.pipeline_api import found_pipeline
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.shared.broker.bucket import StateBucket
@@ -57,7 +57,7 @@ async def ask(call: Call) -> Answer:
     await bucket.make(call.parts.settings.replicas)
     request = await ask_for_run(bucket, call.request_id, full=call.body.full)
     location = f"{PREFIX}/pipelines/{runnable.pipeline.name}/requests/{request.id}"
-    return Answer(request, location=location, target=runnable.pipeline.name)
+    return Answer(request, location=location, target=runnable.pipeline.name, groups=(runnable.pipeline.group,))
 
 
 async def show_request(call: Call) -> Answer:
@@ -119,9 +119,9 @@ async def _steerable(call: Call) -> tuple[Pipeline, ListedRun]:
 
 
 async def _steered(call: Call, run: ListedRun) -> Answer:
-    _, found = await _runs(call)
-    location = f"{PREFIX}/pipelines/{run.pipeline}/runs/{run.run}"
-    return Answer(_named(call, found), location=location, target=f"{run.pipeline} run {run.run}")
+    pipeline, found = await _runs(call)
+    location, target = f"{PREFIX}/pipelines/{run.pipeline}/runs/{run.run}", f"{run.pipeline} run {run.run}"
+    return Answer(_named(call, found), location=location, target=target, groups=(pipeline.group,))
 
 
 def _bucket(call: Call, pipeline: Pipeline) -> StateBucket:
@@ -131,8 +131,16 @@ def _bucket(call: Call, pipeline: Pipeline) -> StateBucket:
 _RUN = "/pipelines/{pipeline}/runs/{run}"
 
 ENDPOINTS = (
-    Endpoint("GET", "/pipelines/{pipeline}/runs", "Its runs, and what was asked for", Role.VIEWER, list_runs, answer=RunList),
-    Endpoint("GET", _RUN, "One run", Role.VIEWER, show_run, answer=ListedRun),
+    Endpoint(
+        "GET",
+        "/pipelines/{pipeline}/runs",
+        "Its runs, and what was asked for",
+        Role.VIEWER,
+        list_runs,
+        answer=RunList,
+        rows=Rows.STAY,
+    ),
+    Endpoint("GET", _RUN, "One run", Role.VIEWER, show_run, answer=ListedRun, rows=Rows.STAY),
     Endpoint(
         "POST",
         "/pipelines/{pipeline}/runs",
@@ -143,6 +151,7 @@ ENDPOINTS = (
         status=202,
         body=AskRequest,
         takes_key=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "GET",
@@ -151,6 +160,7 @@ ENDPOINTS = (
         Role.VIEWER,
         show_request,
         answer=RunRequest,
+        rows=Rows.STAY,
     ),
     *(
         Endpoint(
@@ -163,6 +173,7 @@ ENDPOINTS = (
             status=202,
             body=WishRequest,
             takes_key=True,
+            rows=Rows.STAY,
         )
         for verb, summary, handler in (
             ("pause", "End a run at its next message, and begin none before it is resumed", pause_run),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pgsluice.console.server import openapi
-from pgsluice.console.server.access.principal import Role
-from pgsluice.console.server.audit import NumberedEntry
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.access.principal import Principal, Role
+from pgsluice.console.server.audit import AuditEntry, AuditPart
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.typed_json import Json
 
@@ -18,7 +18,8 @@ MOST_ENTRIES = 500
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """``runs``: it runs processes of groups itself. ``who``, ``role``, ``values`` are those of whoever asks."""
+    """``runs``: it runs processes of groups itself. ``who`` and what follows is of whoever asks; ``groups`` are names of the
+    groups that there are for them, and patterns."""
 
     version: str
     runs: bool
@@ -26,6 +27,7 @@ class ServerView:
     who: str
     role: Role
     values: bool
+    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +40,17 @@ class HealthView:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """``before`` is the sequence of the last entry that is known, to go on from there."""
+    """``before`` is the sequence of the last entry that is known, to go on from there. ``refused``: what was not done."""
 
     limit: int = 100
     before: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """The newest first. ``next_before`` leads to earlier ones; None when there are none."""
-
-    entries: tuple[NumberedEntry, ...]
-    next_before: int | None
+    refused: bool = False
 
 
 async def show_server(call: Call) -> Answer:
     who, parts = call.who, call.parts
-    view = ServerView(parts.version, parts.settings.runs, parts.client.is_connected, who.name, who.role, who.values)
-    return Answer(view)
+    is_connected = parts.client.is_connected
+    return Answer(ServerView(parts.version, parts.settings.runs, is_connected, who.name, who.role, who.values, who.groups))
 
 
 async def show_health(call: Call) -> Answer:
@@ -68,9 +63,18 @@ async def show_audit(call: Call) -> Answer:
     limit = call.query.limit
     if not 1 <= limit <= MOST_ENTRIES:
         raise Problem(Kind.MALFORMED, f"limit is not from 1 to {MOST_ENTRIES}", "ask for less at once", "limit")
-    entries = await call.parts.audit.newest(limit, call.query.before)
-    following = entries[-1].sequence if len(entries) == limit and entries[-1].sequence > 1 else None
-    return Answer(AuditPage(tuple(entries), following))
+    part = await call.parts.audit.newest(limit, call.query.before, refused=call.query.refused)
+    return Answer(replace(part, entries=tuple(each for each in part.entries if _is_told(call.who, each.entry))))
+
+
+def _is_told(who: Principal, entry: AuditEntry) -> bool:
+    """What is of no group is for those who see all of them."""
+    return who.sees_all or (bool(entry.groups) and all(map(who.sees, entry.groups)))
+
+
+async def log_out(call: Call) -> Answer:
+    call.parts.entrance.leave(call.who)
+    return Answer(ends_session=True)
 
 
 def description_endpoint(others: tuple[Endpoint, ...], version: str) -> Endpoint:
@@ -83,14 +87,24 @@ def description_endpoint(others: tuple[Endpoint, ...], version: str) -> Endpoint
     async def show_description(call: Call) -> Answer:
         return Answer(document())
 
-    row = Endpoint("GET", "/openapi.json", "This description of the API", Role.VIEWER, show_description, answer=Json)
+    row = Endpoint(
+        "GET", "/openapi.json", "This description of the API", Role.VIEWER, show_description, answer=Json, rows=Rows.STAY
+    )
     return row
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/", "The server, and what whoever asks may do", Role.VIEWER, show_server, answer=ServerView),
-    Endpoint("GET", "/health", "Whether the server can do its work", Role.VIEWER, show_health, answer=HealthView),
+    Endpoint("GET", "/", "The server, and what whoever asks may do", Role.VIEWER, show_server, answer=ServerView, rows=Rows.STAY),
+    Endpoint("GET", "/health", "Whether the server can do its work", Role.VIEWER, show_health, answer=HealthView, rows=Rows.STAY),
     Endpoint(
-        "GET", "/audit", "Who did what to what, the newest first", Role.VIEWER, show_audit, answer=AuditPage, query=AuditQuery
+        "GET",
+        "/audit",
+        "Who did what to what, the newest first",
+        Role.VIEWER,
+        show_audit,
+        answer=AuditPart,
+        query=AuditQuery,
+        rows=Rows.STAY,
     ),
+    Endpoint("DELETE", "/session", "Log a browser out", Role.VIEWER, log_out, status=204, rows=Rows.STAY),
 )

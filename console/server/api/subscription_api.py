@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.subscriptions.subscribing import (
     WORKER,
@@ -97,7 +97,7 @@ async def begin(call: Call) -> Answer:
     wish = SubscriptionWish(request.url, request.schema, request.table, request.event_types, request.worker, request.rules)
     names, settings = GroupNames(call.path["group"]), call.parts.settings.subscribing
     identifier, _ = await subscribe(bucket, call.parts.client, names, wish, call.who.name, settings)
-    return Answer(await _view(bucket, identifier), target=identifier)
+    return _shown(await _view(bucket, identifier))
 
 
 async def end(call: Call) -> Answer:
@@ -111,7 +111,7 @@ async def pause(call: Call) -> Answer:
     bucket, identifier = await bucket_of(call), call.body.id
     await _check_owned(call, bucket)
     await set_paused(bucket, identifier, _owner(call), paused=True)
-    return Answer(await _view(bucket, identifier), target=identifier)
+    return _shown(await _view(bucket, identifier))
 
 
 async def resume(call: Call) -> Answer:
@@ -120,7 +120,7 @@ async def resume(call: Call) -> Answer:
     skip_to = 0 if state is None else state.last_sequence
     await _check_owned(call, bucket)
     await set_paused(bucket, request.id, _owner(call), paused=False, skip_to=skip_to)
-    return Answer(await _view(bucket, request.id), target=request.id)
+    return _shown(await _view(bucket, request.id))
 
 
 async def start_again(call: Call) -> Answer:
@@ -128,7 +128,12 @@ async def start_again(call: Call) -> Answer:
     since = parse_since(request.since)
     await _check_owned(call, bucket)
     await replay(bucket, call.parts.client, GroupNames(call.path["group"]), request.id, _owner(call), since)
-    return Answer(await _view(bucket, request.id), target=request.id)
+    return _shown(await _view(bucket, request.id))
+
+
+def _shown(view: SubscriptionView) -> Answer:
+    """With where rows go, for the audit: the receiver's scheme, host and port, and nothing else of its URL."""
+    return Answer(view, target=f"{view.id} {view.receiver}")
 
 
 def _owner(call: Call) -> str:
@@ -156,6 +161,7 @@ ENDPOINTS = (
         Role.VIEWER,
         list_subscriptions,
         answer=SubscriptionList,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -166,6 +172,7 @@ ENDPOINTS = (
         answer=SubscriptionView,
         body=SubscribeRequest,
         takes_key=True,
+        rows=Rows.SENT,
     ),
     Endpoint(
         "POST",
@@ -176,6 +183,7 @@ ENDPOINTS = (
         answer=EndedSubscription,
         body=UnsubscribeRequest,
         takes_key=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -186,6 +194,7 @@ ENDPOINTS = (
         answer=SubscriptionView,
         body=UnsubscribeRequest,
         takes_key=True,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "POST",
@@ -196,6 +205,7 @@ ENDPOINTS = (
         answer=SubscriptionView,
         body=ResumeRequest,
         takes_key=True,
+        rows=Rows.SENT,
     ),
     Endpoint(
         "POST",
@@ -206,5 +216,6 @@ ENDPOINTS = (
         answer=SubscriptionView,
         body=ReplayRequest,
         takes_key=True,
+        rows=Rows.SENT,
     ),
 )

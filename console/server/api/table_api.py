@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
@@ -100,8 +100,21 @@ async def show_order(call: Call) -> Answer:
     return Answer(found)
 
 
+def _rows_of_order(request: OrderRequest) -> Rows:
+    """Those of another table go where the group's rows go."""
+    return Rows.SENT if request.verb is OrderVerb.ADD else Rows.STAY
+
+
 ENDPOINTS = (
-    Endpoint("GET", "/groups/{group}/tables", "Tables and open orders about them", Role.VIEWER, list_tables, answer=TableList),
+    Endpoint(
+        "GET",
+        "/groups/{group}/tables",
+        "Tables and open orders about them",
+        Role.VIEWER,
+        list_tables,
+        answer=TableList,
+        rows=Rows.STAY,
+    ),
     Endpoint(
         "POST",
         "/groups/{group}/orders",
@@ -112,6 +125,7 @@ ENDPOINTS = (
         status=202,
         body=OrderRequest,
         takes_key=True,
+        rows=_rows_of_order,
     ),
     Endpoint(
         "PUT",
@@ -122,6 +136,15 @@ ENDPOINTS = (
         answer=PausedList,
         status=202,
         body=PauseRequest,
+        rows=Rows.STAY,
     ),
-    Endpoint("GET", "/groups/{group}/orders/{number}", "What became of an order", Role.VIEWER, show_order, answer=TableOrder),
+    Endpoint(
+        "GET",
+        "/groups/{group}/orders/{number}",
+        "What became of an order",
+        Role.VIEWER,
+        show_order,
+        answer=TableOrder,
+        rows=Rows.STAY,
+    ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgsluice.console.processes.log_file import LogFile
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket, view_of
-from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.units.orders import write_desired
 from pgsluice.shared.broker.bucket import StateBucket
@@ -119,7 +119,9 @@ def _unit(facts: UnitFacts) -> UnitView:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/groups/{group}/units", "Processes and their states", Role.VIEWER, list_units, answer=UnitList),
+    Endpoint(
+        "GET", "/groups/{group}/units", "Processes and their states", Role.VIEWER, list_units, answer=UnitList, rows=Rows.STAY
+    ),
     Endpoint(
         "PUT",
         "/groups/{group}/desired",
@@ -129,6 +131,7 @@ ENDPOINTS = (
         answer=UnitList,
         status=202,
         body=DesiredRequest,
+        rows=Rows.STAY,
     ),
     Endpoint(
         "GET",
@@ -138,5 +141,6 @@ ENDPOINTS = (
         show_log,
         answer=LogPart,
         query=LogQuery,
+        rows=Rows.STAY,
     ),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import found_bucket, view_of
-from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint
+from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.worker_status import WorkerStatus
 from pgsluice.shared.broker.unit_records import worker_unit
@@ -47,5 +47,6 @@ ENDPOINTS = (
         Role.VIEWER,
         show_worker,
         answer=WorkerView,
+        rows=Rows.STAY,
     ),
 )

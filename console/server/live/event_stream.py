@@ -7,14 +7,19 @@ ones alone. Views, not differences: one that was missed is made good by the next
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import orjson
 
+from pgsluice.console.server.access.principal import Principal
 from pgsluice.console.server.live.group_looks import GroupLooks, GroupView
+from pgsluice.console.server.problem import Kind, Problem
 
 HEARTBEAT_S = 15.0
+MOST_STREAMS = 16
+"""At once for each token: a page has one in each of its browser's windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +29,73 @@ class GroupGone:
     group: str
 
 
-async def events(looks: GroupLooks, last_number: int, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """For ever, or until ``is_allowed`` says that the client's token has ended, which is asked before anything is sent."""
-    number, known = last_number, set[str]()
-    while is_allowed():
-        views, changed = looks.views, asyncio.ensure_future(looks.changed())
-        try:
-            for group in sorted(known - {view.group for view in views}):
-                yield _event("gone", number, GroupGone(group))
-            for view in sorted(views, key=lambda view: view.number):
-                if view.number > number:
-                    number = view.number
-                    yield _event("group", number, view)
-            known = {view.group for view in views}
-            done, _ = await asyncio.wait({changed}, timeout=HEARTBEAT_S)
-            if not done:
-                yield b": still here\n\n"
-        finally:
-            changed.cancel()
+class EventStreams:
+    """Those of all clients, which are sent the same bytes. ``is_good`` says whether somebody's token or session has not ended."""
+
+    def __init__(self, looks: GroupLooks, is_good: Callable[[Principal], bool]) -> None:
+        self.looks = looks
+        self.is_good = is_good
+        self._opened: Counter[str] = Counter()
+        """By token."""
+        self._written: dict[str, tuple[int, bytes]] = {}
+        """Each group's newest view, as it is sent, with its number."""
+
+    def open(self, who: Principal, last_number: int) -> EventStream:
+        """Of the groups that there are for ``who``. Raises Problem when they have too many already."""
+        if self._opened[who.token] >= MOST_STREAMS:
+            raise Problem(
+                Kind.TOO_MANY, f"'{who.name}' has {MOST_STREAMS} streams of events open", "close one, or use another token"
+            )
+        self._opened[who.token] += 1
+        return EventStream(self, who, last_number)
+
+    def close(self, who: Principal) -> None:
+        self._opened[who.token] -= 1
+        if not self._opened[who.token]:
+            del self._opened[who.token]
+
+    def text(self, view: GroupView) -> bytes:
+        """Written once, however many are sent it."""
+        number, text = self._written.get(view.group, (-1, b""))
+        if number != view.number:
+            text = _event("group", view.number, view)
+            self._written[view.group] = view.number, text
+        return text
+
+    def forget(self, group: str) -> None:
+        self._written.pop(group, None)
+
+
+class EventStream:
+    """One client's. Whoever has it closes it once."""
+
+    def __init__(self, streams: EventStreams, who: Principal, last_number: int) -> None:
+        self._streams = streams
+        self._who = who
+        self._last_number = last_number
+
+    def close(self) -> None:
+        self._streams.close(self._who)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """For ever, or until the client's token or session has ended, which is asked before anything is sent."""
+        number, known, looks = self._last_number, set[str](), self._streams.looks
+        while self._streams.is_good(self._who):
+            views, changed = [view for view in looks.views if self._who.sees(view.group)], asyncio.ensure_future(looks.changed())
+            try:
+                for group in sorted(known - {view.group for view in views}):
+                    self._streams.forget(group)
+                    yield _event("gone", number, GroupGone(group))
+                for view in sorted(views, key=lambda view: view.number):
+                    if view.number > number:
+                        number = view.number
+                        yield self._streams.text(view)
+                known = {view.group for view in views}
+                done, _ = await asyncio.wait({changed}, timeout=HEARTBEAT_S)
+                if not done:
+                    yield b": still here\n\n"
+            finally:
+                changed.cancel()
 
 
 def _event(kind: str, number: int, content: GroupView | GroupGone) -> bytes:

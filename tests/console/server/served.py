@@ -73,9 +73,9 @@ class Served:
     def admin_token(self) -> str:
         return (self.state_directory / "token").read_text().strip()
 
-    def token(self, name: str, role: str = "viewer", *, values: bool = False) -> str:
+    def token(self, name: str, role: str = "viewer", *, values: bool = False, groups: str = "*") -> str:
         """A new one, made by the command, as a person would."""
-        flags = ["--values"] if values else []
+        flags = ["--groups", groups, *(["--values"] if values else [])]
         return self.run_command("token", "create", name, "--role", role, *flags)
 
     def link(self, name: str = "admin") -> str:

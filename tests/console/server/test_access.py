@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -14,6 +17,7 @@ import pytest
 
 from pgsluice.console.program import run
 from pgsluice.console.server.access.entrance import SESSION_COOKIE
+from pgsluice.console.server.access.origin import Proxies
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.access.sessions import LINK_S, SESSION_S, Sessions
 from pgsluice.console.server.access.tokens import Tokens
@@ -50,6 +54,7 @@ def test_the_first_token_is_an_admins_and_for_its_owner_alone(served: Served) ->
             "who": "admin",
             "role": "admin",
             "values": True,
+            "groups": ["*"],
         }
 
 
@@ -72,12 +77,12 @@ def test_a_token_that_is_revoked_ends_with_its_sessions(served: Served) -> None:
 
 
 def test_a_token_made_anew_under_a_name_lets_in_nobody_whom_the_revoked_one_let_in(served: Served) -> None:
-    served.token("renewed", "admin")
+    served.token("renewed", "admin", values=True)
     with served.browser("renewed") as browser:
         link, streaming = served.link("renewed"), httpx.Client(base_url=browser.base_url, cookies=browser.cookies, timeout=30)
         with streaming, streaming.stream("GET", "/events") as events:
             served.run_command("token", "revoke", "renewed")
-            renewed = served.token("renewed", "admin")
+            renewed = served.token("renewed", "admin", values=True)
             assert browser.get("/").status_code == 401
             assert httpx.get(link).status_code == 401
             with served.client(renewed) as client:
@@ -112,8 +117,28 @@ def test_the_audit_names_whom_the_proxy_saw_and_not_whom_the_client_says(nats_se
         headers = {"Authorization": f"Bearer {server.admin_token}", "Host": "pgsluice.example.com"}
         with httpx.Client(base_url=f"http://127.0.0.1:{listening}/api/v1", headers=headers) as client:
             client.delete("/groups/nobodys/document", headers={"X-Forwarded-For": "203.0.113.7, 198.51.100.9"})
-            newest = client.get("/audit", params={"limit": "1"}).json()["entries"][0]["entry"]
-        assert (newest["target"], newest["client"]) == ("nobodys", "198.51.100.9")
+            newest = client.get("/audit", params={"limit": "1", "refused": "true"}).json()["entries"][0]["entry"]
+            assert (newest["target"], newest["client"]) == ("nobodys", "198.51.100.9")
+            code = server.link().partition("code=")[2]
+            let_in = httpx.get(f"http://127.0.0.1:{listening}/login", params={"code": code}, headers=headers)
+        names = [each.partition("=")[0] for each in let_in.headers.get_list("set-cookie") if "; Secure" in each]
+        assert names == ["__Host-pgsluice-session", "__Host-pgsluice-csrf"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("10.1.0.5", ["203.0.113.7, 198.51.100.9"], "198.51.100.9"),
+        ("10.1.0.5", ["203.0.113.7", "198.51.100.9, 10.2.3.4"], "198.51.100.9"),
+        ("::ffff:10.1.0.5", ["198.51.100.9"], "198.51.100.9"),
+        ("192.0.2.1", ["198.51.100.9"], "192.0.2.1"),
+        ("10.1.0.5", [], "10.1.0.5"),
+        ("10.1.0.5", ["x" * 8000], "x" * 64),
+    ],
+)
+def test_what_is_forwarded_is_believed_of_the_proxies_that_are_listed(peer: str, forwarded: list[str], client: str) -> None:
+    networks = tuple(map(ipaddress.ip_network, ("10.1.0.5/32", "10.2.0.0/16")))
+    assert Proxies(networks).client(peer, forwarded) == client
 
 
 def test_a_link_lets_one_browser_in_once(served: Served) -> None:
@@ -125,6 +150,35 @@ def test_a_link_lets_one_browser_in_once(served: Served) -> None:
     assert httpx.get(link).status_code == 401
 
 
+def test_who_logs_out_has_a_cookie_that_lets_nobody_in(served: Served) -> None:
+    with served.browser() as browser:
+        copy = httpx.Client(base_url=browser.base_url, cookies=browser.cookies, timeout=30)
+        with copy, copy.stream("GET", "/events") as events:
+            assert browser.delete("/session", headers={CSRF_HEADER: "guess"}).status_code == 403
+            assert copy.get("/").status_code == 200
+            assert browser.delete("/session").status_code == 204
+            assert (dict(browser.cookies), copy.get("/").status_code) == ({}, 401)
+            with served.client() as client:
+                client.put("/groups/logged-out/document", json={"yaml": "group: logged-out"})
+            for _ in events.iter_bytes():  # it ends before it tells of that
+                pass
+    with served.client() as client, served.browser() as other:
+        assert client.delete("/session").status_code == 409
+        assert other.get("/").status_code == 200
+
+
+def test_a_link_to_this_machine_has_a_name_that_no_other_server_on_it_knows(served: Served) -> None:
+    """Cookies go to every port of the host that set them."""
+    port = served.address.rpartition(":")[2]
+    link = urlsplit(served.run_command("token", "link", "admin", f"--listen=127.0.0.1:{port}"))
+    name = link.hostname or ""
+    assert re.fullmatch("[0-9a-f]{16}[.]localhost", name)
+    entered = httpx.get(f"{served.address}/login?{link.query}", headers={"Host": f"{name}:{port}"})
+    assert entered.status_code == 303
+    other = f"{'0' * 16}.localhost:{port}"
+    assert httpx.get(f"{served.address}/", headers={"Host": other}).status_code == 403
+
+
 def test_links_and_sessions_end_by_age(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     link, before = served.link(), time.time() - LINK_S - 1
     for file in (served.state_directory / "links").iterdir():
@@ -132,7 +186,7 @@ def test_links_and_sessions_end_by_age(served: Served, monkeypatch: pytest.Monke
     assert httpx.get(link).status_code == 401
     admin = Tokens(served.state_directory / "tokens.json").named("admin")
     assert admin is not None
-    sessions, now = Sessions(served.state_directory / "session-key"), time.time()
+    sessions, now = Sessions(served.state_directory / "session-key", served.state_directory / "ended-sessions"), time.time()
     for age_s, status in ((SESSION_S - 60, 200), (SESSION_S + 1, 401)):
         monkeypatch.setattr(time, "time", lambda age_s=age_s: now - age_s)
         cookie, _ = sessions.begin(admin.id)
@@ -197,6 +251,8 @@ def test_what_is_not_there_is_a_problem_too(served: Served) -> None:
         (["--listen", "0.0.0.0:8470"], "without TLS"),
         (["--listen", "127.0.0.1"], "is not HOST:PORT"),
         (["--behind-proxy"], "without the name that browsers use"),
+        (["--behind-proxy", "--server-hosts=a.example", "--listen=0.0.0.0:8470"], "behind a proxy that it does not know"),
+        (["--behind-proxy", "--server-hosts=a.example", "--server-proxies=nginx"], "neither an address nor a network"),
         (["--server-tls-cert", "/etc/hostname"], "server-tls-key"),
         (["--server-tls-cert", "/etc/hostname", "--server-tls-key", "/etc/hostname"], "cannot be used"),
     ],

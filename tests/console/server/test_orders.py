@@ -97,7 +97,8 @@ def test_letters_are_replayed_and_discarded_by_whom_it_is_allowed(served: Served
     with served.client() as admin:
         assert admin.post("/groups/orders/dead/discard", json={"positions": [second]}).status_code == 200
         assert letters_in(nats_server, "orders") == [(first, True)]
-        entries = [each["entry"] for each in admin.get("/audit", params={"limit": "500"}).json()["entries"]]
+        pages = [admin.get("/audit", params={"limit": "500", "refused": refused}).json() for refused in ("false", "true")]
+        entries = [each["entry"] for page in pages for each in page["entries"]]
     told = [(each["who"], each["action"], each["outcome"]) for each in entries if each["target"].startswith("orders")]
     assert ("acter", "post_groups_group_dead_replay", "done") in told
     assert ("looker", "post_groups_group_dead_replay", "this role may not do it") in told

@@ -176,6 +176,29 @@ def test_viewers_look_operators_run_admins_write(place: Place, group: str) -> No
             assert client.post(f"/pipelines/{group}/runs", json={}).status_code == ask
 
 
+def test_a_token_of_other_groups_neither_sees_nor_replaces_a_pipeline(place: Place, group: str) -> None:
+    with place.served.client() as client:
+        place.put(client, group)
+        of_group = client.get(f"/pipelines/{group}").json()["pipeline"]["group"]
+    path = f"/pipelines/{group}"
+    own = place.served.token(f"own-{group}", "admin", values=True, groups=of_group)
+    other = place.served.token(f"other-{group}", "admin", values=True, groups="others")
+    with place.served.client(own) as client:
+        assert [each["name"] for each in client.get("/pipelines").json()["pipelines"]] == [group]
+        assert client.get(path).status_code == 200
+    with place.served.client(other) as client:
+        assert client.get("/pipelines").json()["pipelines"] == []
+        for below in ("", "/history", "/runs", "/runs/1", "/requests/1"):
+            assert client.get(path + below).status_code == 404, below
+        for below in ("/plan", "/runs", "/runs/1/pause", "/runs/1/resume", "/runs/1/cancel"):
+            assert client.post(path + below, json={}).status_code == 404, below
+        assert client.delete(path, headers={"If-Match": "*"}).status_code == 404
+        refused = [place.put(client, group, "*"), place.put(client, group, "*", group="others"), place.put(client, f"{group}-2")]
+        assert [answer.status_code for answer in refused] == [403, 403, 403]
+    with place.served.client(own) as client:
+        assert client.get(path).status_code == 200
+
+
 def test_no_answer_holds_what_the_places_hold(place: Place, group: str) -> None:
     with place.served.client() as client:
         place.put(client, group)

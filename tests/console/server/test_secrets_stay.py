@@ -93,7 +93,8 @@ def test_a_secret_that_is_written_out_is_refused_and_repeated_nowhere(marked: tu
             assert answer.status_code == 422, answer.text
             assert option.name in answer.text
             assert MARKER not in answer.text
-        assert MARKER not in client.get("/audit", params={"limit": "500"}).text
+        for refused in ("false", "true"):
+            assert MARKER not in client.get("/audit", params={"limit": "500", "refused": refused}).text
     assert MARKER not in server.process.log()
 
 

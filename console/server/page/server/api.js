@@ -3,7 +3,7 @@
 import { parseExact } from "./exact.js";
 
 const PREFIX = "/api/v1";
-const CSRF_COOKIE = "pgsluice-csrf";
+const CSRF_COOKIES = ["__Host-pgsluice-csrf", "pgsluice-csrf"]; // over https, and without
 const CSRF_HEADER = "X-Pgsluice-Csrf";
 
 // What the server answers when it does not do a thing, as RFC 9457 has it: a fact, a remedy, and the part of the request.
@@ -51,6 +51,10 @@ export async function remove(path, revision) {
   return ask("DELETE", path, { headers: { "If-Match": `"${revision}"` } });
 }
 
+export async function logOut() {
+  return ask("DELETE", "/session", {});
+}
+
 export const STALE = [412, 428]; // somebody was faster
 
 async function ask(method, path, { query = {}, body, headers = {}, parse = JSON.parse }) {
@@ -58,7 +62,7 @@ async function ask(method, path, { query = {}, body, headers = {}, parse = JSON.
   const parameters = new URLSearchParams(given).toString();
   const request = { method, headers: { Accept: "application/json", ...headers }, credentials: "same-origin", cache: "no-store" };
   if (method !== "GET") {
-    request.headers[CSRF_HEADER] = cookie(CSRF_COOKIE);
+    request.headers[CSRF_HEADER] = CSRF_COOKIES.map(cookie).find(Boolean) ?? "";
   }
   if (body !== undefined) {
     request.headers["Content-Type"] = "application/json";

@@ -3,9 +3,9 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { useAnswer, useGroups } from "../parts/hooks.js";
-import { Notices } from "../parts/notices.js";
+import { Notices, sayProblem } from "../parts/notices.js";
 import { href, useRoute } from "../parts/route.js";
-import { get, strangers } from "../server/api.js";
+import { get, logOut, strangers } from "../server/api.js";
 import { Audit } from "./audit.js";
 import { Bench } from "./bench.js";
 import { Document } from "./document.js";
@@ -83,8 +83,14 @@ function Head({ server, isStranger, place }) {
           <a href=${href("audit")} aria-current=${current("audit")}>Audit</a>
         </nav>
         <p class="who"><span role="status" class="connection ${connection}">${CONNECTIONS[connection]}</span>
-          ${server ? html`<span class="user">${server.who === server.role ? server.who : `${server.who}, ${server.role}`}</span>` : null}</p>`}
+          ${server ? html`<span class="user">${server.who === server.role ? server.who : `${server.who}, ${server.role}`}</span>
+            <button class="small" onClick=${leave}>Log out</button>` : null}</p>`}
     </header>`;
+}
+
+// The page is loaded again, so that nothing stays in it of what the session was shown.
+function leave() {
+  logOut().then(() => window.location.reload(), sayProblem);
 }
 
 function View({ route, server }) {

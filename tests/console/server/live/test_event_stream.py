@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -10,6 +11,12 @@ from typing import Any
 
 import httpx
 
+from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.group_document import GroupDocument
+from pgsluice.console.server.access.principal import Principal, Role
+from pgsluice.console.server.live.event_stream import MOST_STREAMS, EventStreams
+from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.record import Record
@@ -18,6 +25,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.console.server.served import Served
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
+from tests.waiting import wait_until
 
 
 def heard(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -96,3 +104,34 @@ def test_who_loses_the_token_hears_no_more(served: Served, nats_server: NatsServ
             if next((event for event in events if event[1]["group"] == "unheard"), None) is None:
                 return
     raise AssertionError("it went on")
+
+
+def test_a_token_has_so_many_streams_at_once_and_others_have_their_own(served: Served) -> None:
+    token = served.token("listens-much")
+    with contextlib.ExitStack() as opened, served.client(token) as client, served.client() as other:
+        for _ in range(MOST_STREAMS):
+            answer = opened.enter_context(served.client(token)).stream("GET", "/events")
+            assert opened.enter_context(answer).status_code == 200
+        refused = client.get("/events")
+        assert (refused.status_code, refused.json()["title"]) == (429, "there is too much of it at once")
+        with other.stream("GET", "/events") as answer:
+            assert answer.status_code == 200
+        opened.close()
+        wait_until(lambda: is_listening(client), what="room for another stream")
+
+
+def is_listening(client: httpx.Client) -> bool:
+    with client.stream("GET", "/events") as answer:
+        return answer.status_code == 200
+
+
+async def test_a_view_is_written_once_however_many_are_sent_it(nats_server: NatsServer) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        await StateBucket(client, GroupNames("told-to-many")).make(1)
+        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument))
+        await looks.look_now("told-to-many")
+        streams = EventStreams(looks, lambda who: True)
+        who = Principal("many", Role.VIEWER, "t")
+        heard = [await anext(streams.open(who, 0).events()) for _ in range(3)]
+        assert b"told-to-many" in b"".join(heard)
+        assert len(set(map(id, heard))) == 1
