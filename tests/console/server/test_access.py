@@ -119,7 +119,7 @@ def test_the_audit_names_whom_the_proxy_saw_and_not_whom_the_client_says(nats_se
             client.delete("/groups/nobodys/document", headers={"X-Forwarded-For": "203.0.113.7, 198.51.100.9"})
             newest = client.get("/audit", params={"limit": "1", "refused": "true"}).json()["entries"][0]["entry"]
             assert (newest["target"], newest["client"]) == ("nobodys", "198.51.100.9")
-            code = server.link().partition("code=")[2]
+            code = server.run_command("token", "link", "admin", f"--listen=127.0.0.1:{listening}").partition("code=")[2]
             let_in = httpx.get(f"http://127.0.0.1:{listening}/login", params={"code": code}, headers=headers)
         names = [each.partition("=")[0] for each in let_in.headers.get_list("set-cookie") if "; Secure" in each]
         assert names == ["__Host-pgsluice-session", "__Host-pgsluice-csrf"]

@@ -79,7 +79,7 @@ def test_documents_are_planned_applied_and_exported(served: Served) -> None:
 
 
 def test_a_document_with_a_secret_is_refused_unrepeated(served: Served) -> None:
-    with served.client() as client:
+    with served.client(served.token("tells-secrets", "admin", values=True)) as client:
         body = {"yaml": "group: doc-secret\npassword: m4rk3r\n"}
         refused = client.put("/groups/doc-secret/document", json=body)
         assert (refused.status_code, "m4rk3r" in refused.text) == (422, False)

@@ -112,8 +112,8 @@ def test_a_token_has_so_many_streams_at_once_and_others_have_their_own(served: S
         for _ in range(MOST_STREAMS):
             answer = opened.enter_context(served.client(token)).stream("GET", "/events")
             assert opened.enter_context(answer).status_code == 200
-        refused = client.get("/events")
-        assert (refused.status_code, refused.json()["title"]) == (429, "there is too much of it at once")
+        with client.stream("GET", "/events") as refused:
+            assert refused.status_code == 429
         with other.stream("GET", "/events") as answer:
             assert answer.status_code == 200
         opened.close()
@@ -131,7 +131,7 @@ async def test_a_view_is_written_once_however_many_are_sent_it(nats_server: Nats
         looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument))
         await looks.look_now("told-to-many")
         streams = EventStreams(looks, lambda who: True)
-        who = Principal("many", Role.VIEWER, "t")
+        who = Principal("many", Role.VIEWER, "t", groups=("told-to-many",))
         heard = [await anext(streams.open(who, 0).events()) for _ in range(3)]
         assert b"told-to-many" in b"".join(heard)
         assert len(set(map(id, heard))) == 1
