@@ -115,6 +115,7 @@ async def _serve(settings: ServerSettings, given: Mapping[str, str]) -> None:
                 _welcome(parts)
                 ended.add_done_callback(lambda _: server.end())
                 await server.serve([listener])
+                await _store_rest(parts)
                 await cancel([ended]) if not ended.done() else ended.result()
                 log.info("server stopped")
 
@@ -134,6 +135,14 @@ async def _tidy(parts: ServerParts) -> None:
 
 async def _store_refusals(parts: ServerParts) -> None:
     await repeat(parts.audit.store_counts, COUNTING_S, "how much was refused could not be written into the audit")
+
+
+async def _store_rest(parts: ServerParts) -> None:
+    """The audit's counts of the minute in which the server ends."""
+    try:
+        await parts.audit.store_counts(at_end=True)
+    except TransientError as error:
+        log.warning("how much was refused last could not be written into the audit", reason=str(error))
 
 
 class _HttpServer(uvicorn.Server):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -78,8 +80,18 @@ def test_writes_that_are_refused_push_nothing_out_and_are_counted(served: Served
     assert "who=flusher role=viewer" in log
 
 
+async def test_what_was_refused_last_is_told_when_the_server_ends(connection: Client, tmp_path: Path) -> None:
+    with Served(str(connection.connected_url.geturl() if connection.connected_url else ""), tmp_path) as server:
+        with server.client(server.token("refused")) as viewer:
+            refused = [viewer.put("/groups/last/desired", json={"state": "stopped"}).status_code for _ in range(5)]
+        server.process.terminate()
+        assert (refused, server.process.wait()) == ([403] * 5, 0)
+    told = (await AuditStream(connection).newest(10, refused=True)).entries
+    assert sum(each.entry.times for each in told) == 5
+
+
 @pytest.fixture
-async def connection(tmp_path: Any) -> Any:
+async def connection() -> AsyncIterator[Client]:
     """Of a NATS that has no audit yet."""
     with NatsServer() as server:
         async with connected(server.settings(), "test") as client:

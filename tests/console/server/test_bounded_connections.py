@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, RECEIVING_S, SENDING_S
+from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, MOST_CONNECTIONS, RECEIVING_S, SENDING_S
 from tests.console.server.served import Served
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ SLACK_S = 5.0
 def descriptors() -> Iterator[None]:
     """Enough for as many connections as a server answers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, ANSWERED_CONNECTIONS + 500)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, MOST_CONNECTIONS + 500)), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -48,6 +48,16 @@ def body_head(served: Served) -> bytes:
         "Content-Length: 100000",
     )
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+def is_cut_off(served: Served) -> bool:
+    with begun(served, b"") as one_more, contextlib.suppress(TimeoutError):
+        one_more.settimeout(0.5)
+        try:
+            return not one_more.recv(1)
+        except ConnectionError:
+            return True
+    return False
 
 
 def cut_off_after(sockets: dict[str, socket.socket]) -> dict[str, float]:
@@ -86,11 +96,15 @@ def test_who_sends_a_byte_now_and_then_is_cut_off_and_who_waits_for_nothing_is_n
 
 
 def test_connections_beyond_the_bound_are_refused_until_others_end(served: Served, descriptors: None) -> None:
+    """Silent ones: told so at first, and then cut off at once."""
     with contextlib.ExitStack() as opened:
         for _ in range(ANSWERED_CONNECTIONS):
             opened.enter_context(begun(served, b""))
         with served.client() as client:
             assert wait_until(lambda: client.get("/health").status_code == 503, what="a refusal")
+        for _ in range(ANSWERED_CONNECTIONS, MOST_CONNECTIONS):
+            opened.enter_context(begun(served, b""))
+        wait_until(lambda: is_cut_off(served), what="the end of a connection")
         opened.close()
         with served.client() as client:
             wait_until(lambda: client.get("/health").status_code == 200, what="room for another connection")
