@@ -33,9 +33,9 @@ COUNTING_S = 60.0
 MOST_OF_A_TOKEN = 40_000
 """Entries in KEPT_S: one every three minutes. As many of the longest are not half of the stream."""
 
-_DONE = "pgsluice-audit"
-_REFUSED = "pgsluice-audit-refused"
-_ENTRIES = "pgsluice-audit.entries"
+AUDIT_STREAM = "pgsluice-audit"
+REFUSED_STREAM = "pgsluice-audit-refused"
+AUDIT_SUBJECT = "pgsluice-audit.entries"
 """Followed by the token's id; alone for servers of an older version."""
 _MOST_BYTES = 256 * 1024 * 1024
 _MOST_REFUSED_BYTES = 32 * 1024 * 1024
@@ -108,17 +108,18 @@ class AuditStream:
         self._refused: dict[str, _Refused] = {}
         """By token."""
 
-    async def ensure(self, token: str = "") -> None:
+    async def make(self) -> None:
+        """Makes the streams where there are none."""
+        await self._ensure_done(None)
+        await self._ensure_refused()
+
+    async def ensure(self, token: str) -> None:
         """Makes the stream where there is none. Raises Problem when it has no room for an entry of the token of that id."""
-        subjects = [_ENTRIES, f"{_ENTRIES}.*"]
-        config = self._config(_DONE, subjects, DiscardPolicy.NEW, _MOST_BYTES)
-        info = await self._ensured(config, f"{_ENTRIES}.{token}" if token else None)
-        if info.config.discard is not config.discard or not set(subjects) <= set(info.config.subjects or ()):
-            await self._bring_up_to_date(info, config)
+        info = await self._ensure_done(f"{AUDIT_SUBJECT}.{token}")
         if (info.config.max_bytes or 0) > 0 and info.state.bytes > (info.config.max_bytes or 0) - _ROOM_BYTES:
             raise Problem(
                 Kind.UNAVAILABLE,
-                f"the audit is full, and nothing is done that is not in it: stream {_DONE} has {info.state.bytes} bytes",
+                f"the audit is full, and nothing is done that is not in it: stream {AUDIT_STREAM} has {info.state.bytes} bytes",
                 f"whoever administers NATS raises its max_bytes; entries go after {KEPT_S // 86_400} days",
             )
         if sum((info.state.subjects or {}).values()) >= MOST_OF_A_TOKEN:
@@ -130,7 +131,7 @@ class AuditStream:
 
     async def add(self, token: str, entry: AuditEntry) -> None:
         """What was done by whoever has the token of that id. Returns when the entry is durable."""
-        await self._publish(f"{_ENTRIES}.{token}", entry)
+        await self._publish(f"{AUDIT_SUBJECT}.{token}", entry)
 
     async def count_refused(self, token: str, entry: AuditEntry) -> None:
         """The first of the token and the minute is durable when it returns; of others there will be the number."""
@@ -139,8 +140,8 @@ class AuditStream:
             before.newest, before.count = entry, before.count + 1
             return
         self._refused[token] = _Refused(minute, entry)
-        await self._ensured(self._config(_REFUSED, [f"{_REFUSED}.*"], DiscardPolicy.OLD, _MOST_REFUSED_BYTES))
-        await self._publish(f"{_REFUSED}.{token}", entry)
+        await self._ensure_refused()
+        await self._publish(f"{REFUSED_STREAM}.{token}", entry)
         if before is not None:
             await self._store_count(token, before)
 
@@ -154,7 +155,7 @@ class AuditStream:
 
     async def newest(self, most: int, before: int | None = None, *, refused: bool = False) -> AuditPart:
         """Up to ``most`` entries of those before the sequence ``before``, and which are missing between them."""
-        stream = _REFUSED if refused else _DONE
+        stream = REFUSED_STREAM if refused else AUDIT_STREAM
         try:
             state = (await self._jetstream.stream_info(stream)).state
             last = state.last_seq if before is None else min(before - 1, state.last_seq)
@@ -169,6 +170,18 @@ class AuditStream:
         following = first if first > max(state.first_seq, 1) else None
         return AuditPart(entries, tuple(_gaps(entries, last, 1 if following is None else first)), following)
 
+    async def _ensure_done(self, counted: str | None) -> StreamInfo:
+        """With the number of messages on the subject ``counted``."""
+        subjects = [AUDIT_SUBJECT, f"{AUDIT_SUBJECT}.*"]
+        config = self._config(AUDIT_STREAM, subjects, DiscardPolicy.NEW, _MOST_BYTES)
+        info = await self._ensured(config, counted)
+        if info.config.discard is not config.discard or not set(subjects) <= set(info.config.subjects or ()):
+            await self._bring_up_to_date(info, config)
+        return info
+
+    async def _ensure_refused(self) -> None:
+        await self._ensured(self._config(REFUSED_STREAM, [f"{REFUSED_STREAM}.*"], DiscardPolicy.OLD, _MOST_REFUSED_BYTES))
+
     def _config(self, name: str, subjects: list[str], discard: DiscardPolicy, most_bytes: int) -> StreamConfig:
         return StreamConfig(
             name,
@@ -182,11 +195,11 @@ class AuditStream:
             deny_purge=True,
         )
 
-    async def _ensured(self, config: StreamConfig, subjects: str | None = None) -> StreamInfo:
-        """The stream, made where there is none, with the numbers of messages on ``subjects``."""
+    async def _ensured(self, config: StreamConfig, counted: str | None = None) -> StreamInfo:
+        """The stream, made where there is none."""
         assert config.name is not None
         try:
-            return await self._jetstream.stream_info(config.name, subjects_filter=subjects)
+            return await self._jetstream.stream_info(config.name, subjects_filter=counted)
         except nats.js.errors.NotFoundError:
             try:
                 return await self._jetstream.add_stream(config)
@@ -212,7 +225,7 @@ class AuditStream:
 
     async def _store_count(self, token: str, refused: _Refused) -> None:
         if refused.count:
-            await self._publish(f"{_REFUSED}.{token}", replace(refused.newest, times=refused.count))
+            await self._publish(f"{REFUSED_STREAM}.{token}", replace(refused.newest, times=refused.count))
 
 
 def now() -> str:

@@ -24,7 +24,7 @@ class Kind(Enum):
     MEDIA = 415, "the request is in a form that is not read"
     MALFORMED = 422, "the request is not what it has to be"
     REVISION_WANTED = 428, "the revision has to be named that is to be replaced"
-    TOO_MANY = 429, "there is too much of it at once"
+    TOO_MANY = 429, "too many requests"
     DEFECT = 500, "an unexpected error"
     UNAVAILABLE = 503, "it cannot be done for now"
 

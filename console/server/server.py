@@ -187,7 +187,7 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
         looks = GroupLooks(client, documents)
         runs = RunPlaces({**os.environ, **given}, directory / "runs", settings.replicas)
         await control.make(settings.replicas)
-        await audit.ensure()
+        await audit.make()
         yield ServerParts(
             settings=settings,
             version=version("pgsluice"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import orjson
@@ -77,7 +77,7 @@ class EventStream:
     def close(self) -> None:
         self._streams.close(self._who)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """For ever, or until the client's token or session has ended, which is asked before anything is sent."""
         number, known, looks = self._last_number, set[str](), self._streams.looks
         while self._streams.is_good(self._who):

@@ -19,6 +19,7 @@ from pgsluice.console.server.api.server_api import MOST_ENTRIES
 from pgsluice.console.server.audit import COUNTING_S, AuditEntry, AuditStream, MissingEntries, now
 from pgsluice.console.server.problem import Problem
 from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.record import encode
 from tests.console.server.served import Served
 from tests.console.server.test_orders import ask, letters_in, publish_letters
 from tests.servers import NatsServer
@@ -142,6 +143,7 @@ async def test_a_full_audit_takes_no_write_and_loses_none(connection: Client, mo
 
     with pytest.raises(Problem, match="the audit is full"):
         await write()
+    await stream.make()  # a server starts all the same
     assert (await stream.newest(100)).entries[-1].entry.target == "0"
 
 
@@ -151,9 +153,9 @@ async def test_an_audit_of_an_older_version_no_longer_lets_the_oldest_go(connect
         "pgsluice-audit", subjects=["pgsluice-audit.entries"], discard=DiscardPolicy.OLD, max_bytes=2**20 * 8, deny_purge=True
     )
     await jetstream.add_stream(older)
-    await jetstream.publish("pgsluice-audit.entries", audit.encode(ENTRY))
+    await jetstream.publish("pgsluice-audit.entries", encode(ENTRY))
     stream = AuditStream(connection)
-    await stream.ensure()
+    await stream.make()
     await stream.add("a", replace(ENTRY, target="newer"))
     assert [each.entry.target for each in (await stream.newest(10)).entries] == ["newer", "shop"]
     config = (await jetstream.stream_info("pgsluice-audit")).config

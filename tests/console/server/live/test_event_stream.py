@@ -110,8 +110,8 @@ def test_a_token_has_so_many_streams_at_once_and_others_have_their_own(served: S
     token = served.token("listens-much")
     with contextlib.ExitStack() as opened, served.client(token) as client, served.client() as other:
         for _ in range(MOST_STREAMS):
-            answer = opened.enter_context(served.client(token)).stream("GET", "/events")
-            assert opened.enter_context(answer).status_code == 200
+            listening = opened.enter_context(served.client(token)).stream("GET", "/events")
+            assert opened.enter_context(listening).status_code == 200
         with client.stream("GET", "/events") as refused:
             assert refused.status_code == 429
         with other.stream("GET", "/events") as answer:
