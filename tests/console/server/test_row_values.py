@@ -11,6 +11,7 @@ import pytest
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.endpoint_table import Endpoint, Rows
 from tests.console.server.served import Served
+from tests.console.server.test_orders import SECRET, publish_letters
 from tests.misses import no_misses
 from tests.servers import NatsServer
 from tests.servers.http_server import HttpServer
@@ -30,15 +31,17 @@ SENDING_BODIES = {
 def blind(served: Served, nats_server: NatsServer) -> Iterator[Any]:
     """One who may do everything but see row values."""
     ensure_bucket(nats_server.settings(), GROUP)
+    publish_letters(nats_server, GROUP, 1)
     with served.client(served.token("sees-no-rows", "admin")) as client:
         yield client
 
 
-def asked(client: Any, endpoint: Endpoint, body: object) -> str:
-    """The answer's text. Nothing is done by it: names are of nothing that there is, and bodies lack what is wanted."""
+def is_refused(client: Any, endpoint: Endpoint, body: object) -> bool:
+    """Nothing is done by it: names are of nothing that there is, and bodies lack what is wanted."""
     path = re.sub("{[a-z]+}", "nothing", endpoint.path.replace("{group}", GROUP))
     answer = client.request(endpoint.verb, path, **({"json": body} if endpoint.verb != "GET" else {}))
-    return str(answer.text) if answer.status_code == 403 else ""
+    assert str(SECRET + 1) not in answer.text, endpoint.name
+    return answer.status_code == 403 and REFUSED in answer.text
 
 
 def test_every_endpoint_says_whether_row_values_leave_by_it() -> None:
@@ -55,7 +58,7 @@ def test_whatever_makes_row_values_leave_asks_for_the_right_and_nothing_else_doe
             continue
         for body, leaves in SENDING_BODIES.get(endpoint.name, [({}, endpoint.rows is not Rows.STAY)]):
             tables = {"tables": ["nothing"]} if callable(endpoint.rows) else {}
-            if (REFUSED in asked(blind, endpoint, body | tables)) != leaves:
+            if is_refused(blind, endpoint, body | tables) != leaves:
                 wrong.append(f"{endpoint.name} {body}")
     no_misses(wrong, "the right to row values is asked of who needs none, or not of who needs it")
 
