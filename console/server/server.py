@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import uvicorn
 
@@ -29,7 +31,7 @@ from pgsluice.console.server.access.origin import OwnOrigin, Proxies, address_of
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
 from pgsluice.console.server.audit import COUNTING_S, AuditStream
-from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, BoundedConnection
+from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, RECEIVING_S, BoundedConnection
 from pgsluice.console.server.fair_share import FairShare
 from pgsluice.console.server.live.event_stream import EventStreams
 from pgsluice.console.server.live.group_looks import GroupLooks
@@ -146,7 +148,18 @@ async def _store_rest(parts: ServerParts) -> None:
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to us."""
+    """Leaves signals to us, and has no patience with who does not begin to speak TLS."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's own, for a socket that listens already, but for the deadline: it has no setting of that."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def connection() -> BoundedConnection:
+            return BoundedConnection(config, self.server_state, self.lifespan.state, loop)
+
+        tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": RECEIVING_S} if config.ssl else {}
+        self.servers = [await loop.create_server(connection, sock=each, backlog=config.backlog, **tls) for each in sockets or ()]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -168,7 +181,6 @@ def _http_settings(parts: ServerParts) -> uvicorn.Config:
         ssl_keyfile=settings.tls_key or None,
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=KEEP_ALIVE_S,
-        http=BoundedConnection,
         limit_concurrency=ANSWERED_CONNECTIONS,
         lifespan="off",
     )

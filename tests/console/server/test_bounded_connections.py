@@ -8,14 +8,19 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+import trustme
 
 from pgsluice.console.server.bounded_connection import ANSWERED_CONNECTIONS, MOST_CONNECTIONS, RECEIVING_S, SENDING_S
 from tests.console.server.served import Served
+from tests.servers import NatsServer
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
 
 DRIP_S = 0.5
 HEAD = b"GET /api/v1/health HTTP/1.1\r\nX-Slow: "
@@ -74,16 +79,30 @@ def cut_off_after(sockets: dict[str, socket.socket]) -> dict[str, float]:
                         continue
                 after[key.data] = time.monotonic() - began
                 selector.unregister(sockets[key.data])
-            for name in sockets.keys() - after.keys() - {"silent"}:
+            for name in sockets.keys() - after.keys() - {"silent", "handshake"}:
                 with contextlib.suppress(ConnectionError):
                     sockets[name].send(b"x")
     return after
 
 
-def test_who_sends_a_byte_now_and_then_is_cut_off_and_who_waits_for_nothing_is_not(served: Served) -> None:
+@pytest.fixture
+def served_by_tls(nats_server: NatsServer, tmp_path: Path) -> Iterator[Served]:
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    cert, key = tmp_path / "server.pem", tmp_path / "server.key"
+    certificate.cert_chain_pems[0].write_to_path(str(cert))
+    certificate.private_key_pem.write_to_path(str(key))
+    with Served(nats_server.url, tmp_path, server_tls_cert=str(cert), server_tls_key=str(key)) as server:
+        yield server
+
+
+def test_who_sends_a_byte_now_and_then_is_cut_off_and_who_waits_for_nothing_is_not(served: Served, served_by_tls: Served) -> None:
+    entered = httpx.get(served_by_tls.link(), verify=False)
+    assert (entered.status_code, served_by_tls.address[:8]) == (303, "https://")
+    assert set(entered.cookies) == {"__Host-pgsluice-session", "__Host-pgsluice-csrf"}
     with contextlib.ExitStack() as opened:
         firsts = {"silent": b"", "head": HEAD, "body": body_head(served), "second": WHOLE}
         sockets = {name: opened.enter_context(begun(served, first)) for name, first in firsts.items()}
+        sockets["handshake"] = opened.enter_context(begun(served_by_tls, b""))
         idle = opened.enter_context(begun(served, WHOLE))
         assert sockets["second"].recv(4096).startswith(REFUSED)
         assert idle.recv(4096).startswith(REFUSED)
