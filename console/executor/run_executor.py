@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import assert_never
 
 from pgsluice.console.executor.ticks import advanced
 from pgsluice.console.processes.child_process import ChildProcess, Command
@@ -26,10 +25,9 @@ from pgsluice.shared.pipelines.run_requests import (
     RequestState,
     RunRequest,
     RunRequests,
-    Wish,
     change_requests,
+    end_cancelled,
     load_requests,
-    note_cancelled,
 )
 from pgsluice.shared.pipelines.run_schedule import RunSchedule
 from pgsluice.shared.process.retrying import Backoff
@@ -53,7 +51,7 @@ class Ended:
 def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> RunRequest | None:
     """The request as it is now that nothing more is done for it; None while its run is to be begun, or taken up. ``run`` is the
     newest for it, ``ended`` is None where nobody saw its process end."""
-    if run is not None and _is_over(run.state):
+    if run is not None and not run.state.is_left:
         return replace(request, state=RequestState.DONE, run=run.number)
     is_paused = run is not None and run.state is RunState.PAUSED
     if ended is None or is_paused or ended.exit_code == _INTERRUPTED or may_start_again(ended.exit_code):
@@ -61,16 +59,6 @@ def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> 
     if run is None:
         return replace(request, state=RequestState.REFUSED, reason=ended.sentence)
     return replace(request, state=RequestState.DONE, run=run.number, reason=ended.sentence)
-
-
-def _is_over(state: RunState) -> bool:
-    match state:
-        case RunState.FINISHED | RunState.CANCELLED | RunState.ABANDONED:
-            return True
-        case RunState.READING | RunState.INTERRUPTED | RunState.PAUSED | RunState.FAILED:
-            return False
-        case unreachable:
-            assert_never(unreachable)
 
 
 class RunExecutor:
@@ -93,16 +81,13 @@ class RunExecutor:
         requests = await self._with_ticks(schedule)
         if self._child is not None:
             return
+        await end_cancelled(self._bucket)
         record = await load_pipeline(self._bucket)
-        left = None if record is None else record.left
-        if left is not None and requests.wishes(left.number) is Wish.CANCEL:
-            await note_cancelled(self._bucket, left.number)
-            record = await load_pipeline(self._bucket)
         for request in requests.open:
             requests = await self._settle(requests, request, record)
         self._ended = None
         taken = sorted(requests.open, key=lambda each: each.state is not RequestState.TAKEN)
-        if taken and requests.wish is not Wish.PAUSE and time.monotonic() >= self._start_at:
+        if taken and not requests.paused and time.monotonic() >= self._start_at:
             await self._start(taken[0])
 
     async def _with_ticks(self, schedule: RunSchedule | None) -> RunRequests:
@@ -122,7 +107,7 @@ class RunExecutor:
             self._backoff.note_success()
             log.info("a request is settled", pipeline=self._pipeline, request=request.id, run=now_settled.run)
             return await change_requests(self._bucket, lambda known: known.with_request(now_settled))
-        if ended is not None and requests.wish is not Wish.PAUSE:
+        if ended is not None and not requests.paused:
             pause_s = self._backoff.next_pause_s()
             self._start_at = time.monotonic() + pause_s
             log.warning(
@@ -136,7 +121,9 @@ class RunExecutor:
 
     async def _start(self, request: RunRequest) -> None:
         taken = replace(request, state=RequestState.TAKEN)
-        await change_requests(self._bucket, lambda known: known.with_request(taken))
+        known = await change_requests(self._bucket, lambda known: known if known.paused else known.with_request(taken))
+        if known.paused:
+            return
         command = self._command(taken)
         command.log.rotate()
         child = await ChildProcess.start(command)

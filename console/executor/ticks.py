@@ -22,7 +22,6 @@ from pgsluice.shared.pipelines.run_requests import (
     TickNote,
     TickOutcome,
     Ticks,
-    Wish,
 )
 from pgsluice.shared.pipelines.run_schedule import OverlapPolicy, RunSchedule
 
@@ -83,7 +82,7 @@ def _with_tick(known: RunRequests, schedule: RunSchedule, at: str, now: datetime
 
 
 def _reason_to_skip(known: RunRequests, schedule: RunSchedule) -> str:
-    if known.wish is Wish.PAUSE:
+    if known.paused:
         return PAUSED
     if not known.open:
         return ""

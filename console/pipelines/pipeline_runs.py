@@ -183,7 +183,7 @@ async def look_at_runs(client: Client, pipeline: Pipeline) -> PipelineRuns:
     runs = () if record is None else tuple(_listed_run(pipeline.name, run, applied, requests) for run in reversed(record.runs))
     return PipelineRuns(
         has_checkpoint=record is not None and bool(record.checkpoint),
-        is_paused=requests.wish is Wish.PAUSE,
+        is_paused=requests.paused,
         ticks=_ticks(pipeline, requests.ticks),
         requests=requests.requests[::-1],
         runs=runs,
@@ -262,8 +262,10 @@ def _rounded(seconds: float | None) -> float | None:
 def _shown_state(run: RunRecord, applied: int, wish: Wish) -> str:
     if _is_applied(run, applied):
         return "applied"
-    if run.state is RunState.READING and wish is not Wish.RUN:
-        return "pausing" if wish is Wish.PAUSE else "cancelling"
+    if run.state.is_left and wish is Wish.CANCEL:
+        return "cancelling"
+    if run.state is RunState.READING and wish is Wish.PAUSE:
+        return "pausing"
     return str(run.state)
 
 

@@ -80,7 +80,7 @@ from pgsluice.shared.pipelines.run_records import (
     load_pipeline,
     store_pipeline,
 )
-from pgsluice.shared.pipelines.run_requests import end_pause
+from pgsluice.shared.pipelines.run_requests import end_cancelled, end_pause
 from pgsluice.shared.process.domain import check_domain
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
@@ -159,9 +159,10 @@ async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: Asked, *, 
             await make_streams(settings, pipeline, client)
             bucket = StateBucket(client, GroupNames(pipeline.group))
             await note_outcome(bucket)
+            await end_cancelled(bucket)
             if not asked.request and not asked.begun:
                 await end_pause(bucket)
-            ended = await _finished_for(bucket, asked)
+            ended = await _ended_for(bucket, asked)
             if ended is None:
                 async with AsyncExitStack() as reading:
                     opened = await _Opened.open(settings, pipeline, client, reading)
@@ -211,11 +212,12 @@ async def _reconcile(
         return await opened.delete(gone, force=asked.force)
 
 
-async def _finished_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
-    """The run of what is asked, if it was finished, and its executor did not live to note it or something failed behind it."""
+async def _ended_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
+    """The run of what is asked, if it is over: it was finished, and its executor did not live to note it or something failed
+    behind it; or people cancelled it before it was taken up again."""
     record = await load_pipeline(bucket) if asked.request or asked.begun else None
     found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
-    return found if found is not None and found.state is RunState.FINISHED else None
+    return None if found is None or found.state.is_left else found
 
 
 @dataclass(slots=True)
@@ -296,6 +298,8 @@ class _Opened:
         try:
             if publishes and not await watch.is_to_end():
                 await run_until_first([watch.run(), self._publish(ranges), watch_lock(locked), self.reader.watch()])
+            if watch.ends_as is None:
+                await watch.is_cancelled()
         except PgsluiceError as error:
             await self._note_end(ranges.planned, RunState.FAILED, error.fact)
             raise

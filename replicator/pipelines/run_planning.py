@@ -15,6 +15,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.pipelines.run_records import Key, PipelineRecord, RangeRecord, RunRecord, RunState, load_pipeline
+from pgsluice.shared.pipelines.run_requests import load_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class RunPlanning:
     async def plan(self, asked: Asked) -> Planned:
         """Raises PgsluiceError with what a run would refuse."""
         full, pipeline = asked.full, self.query.pipeline
-        record = await load_pipeline(self.bucket) if await self.bucket.exists() else None
+        record = await self._record()
         if record is None:
             record = PipelineRecord(pipeline.name, self.fingerprint, f"pipeline-{secrets.token_hex(4)}")
         elif record.fingerprint != self.fingerprint and not full:
@@ -87,6 +88,11 @@ class RunPlanning:
             record = replace(record, fingerprint=self.fingerprint, checkpoint=(), reread_from="")
         is_full = full or pipeline.mode is RunMode.FULL or not record.checkpoint
         return await self._begin(record, asked.request, is_full=is_full)
+
+    async def _record(self) -> PipelineRecord | None:
+        """A run that people cancelled is not left in it."""
+        record = await load_pipeline(self.bucket) if await self.bucket.exists() else None
+        return None if record is None else record.with_cancelled((await load_requests(self.bucket)).cancelled_run)
 
     async def _begin(self, record: PipelineRecord, request: str, *, is_full: bool) -> Planned:
         pipeline, border = self.query.pipeline, ""

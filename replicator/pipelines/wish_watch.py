@@ -33,11 +33,21 @@ class WishWatch:
 
     async def is_to_end(self) -> bool:
         """Looks. A run that asks before its first message publishes nothing when it was to end before it began."""
+        self.ends_as = _end_of(await self._wish())
+        return self.ends_as is not None
+
+    async def is_cancelled(self) -> bool:
+        """Looks a last time, before the run is finished: one that has read everything has nothing to pause."""
+        self.ends_as = RunState.CANCELLED if await self._wish() is Wish.CANCEL else None
+        return self.ends_as is not None
+
+    async def _wish(self) -> Wish:
+        """Nothing while the broker does not answer."""
         try:
-            self.ends_as = _end_of((await load_requests(self._bucket)).wishes(self._run))
+            return (await load_requests(self._bucket)).wishes(self._run)
         except TransientError as error:
             log.debug("what is wished of the run is not known now", reason=str(error))
-        return self.ends_as is not None
+            return Wish.RUN
 
 
 def _end_of(wish: Wish) -> RunState | None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.pipelines.run_records import PipelineRecord, load_pipeline
-from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequests, Wish, load_requests
+from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequests, load_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class RunFacts:
     @property
     def has_ticks(self) -> bool:
         """Whether it is to run by its schedule now."""
-        return self.requests.wish is not Wish.PAUSE and self.tick_age_s is not None
+        return not self.requests.paused and self.tick_age_s is not None
 
     @property
     def overtaken(self) -> tuple[str, ...]:

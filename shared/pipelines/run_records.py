@@ -177,6 +177,13 @@ class PipelineRecord:
         forgotten = sum((each.all_rows for each in runs[:-MOST_RUNS]), self.forgotten)
         return replace(self, runs=runs[-MOST_RUNS:], forgotten=forgotten)
 
+    def with_cancelled(self, number: int) -> PipelineRecord:
+        """The run of that number ended as cancelled, when it is left; the same object otherwise."""
+        left = self.left
+        if left is None or left.number != number:
+            return self
+        return self.with_run(left.ended(RunState.CANCELLED, left.last_sequence, left.reason))
+
     def finished(self, run: RunRecord, last_sequence: int) -> PipelineRecord:
         """When every row of ``run`` is stored."""
         ended = replace(run.ended(RunState.FINISHED, last_sequence), ranges=())

@@ -11,11 +11,12 @@ asked for.
     done        an executor, when the run has ended                ``run`` is the run, whose own state says how it ended
     refused     an executor, for what no run was begun for         ``reason`` says why
 
-Beside them stands a *wish* for the run in hand, which it looks at between messages:
+Two more facts stand beside them. A run looks at both between messages; neither erases the other:
 
-    run       nothing else is wished
-    pause     it ends after its last message, as ``paused``; none is begun before somebody wishes ``run``
-    cancel    that run, by its number, ends as ``cancelled``, and is not taken up again
+    paused           the run in hand ends after its last message, as ``paused``, and none is begun. ``resume`` lifts it, and so
+                     does a person who runs the pipeline; a cancel does not
+    cancelled_run    that run, by its number, ends as ``cancelled``, and is not taken up again. Nothing lifts it: whoever may
+                     take up a run looks first (``with_cancelled``)
 
 Each write is compared with what was read, so two who ask at the same moment both count.
 """
@@ -38,6 +39,8 @@ MOST_NOTES = 50
 
 
 class Wish(enum.StrEnum):
+    """What one run is to do."""
+
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
@@ -112,12 +115,23 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True)
 class RunRequests:
-    """``wish_run`` is the run that is to be cancelled. ``requests`` are the newest, the oldest first."""
+    """``requests`` are the newest, the oldest first. ``wish`` and ``wish_run`` say in one field what versions before ``paused``
+    wrote, and what those still obey: a pause, or else the cancel."""
 
     wish: Wish = Wish.RUN
     wish_run: int = 0
     requests: tuple[RunRequest, ...] = ()
     ticks: Ticks = Ticks()
+    paused: bool = False
+    cancelled_run: int = 0
+
+    def __post_init__(self) -> None:
+        paused = self.paused or self.wish is Wish.PAUSE
+        cancelled = max(self.cancelled_run, self.wish_run if self.wish is Wish.CANCEL else 0)
+        wish = Wish.PAUSE if paused else Wish.CANCEL if cancelled else Wish.RUN
+        facts = {"paused": paused, "cancelled_run": cancelled, "wish": wish, "wish_run": cancelled if wish is Wish.CANCEL else 0}
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
 
     @property
     def open(self) -> tuple[RunRequest, ...]:
@@ -137,7 +151,13 @@ class RunRequests:
 
     def wishes(self, run: int) -> Wish:
         """What is wished of the run of that number."""
-        return Wish.RUN if self.wish is Wish.CANCEL and self.wish_run != run else self.wish
+        if run == self.cancelled_run:
+            return Wish.CANCEL
+        return Wish.PAUSE if self.paused else Wish.RUN
+
+    def resumed(self) -> RunRequests:
+        """No longer paused; what is cancelled stays so."""
+        return replace(self, paused=False, wish=Wish.RUN)
 
 
 async def load_requests(bucket: Bucket) -> RunRequests:
@@ -154,7 +174,7 @@ async def change_requests(bucket: Bucket, change: Callable[[RunRequests], RunReq
 async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedBy = AskedBy.PERSON) -> RunRequest:
     """The request as it stands: one that was made under this id before is not made again. The bucket must be there. Raises
     UsageError when that one asked for something else."""
-    made = RunRequest(request_id, full, by, datetime.now(UTC).isoformat())
+    made = _new_request(request_id, full=full, by=by)
     requests = await change_requests(bucket, lambda known: known if known.find(request_id) else known.with_request(made))
     request = requests.find(request_id)
     assert request is not None
@@ -168,21 +188,27 @@ async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedB
 
 async def pause(bucket: Bucket) -> None:
     """A run in hand ends at its next message, and none is begun before ``resume``."""
-    await change_requests(bucket, lambda known: replace(known, wish=Wish.PAUSE, wish_run=0))
+    await change_requests(bucket, lambda known: replace(known, paused=True))
 
 
 async def resume(bucket: Bucket) -> None:
     """Whoever executes the pipeline goes on: with a run that was paused, first of all."""
     record = await load_pipeline(bucket)
     left = None if record is None else record.left
-    if left is not None and left.state is RunState.PAUSED and not (await load_requests(bucket)).open:
-        await ask_for_run(bucket, f"resumed run {left.number}, attempt {left.attempt + 1}", full=False)
-    await end_pause(bucket)
+
+    def resumed(known: RunRequests) -> RunRequests:
+        known = known.resumed()
+        if left is None or left.state is not RunState.PAUSED or known.wishes(left.number) is Wish.CANCEL or known.open:
+            return known
+        request_id = f"resumed run {left.number}, attempt {left.attempt + 1}"
+        return known if known.find(request_id) else known.with_request(_new_request(request_id, full=False, by=AskedBy.PERSON))
+
+    await change_requests(bucket, resumed)
 
 
 async def end_pause(bucket: Bucket) -> None:
-    """The same without anything that is asked of an executor."""
-    await change_requests(bucket, lambda known: replace(known, wish=Wish.RUN, wish_run=0))
+    """``resume`` without a request: a person runs the pipeline now."""
+    await change_requests(bucket, RunRequests.resumed)
 
 
 async def cancel(bucket: Bucket) -> int:
@@ -193,21 +219,20 @@ async def cancel(bucket: Bucket) -> int:
     if left is None:
         raise UsageError("no run is in hand, and none is left of one", "'pgsluice runs' shows what became of the newest")
     number = left.number
-    await change_requests(bucket, lambda known: replace(known, wish=Wish.CANCEL, wish_run=number))
+    await change_requests(bucket, lambda known: replace(known, cancelled_run=max(known.cancelled_run, number)))
     if left.state is not RunState.READING:
-        await note_cancelled(bucket, number)
+        await end_cancelled(bucket)
     return number
 
 
-async def note_cancelled(bucket: Bucket, number: int) -> None:
-    """For a run that nobody reads for; nothing happens when it went on or ended meanwhile. Its ranges stay in the record, and
-    the next run ends them in the stream."""
+async def end_cancelled(bucket: Bucket) -> None:
+    """Ends the run that was left as ``cancelled`` when people cancelled it: for whoever keeps others from reading. Its ranges
+    stay in the record, and the next run ends them in the stream."""
+    number = (await load_requests(bucket)).cancelled_run
+    record = await load_pipeline(bucket)
+    if record is not None and record.with_cancelled(number) != record:
+        await bucket.change(PIPELINE_KEY, PipelineRecord, lambda known: (known or record).with_cancelled(number))
 
-    def changed(known: PipelineRecord | None) -> PipelineRecord:
-        assert known is not None
-        left = known.left
-        if left is None or left.number != number:
-            return known
-        return known.with_run(left.ended(RunState.CANCELLED, left.last_sequence, left.reason))
 
-    await bucket.change(PIPELINE_KEY, PipelineRecord, changed)
+def _new_request(request_id: str, *, full: bool, by: AskedBy) -> RunRequest:
+    return RunRequest(request_id, full, by, datetime.now(UTC).isoformat())

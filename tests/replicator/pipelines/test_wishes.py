@@ -109,6 +109,19 @@ def test_after_a_cancelled_run_the_next_one_reads_from_the_checkpoint(
     assert pipeline.merged() == pipeline.expected()
 
 
+def test_a_killed_run_that_is_cancelled_is_not_taken_up(
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    insert_wide_rows(pipeline)
+    with held_at(pipeline, nats_server, tmp_path, 22) as process:
+        process.kill()
+        wish(pipeline, nats_server, tmp_path, "cancel")
+    assert not pipeline.plan().is_resumed
+    assert pipeline.run().number == 2
+    assert states(pipeline) == [RunState.CANCELLED, RunState.FINISHED]
+    assert pipeline.merged() == pipeline.expected()
+
+
 def test_what_is_left_of_a_failed_run_can_be_cancelled(
     pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -124,6 +137,20 @@ def test_what_is_left_of_a_failed_run_can_be_cancelled(
     with PgsluiceProcess("runs", "cancel", "ratings", config=keys_of(pipeline, nats_server, tmp_path)) as command:
         assert command.wait() == 2
         assert "no run is in hand" in command.log()
+
+
+def test_a_request_whose_run_was_cancelled_before_it_was_taken_up_again_begins_no_other_run(
+    pipeline: PipelineUnderTest, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    pipeline.source.execute("INSERT INTO t VALUES (1, 'x')")
+    pipeline.change(query="SELECT id, v::int AS v, updated_at FROM t", max_dead_letters=0)
+    with pytest.raises(TerminalError):
+        pipeline.run(request="key-1")
+    wish(pipeline, nats_server, tmp_path, "cancel")
+    pipeline.source.execute("UPDATE t SET v = 1")
+    again = pipeline.run(request="key-1")
+    assert (again.number, again.state) == (1, RunState.CANCELLED)
+    assert states(pipeline) == [RunState.CANCELLED]
 
 
 def test_after_a_cancelled_full_run_of_another_query_all_rows_are_read(

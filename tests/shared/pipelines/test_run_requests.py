@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pgsluice.shared.pipelines.run_requests import MOST_REQUESTS, AskedBy, RequestState, RunRequest, RunRequests
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from pgsluice.shared.broker.record import decode, encode
+from pgsluice.shared.pipelines.run_requests import MOST_REQUESTS, AskedBy, RequestState, RunRequest, RunRequests, Wish
 
 
 def test_the_oldest_requests_that_are_closed_are_forgotten_and_open_ones_never() -> None:
@@ -13,3 +19,20 @@ def test_the_oldest_requests_that_are_closed_are_forgotten_and_open_ones_never()
             RunRequest(str(number), full=False, by=AskedBy.SCHEDULE, requested_at="then", state=state)
         )
     assert [each.id for each in requests.requests] == ["3", *map(str, range(11, MOST_REQUESTS + 10))]
+
+
+@pytest.mark.parametrize(
+    ("older", "paused", "cancelled_run"),
+    [({}, False, 0), ({"wish": "pause"}, True, 0), ({"wish": "cancel", "wish_run": 3}, False, 3)],
+)
+def test_a_version_with_one_wish_is_understood(older: dict[str, object], paused: bool, cancelled_run: int) -> None:
+    known = decode(RunRequests, orjson.dumps(older))
+    assert (known.paused, known.cancelled_run) == (paused, cancelled_run)
+
+
+def test_a_version_with_one_wish_obeys_a_pause_before_a_cancel_and_no_pause_that_was_lifted() -> None:
+    cancelled = RunRequests(cancelled_run=3)
+    paused = replace(cancelled, paused=True)
+    written = [orjson.loads(encode(known)) for known in (cancelled, paused, paused.resumed(), RunRequests(paused=True).resumed())]
+    assert [(each["wish"], each["wish_run"]) for each in written] == [("cancel", 3), ("pause", 0), ("cancel", 3), ("run", 0)]
+    assert paused.resumed().wishes(3) is Wish.CANCEL
