@@ -46,7 +46,7 @@ from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports, worker_key
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.units.found_units import known_units, read_units
-from pgsluice.shared.units.paused_tables import PausedTable, PausedTables, load_paused_tables
+from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable, PausedTables
 from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, unit_state
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, parse_lsn
@@ -197,7 +197,7 @@ async def _known(bucket: StateBucket, documented: Sequence[str]) -> _Known:
         reports=await read_reports(bucket),
         definitions=await load_log(bucket),
         units={unit.unit: unit for unit in units},
-        paused_tables=await load_paused_tables(bucket),
+        paused_tables=await PAUSED_TABLES.load(bucket),
     )
 
 

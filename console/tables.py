@@ -20,7 +20,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase, Retry, TableRecord
-from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, TableOutcome, give_order, load_orders
+from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder, TableOutcome, give_order
 from pgsluice.shared.broker.table_selection import TableSelection, load_selection
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
@@ -92,7 +92,7 @@ def _show(outcome: TableOutcome) -> None:
 async def _done(bucket: StateBucket, number: int, deadline: float) -> TableOrder:
     was_taken = False
     while True:
-        found = (await load_orders(bucket)).order(number)
+        found = (await ORDERS.load(bucket)).order(number)
         if found is None:
             raise TransientError(f"what became of order {number} is not known any more", "see 'pgsluice tables list'")
         if found.done_at:
@@ -180,7 +180,7 @@ def list_tables(settings: GroupSettings, *, as_json: bool) -> None:
 async def _list(settings: GroupSettings) -> tuple[list[ListedTable], list[TableOrder]]:
     async with bucket_of(settings) as bucket:
         ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
-        selection, orders = await load_selection(bucket), await load_orders(bucket)
+        selection, orders = await load_selection(bucket), await ORDERS.load(bucket)
     return listed_tables(ledger, membership, selection), list(orders.open)
 
 

@@ -25,7 +25,6 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.desired_state import DesiredState
 from pgsluice.shared.broker.halt import note_halt
 from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT
@@ -38,6 +37,7 @@ from pgsluice.shared.process.memory import reuse_freed_memory
 from pgsluice.shared.process.pulse import Activity
 from pgsluice.shared.process.retrying import Backoff, RetryNews
 from pgsluice.shared.spark.java import check_java
+from pgsluice.shared.units.desired_state import DesiredState
 from pgsluice.shared.wire.names import GroupNames
 
 if TYPE_CHECKING:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.desired_state import LOOK_INTERVAL_S, DesiredState
 from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.broker.unit_records import worker_unit
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.broker.wishes import SeenWish, follow
 from pgsluice.shared.process.pulse import Pulse
-from pgsluice.shared.process.retrying import RetryNews
-from pgsluice.shared.units.paused_tables import load_paused_tables
+from pgsluice.shared.units.desired_state import DesiredState
+from pgsluice.shared.units.paused_tables import PAUSED_TABLES
 from pgsluice.worker.event_loop import EventLoopThread, WatchedTask
 from pgsluice.worker.stopping import Stopping
 
@@ -31,13 +29,13 @@ class WorkerUnit:
         self._report = ProcessReport(worker_unit(worker), pulse, lambda: bucket)
         self._desired = DesiredState(worker_unit(worker), lambda: bucket, stopping, self._report)
         self._bucket = bucket
-        self._paused_tables: frozenset[int] = frozenset()
+        self._tables = SeenWish(PAUSED_TABLES)
         self._tasks: list[WatchedTask] = []
 
     @property
     def paused_tables(self) -> frozenset[int]:
         """Oids of those that people have paused."""
-        return self._paused_tables
+        return self._tables.value.oids
 
     def obey(self) -> bool:
         """From now on, also while the lease is waited for; True. Raises TransientError when the broker does not answer the first
@@ -45,7 +43,7 @@ class WorkerUnit:
         self._loop.run(self._desired.look())
         self._desired.obey()
         self._loop.run(self._look_at_tables())
-        self._loop.run(self._begin("the look at paused tables", self._follow_tables()))
+        self._loop.run(self._begin("the look at paused tables", follow(self._look_at_tables, "which tables are paused")))
         self._loop.run(self._begin("the look at what is desired", self._desired.follow()))
         return True
 
@@ -58,20 +56,9 @@ class WorkerUnit:
         """From now on, as long as this process is the unit."""
         self._loop.run(self._begin("the alerts", alerts.run()))
 
-    async def _follow_tables(self) -> None:
-        news = RetryNews()
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            try:
-                await self._look_at_tables()
-            except PgsluiceError as error:
-                if news.is_due(error):
-                    log.warning("which tables are paused cannot be looked up, going on as before", reason=str(error))
-
     async def _look_at_tables(self) -> None:
-        before, self._paused_tables = self._paused_tables, (await load_paused_tables(self._bucket)).oids
-        if before != self._paused_tables:
-            log.info("other tables are paused", tables=len(self._paused_tables))
+        if await self._tables.look(self._bucket):
+            log.info("other tables are paused", tables=len(self.paused_tables))
 
     async def _begin(self, name: str, call: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(WatchedTask(name, call, self._stopping.end_with))

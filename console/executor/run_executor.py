@@ -22,12 +22,11 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import Bucket
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState, load_pipeline
 from pgsluice.shared.pipelines.run_requests import (
+    RUN_REQUESTS,
     RequestState,
     RunRequest,
     RunRequests,
-    change_requests,
     end_cancelled,
-    load_requests,
 )
 from pgsluice.shared.pipelines.run_schedule import RunSchedule
 from pgsluice.shared.process.retrying import Backoff
@@ -91,10 +90,10 @@ class RunExecutor:
             await self._start(taken[0])
 
     async def _with_ticks(self, schedule: RunSchedule | None) -> RunRequests:
-        known, now = await load_requests(self._bucket), datetime.now(UTC)
+        known, now = await RUN_REQUESTS.load(self._bucket), datetime.now(UTC)
         if advanced(known, schedule, now) is known:
             return known
-        return await change_requests(self._bucket, lambda newest: advanced(newest, schedule, now))
+        return (await RUN_REQUESTS.change(self._bucket, lambda newest: advanced(newest, schedule, now))).value
 
     async def _settle(self, requests: RunRequests, request: RunRequest, record: PipelineRecord | None) -> RunRequests:
         """For a request whose process ended, or which an executor before us began."""
@@ -106,7 +105,7 @@ class RunExecutor:
         if now_settled is not None:
             self._backoff.note_success()
             log.info("a request is settled", pipeline=self._pipeline, request=request.id, run=now_settled.run)
-            return await change_requests(self._bucket, lambda known: known.with_request(now_settled))
+            return (await RUN_REQUESTS.change(self._bucket, lambda known: known.with_request(now_settled))).value
         if ended is not None and not requests.paused:
             pause_s = self._backoff.next_pause_s()
             self._start_at = time.monotonic() + pause_s
@@ -121,8 +120,8 @@ class RunExecutor:
 
     async def _start(self, request: RunRequest) -> None:
         taken = replace(request, state=RequestState.TAKEN)
-        known = await change_requests(self._bucket, lambda known: known if known.paused else known.with_request(taken))
-        if known.paused:
+        known = await RUN_REQUESTS.change(self._bucket, lambda known: known if known.paused else known.with_request(taken))
+        if known.value.paused:
             return
         command = self._command(taken)
         command.log.rotate()

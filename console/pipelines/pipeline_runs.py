@@ -29,7 +29,7 @@ from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.pipelines.pipeline_settings import RunPipelineSettings, RunsSettings, TargetSettings
 from pgsluice.shared.pipelines.run_outcome import apply_s, with_outcome
 from pgsluice.shared.pipelines.run_records import RunRecord, RunState, load_pipeline
-from pgsluice.shared.pipelines.run_requests import RunRequest, RunRequests, Ticks, Wish, cancel, load_requests, pause, resume
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RunRequest, RunRequests, Ticks, Wish, cancel, pause, resume
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.wire.names import GroupNames
 
@@ -175,7 +175,7 @@ async def look_at_runs(client: Client, pipeline: Pipeline) -> PipelineRuns:
     bucket = StateBucket(client, GroupNames(pipeline.group))
     if not await bucket.exists():
         return PipelineRuns(ticks=_ticks(pipeline, Ticks()))
-    record, requests = await load_pipeline(bucket), await load_requests(bucket)
+    record, requests = await load_pipeline(bucket), await RUN_REQUESTS.load(bucket)
     reports = {} if record is None else await read_reports(bucket)
     if record is not None and record.newest is not None:
         record = record.with_run(with_outcome(record.newest, reports.values()))

@@ -15,8 +15,8 @@ from pgsluice.console.runner.group_units import WantedUnit
 from pgsluice.console.runner.unit_place import UnitPlace
 from pgsluice.console.runner.unit_wish import StartedWith, Step, UnitCase, next_step
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, DesiredRecord, ProcessRecord, desired_key, process_key
+from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, ProcessRecord, desired_wish, process_key
 from pgsluice.shared.process.retrying import Backoff
 
 log = telemetry.logger(__name__)
@@ -60,11 +60,9 @@ class UnitRunner:
                 assert_never(unreachable)
 
     async def _case(self, wanted: WantedUnit | None, bucket: StateBucket) -> UnitCase:
-        desired, process = NOTHING_DESIRED, None
-        desired_revision = 0
+        desired, process = Entry(NOTHING_DESIRED, 0), None
         if await bucket.exists():  # a first start makes it
-            wish = await bucket.read(desired_key(self._name.unit), DesiredRecord)
-            desired, desired_revision = (desired, 0) if wish is None else (wish.value, wish.revision)
+            desired = await desired_wish(self._name.unit).read(bucket)
             entry = await bucket.read(process_key(self._name.unit), ProcessRecord)
             process = None if entry is None else entry.value
         last, is_running = self._place.last, self._child is not None or self._place.is_running
@@ -74,8 +72,8 @@ class UnitRunner:
             exit_code = process.exit_code
         return UnitCase(
             wanted=wanted is not None,
-            desired=desired.state,
-            now=StartedWith(0 if wanted is None else wanted.revision, desired_revision),
+            desired=desired.value.state,
+            now=StartedWith(0 if wanted is None else wanted.revision, desired.revision),
             is_running=is_running,
             started=None if last is None else last.started,
             exit_code=exit_code,

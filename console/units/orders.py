@@ -21,11 +21,10 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.unit_records import (
-    NOTHING_DESIRED,
     REPLICATOR_UNIT,
     Desired,
     DesiredRecord,
-    desired_key,
+    desired_wish,
     worker_of_unit,
     worker_unit,
 )
@@ -129,16 +128,13 @@ async def write_desired(
     bucket: StateBucket, unit: str, change: Callable[[Desired], Desired], by: str, reason: str
 ) -> tuple[Desired, int]:
     """What is desired then, and its revision (0: nobody ever said). Does nothing where that is desired already."""
-    while True:
-        entry = await bucket.read(desired_key(unit), DesiredRecord)
-        before, revision = (NOTHING_DESIRED, 0) if entry is None else (entry.value, entry.revision)
+
+    def changed(before: DesiredRecord) -> DesiredRecord:
         after = change(before.state)
-        if after is before.state:
-            return after, revision
-        record, key = DesiredRecord(after, reason, by, datetime.now(UTC).isoformat()), desired_key(unit)
-        written = await (bucket.create(key, record) if entry is None else bucket.update(key, record, entry.revision))
-        if written is not None:
-            return after, written
+        return before if after is before.state else DesiredRecord(after, reason, by, datetime.now(UTC).isoformat())
+
+    entry = await desired_wish(unit).change(bucket, changed)
+    return entry.value.state, entry.revision
 
 
 def is_obeyed(facts: UnitFacts) -> bool:

@@ -18,7 +18,7 @@ from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.units.paused_tables import PAUSED_TABLES_KEY, PausedTable, PausedTables, load_paused_tables
+from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable, PausedTables
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table, TablePattern
 
@@ -57,8 +57,8 @@ async def write_pause(bucket: StateBucket, pause: TablePause, by: str) -> list[P
         check_sinks(await read_reports(bucket))
         chosen = chosen_tables(pause, await load_tables(bucket) or [], by)
     else:
-        chosen = chosen_paused(pause, await load_paused_tables(bucket))
-    await bucket.change(PAUSED_TABLES_KEY, PausedTables, lambda before: _changed(before or PausedTables(), chosen, pause))
+        chosen = chosen_paused(pause, await PAUSED_TABLES.load(bucket))
+    await PAUSED_TABLES.change(bucket, lambda before: _changed(before, chosen, pause))
     return chosen
 
 

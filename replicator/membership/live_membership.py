@@ -16,7 +16,7 @@ from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.table_changes import AppliedChanges, TableChanges
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.table_orders import load_orders
+from pgsluice.shared.broker.table_orders import ORDERS
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.retrying import RetryNews
 
@@ -74,7 +74,7 @@ class LiveMembership:
 
     async def _carry_out_orders(self) -> None:
         try:
-            orders = await load_orders(self._bucket)
+            orders = await ORDERS.load(self._bucket)
         except TransientError as error:
             log.debug("orders about tables cannot be looked for now", reason=str(error))  # others say that the broker is away
             return

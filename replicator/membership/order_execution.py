@@ -7,6 +7,7 @@ replicator died at is done again by the next one: each step is one that may have
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial, reduce
 from typing import assert_never
 
 from pgsluice.replicator.group_start import Run
@@ -19,7 +20,7 @@ from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, TableOutcome, note_done, note_taken
-from pgsluice.shared.broker.table_selection import exact_text, load_selection, qualified_text, store_selection
+from pgsluice.shared.broker.table_selection import SELECTION, TableSelection, exact_text, qualified_text
 from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.wire.position import LSN, parse_lsn
@@ -48,7 +49,8 @@ class OrderExecution:
         not answer: then it is to be carried out again."""
         if not order.taken_at:
             log.info("an order about tables is carried out", order=order.verb.value, tables=",".join(order.tables))
-            await note_taken(self._bucket, order)
+            if not await note_taken(self._bucket, order):
+                return
         try:
             outcomes = await self._outcomes(order)
         except (UsageError, TerminalError) as error:
@@ -82,7 +84,7 @@ class OrderExecution:
                 assert_never(unreachable)
 
     async def _add(self, patterns: Sequence[TablePattern], *, without_copy: bool) -> list[TableOutcome]:
-        outcomes, accepted, selection = [], [], await load_selection(self._bucket)
+        outcomes, accepted = [], list[TablePattern]()
         for pattern in patterns:
             try:
                 await self._changes.check_joining(pattern, without_copy=without_copy)
@@ -90,9 +92,9 @@ class OrderExecution:
                 outcomes.append(_outcome(qualified_text(pattern), error))
                 continue
             accepted.append(pattern)
-            selection = selection.add(qualified_text(pattern), without_copy=without_copy)
         if accepted:
-            await store_selection(self._bucket, selection)
+            add = partial(TableSelection.add, without_copy=without_copy)
+            await SELECTION.change(self._bucket, lambda selection: reduce(add, map(qualified_text, accepted), selection))
             applied = await self._changes.apply()
             for pattern in accepted:
                 outcomes += self._joined(pattern, applied)
@@ -129,21 +131,20 @@ class OrderExecution:
                 assert_never(unreachable)
 
     async def _remove(self, patterns: Sequence[TablePattern]) -> list[TableOutcome]:
-        followed, selection, outcomes = await self._changes.followed(), await load_selection(self._bucket), []
+        followed, selection, outcomes = await self._changes.followed(), await SELECTION.load(self._bucket), []
         meant: dict[int, FollowedTable] = {}
+        texts = list[str]()
         for pattern in patterns:
             text, tables = qualified_text(pattern), [table for table in followed if table.is_meant_by(pattern)]
-            removed = selection.remove(text)
-            if not tables and removed.added == selection.added and pattern.is_name:
+            if not tables and selection.remove(text).added == selection.added and pattern.is_name:
                 outcomes.append(_outcome(text, UsageError("is not among the tables of this group", "see 'pgsluice tables list'")))
                 continue
+            texts.append(text)
             for table in tables:
                 meant[table.oid] = table
                 if not pattern.matches(table.schema, table.table):
-                    removed = removed.remove(exact_text(table.schema, table.table))
-            selection = removed
-        if selection != await load_selection(self._bucket):
-            await store_selection(self._bucket, selection)
+                    texts.append(exact_text(table.schema, table.table))
+        await SELECTION.change(self._bucket, lambda selection: reduce(TableSelection.remove, texts, selection))
         applied = await self._changes.apply()
         gone = "is not replicated any more; what targets hold of it stays"
         return [*outcomes, *(_outcome(table.qualified_name, applied.refused.get(oid), gone) for oid, table in meant.items())]

@@ -24,7 +24,7 @@ from pgsluice.replicator.source.tables import (
 )
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.table_selection import load_selection, store_selection
+from pgsluice.shared.broker.table_selection import SELECTION, load_selection
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames
@@ -59,9 +59,8 @@ async def load_wishes(settings: ReplicatorSettings, bucket: StateBucket, *, tidi
     with are forgotten."""
     selection = await load_selection(bucket)
     if tidies:
-        tidied = selection.caught_up(wanted_patterns(settings.tables, settings.schema, settings.publication))
-        if tidied != selection:
-            await store_selection(bucket, tidied)
+        patterns = wanted_patterns(settings.tables, settings.schema, settings.publication)
+        tidied = (await SELECTION.change(bucket, lambda found: found.caught_up(patterns))).value
         left = {*tidied.added, *tidied.removed}
         if texts := [text for text in (*selection.added, *selection.removed) if text not in left]:
             log.info("the configuration has caught up with what was added and removed by command", tables=",".join(texts))

@@ -213,8 +213,7 @@ async def _reconcile(
 
 
 async def _ended_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
-    """The run of what is asked, if it is over: it was finished, and its executor did not live to note it or something failed
-    behind it; or people cancelled it before it was taken up again."""
+    """The run of what is asked, if it is over: finished by an executor that died since, or cancelled."""
     record = await load_pipeline(bucket) if asked.request or asked.begun else None
     found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
     return None if found is None or found.state.is_left else found
@@ -298,8 +297,7 @@ class _Opened:
         try:
             if publishes and not await watch.is_to_end():
                 await run_until_first([watch.run(), self._publish(ranges), watch_lock(locked), self.reader.watch()])
-            if watch.ends_as is None:
-                await watch.is_cancelled()
+            await watch.look_last()
         except PgsluiceError as error:
             await self._note_end(ranges.planned, RunState.FAILED, error.fact)
             raise

@@ -15,7 +15,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.pipelines.run_records import Key, PipelineRecord, RangeRecord, RunRecord, RunState, load_pipeline
-from pgsluice.shared.pipelines.run_requests import load_requests
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class RunPlanning:
     async def _record(self) -> PipelineRecord | None:
         """A run that people cancelled is not left in it."""
         record = await load_pipeline(self.bucket) if await self.bucket.exists() else None
-        return None if record is None else record.with_cancelled((await load_requests(self.bucket)).cancelled_run)
+        return None if record is None else record.with_cancelled((await RUN_REQUESTS.load(self.bucket)).cancelled_run)
 
     async def _begin(self, record: PipelineRecord, request: str, *, is_full: bool) -> Planned:
         pipeline, border = self.query.pipeline, ""

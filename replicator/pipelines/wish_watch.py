@@ -9,7 +9,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.pipelines.run_records import RunState
-from pgsluice.shared.pipelines.run_requests import Wish, load_requests
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, Wish
 
 LOOK_INTERVAL_S = 1.0
 
@@ -36,15 +36,15 @@ class WishWatch:
         self.ends_as = _end_of(await self._wish())
         return self.ends_as is not None
 
-    async def is_cancelled(self) -> bool:
-        """Looks a last time, before the run is finished: one that has read everything has nothing to pause."""
-        self.ends_as = RunState.CANCELLED if await self._wish() is Wish.CANCEL else None
-        return self.ends_as is not None
+    async def look_last(self) -> None:
+        """Before the run is finished: one that has read everything has nothing to pause."""
+        if self.ends_as is None and await self._wish() is Wish.CANCEL:
+            self.ends_as = RunState.CANCELLED
 
     async def _wish(self) -> Wish:
         """Nothing while the broker does not answer."""
         try:
-            return (await load_requests(self._bucket)).wishes(self._run)
+            return (await RUN_REQUESTS.load(self._bucket)).wishes(self._run)
         except TransientError as error:
             log.debug("what is wished of the run is not known now", reason=str(error))
             return Wish.RUN

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from pgsluice.shared.alerts.conditions import AlertName
 from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.broker.wishes import WishKey
 from pgsluice.shared.config.alert_settings import AlertSettings
 from pgsluice.shared.errors import UsageError
 
-OVERRIDES_KEY = "alert_settings"
 TEST_KEY = "alert_test"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -69,6 +69,9 @@ class AlertOverrides:
             for_s=settings.for_s if self.for_s is None else self.for_s,
             repeat_s=settings.repeat_s if self.repeat_s is None else self.repeat_s,
         )
+
+
+OVERRIDES = WishKey("alert_settings", AlertOverrides())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ from datetime import UTC, datetime
 from nats.aio.client import Client
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest
+from pgsluice.shared.alerts.alert_overrides import OVERRIDES, TEST_KEY, AlertTest
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertPolicy, AlertRecord, AlertsRecord, advance
 from pgsluice.shared.alerts.conditions import AlertName, Severity, find_conditions
 from pgsluice.shared.alerts.delivery import Channel, alert_content, channels
 from pgsluice.shared.alerts.facts import gather_facts
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.dead_letter_stream import LetterCounts
+from pgsluice.shared.broker.wishes import SeenWish
 from pgsluice.shared.config.alert_settings import AlertSettings
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.process.defect import place_of
@@ -59,7 +60,7 @@ class AlertWatch:
         self._names = names
         self._unit = unit
         self._client = client
-        self._overrides = AlertOverrides()
+        self._seen = SeenWish(OVERRIDES)
         self._problem = ""
         """Why what people set does not hold here."""
         self._channels = channels(settings)
@@ -116,10 +117,8 @@ class AlertWatch:
 
     async def _obey(self, bucket: StateBucket) -> None:
         """Takes up what people set since the last look. What cannot be meant here is left out, and said."""
-        entry = await bucket.read(OVERRIDES_KEY, AlertOverrides)
-        overrides = AlertOverrides() if entry is None else entry.value
-        if overrides != self._overrides:
-            self._overrides, self._problem, self._not_before = overrides, "", {}
+        if await self._seen.look(bucket):
+            overrides, self._problem, self._not_before = self._seen.value, "", {}
             try:
                 self._settings = overrides.applied_to(self._started_with, os.environ)
                 self._channels = channels(self._settings)
@@ -133,7 +132,7 @@ class AlertWatch:
 
     def _policy(self) -> AlertPolicy:
         names = tuple(channel.name for channel in self._channels)
-        return AlertPolicy(self._settings.for_s, self._settings.repeat_s, names, self._overrides.silences)
+        return AlertPolicy(self._settings.for_s, self._settings.repeat_s, names, self._seen.value.silences)
 
     async def _answer_test(self, bucket: StateBucket) -> None:
         """Sends the test that somebody asked for lately, and says what came of it."""

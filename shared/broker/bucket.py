@@ -167,15 +167,19 @@ class Bucket:
         except nats.js.errors.KeyWrongLastSequenceError:
             return None
 
-    async def change(self, key: str, kind: type[R], change: Callable[[R | None], R]) -> R:
-        """Writes what ``change`` makes of the record under ``key``, None where there is none; whoever comes second looks again.
-        Returns what is written. Raises as ``read``."""
+    async def change(self, key: str, nothing: R, change: Callable[[R], R]) -> Entry[R]:
+        """Has the record under ``key`` be what ``change`` makes of it, of ``nothing`` where there is none: whoever comes second
+        starts from what is there then, and what is so already is not written. Returns what is there, under revision 0 when
+        nothing is. Raises as ``read``."""
         while True:
-            entry = await self.read(key, kind)
-            changed = change(None if entry is None else entry.value)
-            written = await (self.create(key, changed) if entry is None else self.update(key, changed, entry.revision))
+            found = await self.read(key, type(nothing))
+            before = Entry(nothing, 0) if found is None else found
+            changed = change(before.value)
+            if changed == before.value:
+                return before
+            written = await (self.create(key, changed) if found is None else self.update(key, changed, found.revision))
             if written is not None:
-                return changed
+                return Entry(changed, written)
 
     async def delete(self, key: str, revision: int | None = None) -> bool:
         """False when the key's revision is no longer ``revision``; None: whatever is there."""

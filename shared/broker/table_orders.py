@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.broker.record import TimeText
-
-_KEY = "orders"
+from pgsluice.shared.broker.wishes import WishKey
 
 MOST_DONE = 50
 """Orders that are done and kept, for whoever waits for their outcome."""
@@ -82,9 +81,7 @@ class TableOrders:
         return TableOrders(max(self.newest, order.number), tuple(sorted(kept, key=lambda each: each.number)))
 
 
-async def load_orders(bucket: StateBucket) -> TableOrders:
-    entry = await bucket.read(_KEY, TableOrders)
-    return TableOrders() if entry is None else entry.value
+ORDERS = WishKey("orders", TableOrders())
 
 
 async def give_order(
@@ -92,25 +89,30 @@ async def give_order(
 ) -> int:
     """The order's number; that of the order which ``request`` has made already, where there is one."""
 
-    def with_new(found: TableOrders | None) -> TableOrders:
-        orders = found or TableOrders()
+    def with_new(orders: TableOrders) -> TableOrders:
         if orders.of_request(request) is not None:
             return orders
         return orders.with_order(TableOrder(orders.newest + 1, verb, tables, now(), without_copy, request))
 
-    changed = await bucket.change(_KEY, TableOrders, with_new)
+    changed = (await ORDERS.change(bucket, with_new)).value
     made = changed.of_request(request)
     return changed.newest if made is None else made.number
 
 
-async def note_taken(bucket: StateBucket, order: TableOrder) -> None:
-    await _store(bucket, replace(order, taken_at=order.taken_at or now()))
+async def note_taken(bucket: StateBucket, order: TableOrder) -> bool:
+    """Whether the order is still to be carried out: another process may have done so since it was read."""
+    return await _note(bucket, replace(order, taken_at=order.taken_at or now()))
 
 
 async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[TableOutcome, ...]) -> None:
-    await _store(bucket, replace(order, taken_at=order.taken_at or now(), done_at=now(), outcomes=outcomes))
+    await _note(bucket, replace(order, taken_at=order.taken_at or now(), done_at=now(), outcomes=outcomes))
 
 
-async def _store(bucket: StateBucket, order: TableOrder) -> None:
-    """In the place of what the record has under its number: both sides write that."""
-    await bucket.change(_KEY, TableOrders, lambda found: (found or TableOrders()).with_order(order))
+async def _note(bucket: StateBucket, order: TableOrder) -> bool:
+    """In the place of what the record has under its number, as long as that is open: one that is done is never opened again."""
+
+    def changed(orders: TableOrders) -> TableOrders:
+        known = orders.order(order.number)
+        return orders if known is None or known.done_at else orders.with_order(order)
+
+    return order in (await ORDERS.change(bucket, changed)).value.orders

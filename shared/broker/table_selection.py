@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.wishes import WishKey
 from pgsluice.shared.wire.table import NamePattern, TablePattern
-
-_KEY = "selection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,12 @@ class TableSelection:
 NO_SELECTION = TableSelection()
 
 
+SELECTION = WishKey("selection", NO_SELECTION)
+
+
 async def load_selection(bucket: StateBucket) -> TableSelection:
-    """An empty one where there is no record, or no bucket."""
-    entry = await bucket.read(_KEY, TableSelection) if await bucket.exists() else None
-    return NO_SELECTION if entry is None else entry.value
-
-
-async def store_selection(bucket: StateBucket, selection: TableSelection) -> None:
-    await bucket.put(_KEY, selection)
+    """An empty one also where there is no bucket."""
+    return await SELECTION.load(bucket) if await bucket.exists() else NO_SELECTION
 
 
 def qualified_text(pattern: TablePattern) -> str:

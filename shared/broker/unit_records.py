@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.broker.wishes import WishKey
 from pgsluice.shared.errors import Cause
 from pgsluice.shared.process.pulse import Activity
 
@@ -92,6 +93,10 @@ def worker_of_unit(unit: str) -> str | None:
 
 def desired_key(unit: str) -> str:
     return _DESIRED + unit
+
+
+def desired_wish(unit: str) -> WishKey[DesiredRecord]:
+    return WishKey(desired_key(unit), NOTHING_DESIRED)
 
 
 def process_key(unit: str) -> str:

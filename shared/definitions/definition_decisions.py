@@ -12,12 +12,11 @@ from typing import ClassVar
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.record import MalformedError, TimeText, malformed
+from pgsluice.shared.broker.wishes import WishKey
 from pgsluice.shared.wire.position import Position
 
 KEPT = 500
 """Decisions, the newest ones: a definition is decided about when a worker has come to it."""
-
-_ACCEPTED_KEY = "accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,9 @@ class AcceptedRecord:
     """In the order of the decisions."""
 
     acceptances: tuple[Acceptance, ...]
+
+
+ACCEPTED = WishKey("accepted", AcceptedRecord(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +60,16 @@ class HeldRecord:
 async def accept(bucket: StateBucket, positions: Iterable[Position], worker: str, at: str) -> None:
     """Adds to what was accepted before. Raises TransientError when NATS does not answer."""
     news = tuple(Acceptance(str(position), worker, at) for position in positions)
-
-    def with_news(found: AcceptedRecord | None) -> AcceptedRecord:
-        return AcceptedRecord((*(() if found is None else found.acceptances), *news)[-KEPT:])
-
-    await bucket.change(_ACCEPTED_KEY, AcceptedRecord, with_news)
+    await ACCEPTED.change(bucket, lambda found: AcceptedRecord((*found.acceptances, *news)[-KEPT:]))
 
 
 async def accepted_by(bucket: StateBucket, worker: str) -> frozenset[Position]:
     """What holds for the worker."""
-    entry = await bucket.read(_ACCEPTED_KEY, AcceptedRecord)
-    if entry is None:
-        return frozenset()
+    accepted = await ACCEPTED.load(bucket)
     try:
-        return frozenset(Position.parse(each.position) for each in entry.value.acceptances if each.worker in ("", worker))
+        return frozenset(Position.parse(each.position) for each in accepted.acceptances if each.worker in ("", worker))
     except ValueError:
-        raise malformed(_ACCEPTED_KEY, bucket.described, MalformedError("a position in it is none")) from None
+        raise malformed(ACCEPTED.key, bucket.described, MalformedError("a position in it is none")) from None
 
 
 def held_key(worker: str) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.pipelines.run_records import PipelineRecord, load_pipeline
-from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequests, load_requests
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, AskedBy, RunRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RunFacts:
 async def read_run_facts(bucket: StateBucket) -> RunFacts | None:
     """None in a group that is no SQL pipeline's. Raises TransientError when NATS does not answer, TerminalError when a record is
     none."""
-    record, requests = await load_pipeline(bucket), await load_requests(bucket)
+    record, requests = await load_pipeline(bucket), await RUN_REQUESTS.load(bucket)
     if record is None and not requests.ticks.schedule:
         return None
     following = requests.ticks.next

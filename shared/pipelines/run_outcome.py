@@ -40,13 +40,11 @@ def apply_s(run: RunRecord) -> float | None:
 async def note_outcome(bucket: StateBucket) -> None:
     """To be called before a run publishes anything, by whoever may write the record."""
     record, reports = await load_pipeline(bucket), (await read_reports(bucket)).values()
-    newest = None if record is None else record.newest
-    if newest is None or with_outcome(newest, reports) is newest:
+    if record is None or (newest := record.newest) is None or with_outcome(newest, reports) is newest:
         return
 
-    def changed(known: PipelineRecord | None) -> PipelineRecord:
-        assert known is not None
+    def changed(known: PipelineRecord) -> PipelineRecord:
         assert known.newest is not None
         return known.with_run(with_outcome(known.newest, reports))
 
-    await bucket.change(PIPELINE_KEY, PipelineRecord, changed)
+    await bucket.change(PIPELINE_KEY, record, changed)

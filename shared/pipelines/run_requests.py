@@ -24,16 +24,15 @@ Each write is compared with what was read, so two who ask at the same moment bot
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pgsluice.shared.broker.bucket import Bucket
 from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.broker.wishes import WishKey
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.pipelines.run_records import PIPELINE_KEY, PipelineRecord, RunState, load_pipeline
+from pgsluice.shared.pipelines.run_records import PIPELINE_KEY, RunState, load_pipeline
 
-REQUESTS_KEY = "run_requests"
 MOST_REQUESTS = 50
 MOST_NOTES = 50
 
@@ -160,23 +159,15 @@ class RunRequests:
         return replace(self, paused=False, wish=Wish.RUN)
 
 
-async def load_requests(bucket: Bucket) -> RunRequests:
-    """Raises TerminalError when the record is not of this version's form."""
-    entry = await bucket.read(REQUESTS_KEY, RunRequests)
-    return RunRequests() if entry is None else entry.value
-
-
-async def change_requests(bucket: Bucket, change: Callable[[RunRequests], RunRequests]) -> RunRequests:
-    """What is written. ``change`` may be called several times."""
-    return await bucket.change(REQUESTS_KEY, RunRequests, lambda known: change(RunRequests() if known is None else known))
+RUN_REQUESTS = WishKey("run_requests", RunRequests())
 
 
 async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedBy = AskedBy.PERSON) -> RunRequest:
     """The request as it stands: one that was made under this id before is not made again. The bucket must be there. Raises
     UsageError when that one asked for something else."""
     made = _new_request(request_id, full=full, by=by)
-    requests = await change_requests(bucket, lambda known: known if known.find(request_id) else known.with_request(made))
-    request = requests.find(request_id)
+    entry = await RUN_REQUESTS.change(bucket, lambda known: known if known.find(request_id) else known.with_request(made))
+    request = entry.value.find(request_id)
     assert request is not None
     if request.full != full:
         raise UsageError(
@@ -188,7 +179,7 @@ async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedB
 
 async def pause(bucket: Bucket) -> None:
     """A run in hand ends at its next message, and none is begun before ``resume``."""
-    await change_requests(bucket, lambda known: replace(known, paused=True))
+    await RUN_REQUESTS.change(bucket, lambda known: replace(known, paused=True))
 
 
 async def resume(bucket: Bucket) -> None:
@@ -203,12 +194,12 @@ async def resume(bucket: Bucket) -> None:
         request_id = f"resumed run {left.number}, attempt {left.attempt + 1}"
         return known if known.find(request_id) else known.with_request(_new_request(request_id, full=False, by=AskedBy.PERSON))
 
-    await change_requests(bucket, resumed)
+    await RUN_REQUESTS.change(bucket, resumed)
 
 
 async def end_pause(bucket: Bucket) -> None:
     """``resume`` without a request: a person runs the pipeline now."""
-    await change_requests(bucket, RunRequests.resumed)
+    await RUN_REQUESTS.change(bucket, RunRequests.resumed)
 
 
 async def cancel(bucket: Bucket) -> int:
@@ -219,7 +210,7 @@ async def cancel(bucket: Bucket) -> int:
     if left is None:
         raise UsageError("no run is in hand, and none is left of one", "'pgsluice runs' shows what became of the newest")
     number = left.number
-    await change_requests(bucket, lambda known: replace(known, cancelled_run=max(known.cancelled_run, number)))
+    await RUN_REQUESTS.change(bucket, lambda known: replace(known, cancelled_run=max(known.cancelled_run, number)))
     if left.state is not RunState.READING:
         await end_cancelled(bucket)
     return number
@@ -228,10 +219,10 @@ async def cancel(bucket: Bucket) -> int:
 async def end_cancelled(bucket: Bucket) -> None:
     """Ends the run that was left as ``cancelled`` when people cancelled it: for whoever keeps others from reading. Its ranges
     stay in the record, and the next run ends them in the stream."""
-    number = (await load_requests(bucket)).cancelled_run
+    number = (await RUN_REQUESTS.load(bucket)).cancelled_run
     record = await load_pipeline(bucket)
-    if record is not None and record.with_cancelled(number) != record:
-        await bucket.change(PIPELINE_KEY, PipelineRecord, lambda known: (known or record).with_cancelled(number))
+    if record is not None:
+        await bucket.change(PIPELINE_KEY, record, lambda known: known.with_cancelled(number))
 
 
 def _new_request(request_id: str, *, full: bool, by: AskedBy) -> RunRequest:

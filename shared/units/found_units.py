@@ -8,11 +8,9 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, LedgerContent
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY
 from pgsluice.shared.broker.unit_records import (
-    NOTHING_DESIRED,
     REPLICATOR_UNIT,
-    DesiredRecord,
     ProcessRecord,
-    desired_key,
+    desired_wish,
     process_key,
     unit_of_key,
     worker_of_unit,
@@ -39,7 +37,7 @@ async def read_units(bucket: StateBucket, units: Iterable[str], ledger: LedgerCo
 
 
 async def _read_unit(bucket: StateBucket, unit: str, ledger: LedgerContent) -> UnitFacts:
-    desired = await bucket.read(desired_key(unit), DesiredRecord)
+    desired = await desired_wish(unit).read(bucket)
     process = await bucket.read(process_key(unit), ProcessRecord)
     age_s = None if process is None else await bucket.age_s(process_key(unit))
     worker = worker_of_unit(unit)
@@ -52,8 +50,8 @@ async def _read_unit(bucket: StateBucket, unit: str, ledger: LedgerContent) -> U
         is_copying = is_running or (report is not None and _has_copied_rows_to_apply(report.value, ledger))
     return UnitFacts(
         unit,
-        NOTHING_DESIRED if desired is None else desired.value,
-        0 if desired is None else desired.revision,
+        desired.value,
+        desired.revision,
         None if process is None else process.value,
         age_s or 0.0,
         holds_lease,

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.record import TimeText
-
-PAUSED_TABLES_KEY = "paused_tables"
+from pgsluice.shared.broker.wishes import WishKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,4 @@ class PausedTables:
         return frozenset(table.oid for table in self.tables)
 
 
-async def load_paused_tables(bucket: StateBucket) -> PausedTables:
-    """Raises TransientError when NATS does not answer, TerminalError when the record is none."""
-    entry = await bucket.read(PAUSED_TABLES_KEY, PausedTables)
-    return PausedTables() if entry is None else entry.value
+PAUSED_TABLES = WishKey("paused_tables", PausedTables())

@@ -12,7 +12,7 @@ from pgsluice.console.server.audit import now
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, stale
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest, Silence, is_reference
+from pgsluice.shared.alerts.alert_overrides import OVERRIDES, TEST_KEY, AlertOverrides, AlertTest, Silence, is_reference
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
 from pgsluice.shared.alerts.alert_watch import is_kept
 from pgsluice.shared.alerts.conditions import AlertName
@@ -95,7 +95,7 @@ async def set_alerts(call: Call) -> Answer:
     silences = tuple(_silence(each, before, call.who.name) for each in request.silences)
     limits = (request.lag_s, request.for_s, request.repeat_s)
     wanted = AlertOverrides(request.webhook, request.token, *limits, silences, by=call.who.name, at=now())
-    written = await (bucket.create(OVERRIDES_KEY, wanted) if revision is None else bucket.update(OVERRIDES_KEY, wanted, revision))
+    written = await (bucket.create(OVERRIDES.key, wanted) if revision is None else bucket.update(OVERRIDES.key, wanted, revision))
     if written is None:
         raise stale(_spoken(group))
     return Answer(wanted, revision=written, target=group, revision_before=revision)
@@ -119,8 +119,8 @@ async def show_test(call: Call) -> Answer:
 
 async def _settings(bucket: StateBucket) -> tuple[int | None, AlertOverrides]:
     """With their revision, None where nobody set any."""
-    entry = await bucket.read(OVERRIDES_KEY, AlertOverrides)
-    return (None, AlertOverrides()) if entry is None else (entry.revision, entry.value)
+    entry = await OVERRIDES.read(bucket)
+    return entry.revision or None, entry.value
 
 
 def _silence(request: SilenceRequest, before: AlertOverrides, who: str) -> Silence:

@@ -12,10 +12,10 @@ from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
 from pgsluice.replicator.membership.membership import load_membership
 from pgsluice.shared.broker.ledger import Ledger
-from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, give_order, load_orders
+from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder, give_order
 from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.units.paused_tables import PausedTable, load_paused_tables
+from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable
 from pgsluice.shared.wire.table import TablePattern
 
 
@@ -61,8 +61,8 @@ async def list_tables(call: Call) -> Answer:
         return Answer(TableList((), (), ()))
     ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
     tables = listed_tables(ledger, membership, await load_selection(bucket))
-    paused = (await load_paused_tables(bucket)).tables
-    return Answer(TableList(tuple(tables), (await load_orders(bucket)).open, paused))
+    paused = (await PAUSED_TABLES.load(bucket)).tables
+    return Answer(TableList(tuple(tables), (await ORDERS.load(bucket)).open, paused))
 
 
 async def pause_tables(call: Call) -> Answer:
@@ -86,7 +86,7 @@ async def order_tables(call: Call) -> Answer:
             raise UsageError(f"{text!r} {error}", "name tables like 'orders', 'sales.orders' or 'sales.*'") from None
     bucket = await bucket_of(call)
     number = await give_order(bucket, request.verb, request.tables, without_copy=request.without_copy, request=call.request_id)
-    given = (await load_orders(bucket)).order(number)
+    given = (await ORDERS.load(bucket)).order(number)
     location = f"{PREFIX}/groups/{call.path['group']}/orders/{number}"
     return Answer(given, location=location, target=f"{call.path['group']} {request.verb.value} {' '.join(request.tables)}")
 
@@ -94,7 +94,7 @@ async def order_tables(call: Call) -> Answer:
 async def show_order(call: Call) -> Answer:
     text = call.path["number"]
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
-    found = (await load_orders(await bucket_of(call))).order(number)
+    found = (await ORDERS.load(await bucket_of(call))).order(number)
     if found is None:
         raise Problem(Kind.NOT_FOUND, f"there is no order {text}, or not any more", "the list of tables shows open ones")
     return Answer(found)

@@ -9,7 +9,7 @@ import pytest
 from pgsluice.console.search.search_reindex import reindex
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, load_orders
+from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.settings import GroupSettings, LogSettings
 from pgsluice.shared.errors import UsageError
@@ -36,7 +36,7 @@ def report(settings: GroupSettings, *workers: str) -> None:
 def orders(settings: GroupSettings) -> tuple[TableOrder, ...]:
     async def read() -> tuple[TableOrder, ...]:
         async with connected(settings.nats, "test") as client:
-            return (await load_orders(StateBucket(client, GroupNames(settings.group)))).orders
+            return (await ORDERS.load(StateBucket(client, GroupNames(settings.group)))).orders
 
     return asyncio.run(read())
 

@@ -12,7 +12,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.broker.table_orders import load_orders, note_done
+from pgsluice.shared.broker.table_orders import ORDERS, note_done
 from pgsluice.shared.wire.dead_letter import DeadLetter, now
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
@@ -111,7 +111,7 @@ def carry_out(nats: NatsServer, group: str) -> None:
 
     async def carry(client: Client) -> None:
         bucket = StateBucket(client, GroupNames(group))
-        for order in (await load_orders(bucket)).open:
+        for order in (await ORDERS.load(bucket)).open:
             await note_done(bucket, order, ())
 
     ask(nats, carry)
@@ -133,7 +133,7 @@ def test_an_order_that_comes_again_is_given_once(served: Served, nats_server: Na
         assert refused.status_code == 422
         mended = client.post("/groups/once/orders", json=order, headers={"Idempotency-Key": "k2"})
         assert mended.status_code == 202
-    orders = ask(nats_server, lambda client: load_orders(StateBucket(client, GroupNames("once"))))
+    orders = ask(nats_server, lambda client: ORDERS.load(StateBucket(client, GroupNames("once"))))
     assert [each.tables for each in orders.orders] == [("t",), ("t",)]
 
 

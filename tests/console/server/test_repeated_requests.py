@@ -19,7 +19,7 @@ from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.repeated_requests import RepeatedRequests, RequestKey, StoredAnswer
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.table_orders import load_orders
+from pgsluice.shared.broker.table_orders import ORDERS
 from pgsluice.shared.wire.names import GroupNames
 from tests.console.server.served import Served
 from tests.servers import NatsServer
@@ -74,7 +74,7 @@ def test_each_order_is_given_once_while_the_server_is_killed(nats_server: NatsSe
 
     async def given() -> list[tuple[str, ...]]:
         async with connected(nats_server.settings(), "test") as client:
-            orders = await load_orders(StateBucket(client, GroupNames(group)))
+            orders = await ORDERS.load(StateBucket(client, GroupNames(group)))
             return [each.tables for each in orders.orders]
 
     assert sorted(asyncio.run(given())) == sorted((f"t{number}",) for number in range(count))

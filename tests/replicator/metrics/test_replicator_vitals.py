@@ -19,12 +19,12 @@ from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback
 from pgsluice.replicator.replicator import Replicator
 from pgsluice.shared.alerts.alert_watch import AlertWatch
-from pgsluice.shared.broker.desired_state import DesiredState
 from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.errors import TaskEndedError
 from pgsluice.shared.metrics import asked_looks, health
 from pgsluice.shared.metrics.declared_metrics import METRICS, SLOT_SAFE_WAL_BYTES
 from pgsluice.shared.metrics.metric import Shown
+from pgsluice.shared.units.desired_state import DesiredState
 from tests.alerting import alerts_to
 from tests.endpoints import ANY_PORT, NO_METRICS, ask, not_shown, scraped
 from tests.misses import no_misses

@@ -16,7 +16,7 @@ from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, load_pipeline
-from pgsluice.shared.pipelines.run_requests import RunRequests, load_requests
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RunRequests
 from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body
@@ -75,7 +75,7 @@ class PipelineUnderTest:
         return found
 
     def requests(self) -> RunRequests:
-        return self.asked(load_requests)
+        return self.asked(RUN_REQUESTS.load)
 
     def asked(self, call: Callable[[StateBucket], Coroutine[Any, Any, T]]) -> T:
         """What ``call`` gives of the pipeline's state bucket, which is there."""

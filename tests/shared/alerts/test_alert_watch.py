@@ -16,7 +16,7 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.tasks import cancel
 from pgsluice.shared.alerts import alert_watch
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, TEST_KEY, AlertOverrides, AlertTest
+from pgsluice.shared.alerts.alert_overrides import OVERRIDES, TEST_KEY, AlertOverrides, AlertTest
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertsRecord
 from pgsluice.shared.alerts.alert_watch import AlertWatch
 from pgsluice.shared.alerts.slot_record import SLOT_KEY, SlotRecord
@@ -219,7 +219,7 @@ async def test_a_variable_that_a_process_lacks_is_told_and_alerts_go_on_as_it_wa
     client: Client, names: GroupNames, receiver: HttpServer
 ) -> None:
     bucket = StateBucket(client, names)
-    await bucket.put(OVERRIDES_KEY, AlertOverrides(webhook="${NOBODY_SET_IT}", lag_s=1.0))
+    await bucket.put(OVERRIDES.key, AlertOverrides(webhook="${NOBODY_SET_IT}", lag_s=1.0))
     await put_table(client, names, Phase.ERRORED, "permission denied")
     async with watching(alerts_to(receiver.url), names, client):
         assert await until_told(receiver, 1) == [("table-errored", "public.t", "firing")]

@@ -9,12 +9,12 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.table_orders import (
     MOST_DONE,
+    ORDERS,
     OrderVerb,
     TableOrder,
     TableOrders,
     TableOutcome,
     give_order,
-    load_orders,
     note_done,
     note_taken,
 )
@@ -43,12 +43,12 @@ def test_both_sides_write_and_nothing_is_lost(nats_server: NatsServer, group: st
             given = [give_order(bucket, OrderVerb.REMOVE, (f"t{n}",)) for n in range(8)]
             numbers = await asyncio.gather(*given)
             assert sorted(numbers) == list(range(1, 9))
-            first, second, *_ = (await load_orders(bucket)).open
+            first, second, *_ = (await ORDERS.load(bucket)).open
             outcome = TableOutcome(table="public.t", is_refused=True, text="is none", remedy="look")
             await asyncio.gather(
                 note_taken(bucket, first), note_done(bucket, second, (outcome,)), give_order(bucket, OrderVerb.ADD, ("x",))
             )
-            return await load_orders(bucket)
+            return await ORDERS.load(bucket)
 
     orders = asyncio.run(write())
     assert (orders.newest, len(orders.open)) == (9, 8)
@@ -66,7 +66,27 @@ def test_what_asks_twice_gives_one_order(nats_server: NatsServer, group: str) ->
             await bucket.ensure(SETTINGS)
             asked = [("t", "one"), ("u", ""), ("t", "one")]
             numbers = [await give_order(bucket, OrderVerb.RETRY, (table,), request=request) for table, request in asked]
-            return numbers, await load_orders(bucket)
+            return numbers, await ORDERS.load(bucket)
 
     numbers, orders = asyncio.run(write())
     assert (numbers, len(orders.orders)) == ([1, 2, 1], 2)
+
+
+def test_an_order_that_is_done_is_never_opened_again_by_a_process_that_read_it_before(
+    nats_server: NatsServer, group: str
+) -> None:
+    async def write() -> TableOrders:
+        async with connected(nats_server.settings(), "test") as client:
+            bucket = StateBucket(client, GroupNames(group))
+            await bucket.ensure(SETTINGS)
+            await give_order(bucket, OrderVerb.REMOVE, ("t",))
+            [order] = (await ORDERS.load(bucket)).open
+            await note_done(bucket, order, (TableOutcome("public.t", False, "is gone"),))
+            assert not await note_taken(bucket, order)
+            await note_done(bucket, order, ())
+            return await ORDERS.load(bucket)
+
+    orders = asyncio.run(write())
+    assert orders.open == ()
+    [order] = orders.orders
+    assert [outcome.text for outcome in order.outcomes] == ["is gone"]

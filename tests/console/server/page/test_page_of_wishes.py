@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES_KEY, AlertOverrides
+from pgsluice.shared.alerts.alert_overrides import OVERRIDES, AlertOverrides
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
 from pgsluice.shared.alerts.conditions import AlertName, Severity
 from pgsluice.shared.broker.bucket import StateBucket
@@ -179,7 +179,7 @@ def keep(browsed: BrowsedGroup, key: str, record: Any) -> None:
 
 def overrides(browsed: BrowsedGroup) -> AlertOverrides:
     names = GroupNames(browsed.name)
-    entry = aside(lambda: ask(browsed.nats, lambda client: StateBucket(client, names).read(OVERRIDES_KEY, AlertOverrides)))
+    entry = aside(lambda: ask(browsed.nats, lambda client: StateBucket(client, names).read(OVERRIDES.key, AlertOverrides)))
     return AlertOverrides() if entry is None else entry.value
 
 

@@ -1,24 +1,15 @@
-"""What people want a unit to do, as the unit itself finds it in the state bucket.
-
-It looks once a second instead of watching the key: a watch is a consumer, which has to be made again after each outage of the
-broker and may then have missed what it was for; a look is one small question, and whoever pauses a unit does not notice a second.
-While the broker does not answer, what was found last holds.
-"""
+"""What people want a unit to do, as the unit itself finds it in the state bucket."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.process_report import ProcessReport
-from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, Desired, DesiredRecord, desired_key
-from pgsluice.shared.errors import PgsluiceError
-from pgsluice.shared.process.retrying import RetryNews
-
-LOOK_INTERVAL_S = 1.0
+from pgsluice.shared.broker.unit_records import Desired, desired_wish
+from pgsluice.shared.broker.wishes import SeenWish, follow
 
 log = telemetry.logger(__name__)
 
@@ -36,16 +27,13 @@ class Stoppable(Protocol):
 
 
 class DesiredState:
-    """Of one unit. Used on one event loop; the attributes may be read by any thread."""
+    """Of one unit. Used on one event loop; ``wish`` may be read by any thread."""
 
     def __init__(self, unit: str, bucket: Callable[[], StateBucket | None], stopping: Stoppable, report: ProcessReport) -> None:
         """``bucket`` gives the bucket as the process reaches it now, None while it has no connection. ``stopping`` is told what
         is desired, and ``report`` tells others which revision that was."""
-        self.record = NOTHING_DESIRED
-        self.revision = 0
-        """The record's, 0 for one that nobody wrote."""
+        self.wish = SeenWish(desired_wish(unit))
         self._unit = unit
-        self._key = desired_key(unit)
         self._bucket = bucket
         self._stopping = stopping
         self._report = report
@@ -54,17 +42,13 @@ class DesiredState:
         """Whether there is another record than before. Raises TransientError when the broker does not answer, TerminalError when
         the record is none of a version that we know."""
         bucket = self._bucket()
-        if bucket is None or (self.revision == 0 and not await bucket.exists()):  # a first start makes it
+        if bucket is None or (self.wish.revision == 0 and not await bucket.exists()):  # a first start makes it
             return False
-        entry = await bucket.read(self._key, DesiredRecord)
-        record, revision = (NOTHING_DESIRED, 0) if entry is None else (entry.value, entry.revision)
-        is_new = revision != self.revision
-        self.record, self.revision = record, revision
-        return is_new
+        return await self.wish.look(bucket)
 
     def obey(self) -> None:
         """Has the process do what was found last."""
-        match self.record.state:
+        match self.wish.value.state:
             case Desired.RUNNING:
                 self._stopping.pause(is_wanted=False)
             case Desired.PAUSED:
@@ -74,17 +58,14 @@ class DesiredState:
                 self._stopping.request()
             case unreachable:
                 assert_never(unreachable)
-        self._report.acknowledged = self.revision
+        self._report.acknowledged = self.wish.revision
 
     async def follow(self) -> None:
         """Until it is cancelled: looks, and obeys after each change."""
-        news = RetryNews()
-        while True:
-            try:
-                if await self.look():
-                    log.info("another state is desired", state=self.record.state, by=self.record.by, reason=self.record.reason)
-                    self.obey()
-            except PgsluiceError as error:
-                if news.is_due(error):
-                    log.warning("what this process is to do cannot be looked up, going on as before", reason=str(error))
-            await asyncio.sleep(LOOK_INTERVAL_S)
+        await follow(self._look_and_obey, "the desired state")
+
+    async def _look_and_obey(self) -> None:
+        if await self.look():
+            desired = self.wish.value
+            log.info("another state is desired", state=desired.state, by=desired.by, reason=desired.reason)
+            self.obey()

@@ -1,0 +1,80 @@
+"""What people wish of processes: one protocol for it, whatever the wish is about.
+
+A wish is a record under one key of the state bucket, and holds until it is changed. It is
+
+    written        by ``WishKey.change``, which makes the new record out of the one that is there and compares its revision: of
+                   two who write at the same moment both count. What is wished already is not written again.
+    seen           by ``SeenWish.look``, about once a second. A look instead of a watch: a watch is a consumer, which has to be
+                   made again after each outage of the broker, and may then have missed what it was for. While the broker does
+                   not answer, what was seen last holds.
+    acknowledged   by the process that obeys: it reports the revision, or what it holds by now, in a record of its own. Where
+                   the outcome is a part of the wish (orders, requests), it is changed into the wish as that is then, never
+                   written from what was read before.
+
+What people say is added to the record, or replaces what the same verb said. It never takes away what another verb said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic
+
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import Bucket, Entry
+from pgsluice.shared.broker.record import R
+from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.process.retrying import RetryNews
+
+LOOK_INTERVAL_S = 1.0
+
+log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WishKey(Generic[R]):
+    """Where a wish is. ``nothing`` is what holds as long as nobody has written it. Every method raises TransientError when NATS
+    does not answer, and TerminalError when the record is none of a version that we know."""
+
+    key: str
+    nothing: R
+
+    async def read(self, bucket: Bucket) -> Entry[R]:
+        """Revision 0 is that of ``nothing``."""
+        return await bucket.read(self.key, type(self.nothing)) or Entry(self.nothing, 0)
+
+    async def load(self, bucket: Bucket) -> R:
+        return (await self.read(bucket)).value
+
+    async def change(self, bucket: Bucket, change: Callable[[R], R]) -> Entry[R]:
+        """What is wished then. ``change`` may be called several times."""
+        return await bucket.change(self.key, self.nothing, change)
+
+
+class SeenWish(Generic[R]):
+    """A wish as a process saw it last. Used on one event loop; the attributes may be read by any thread."""
+
+    def __init__(self, key: WishKey[R]) -> None:
+        self.value = key.nothing
+        self.revision = 0
+        self._key = key
+
+    async def look(self, bucket: Bucket) -> bool:
+        """Whether there is another record than before. Raises as ``WishKey.read``."""
+        entry = await self._key.read(bucket)
+        is_new = entry.revision != self.revision
+        self.value, self.revision = entry.value, entry.revision
+        return is_new
+
+
+async def follow(look: Callable[[], Awaitable[None]], what: str) -> None:
+    """Until it is cancelled: ``look`` looks, and obeys. ``what`` is the wish in a sentence for the log."""
+    news = RetryNews()
+    while True:
+        try:
+            await look()
+        except PgsluiceError as error:
+            if news.is_due(error):
+                log.warning("what people wish cannot be looked up, going on as before", wish=what, reason=str(error))
+        await asyncio.sleep(LOOK_INTERVAL_S)
