@@ -9,14 +9,15 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import reduce
 from typing import assert_never
 
 from pgsluice.console.units.room import say_room, say_wal
-from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
+from pgsluice.shared.broker.bucket import Entry, StateBucket, opened_bucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream
@@ -42,7 +43,7 @@ NOT_THERE_YET = 75
 
 
 class UnitVerb(StrEnum):
-    """What is ordered. RESUME is for what is paused, START for what is stopped: neither undoes the other's opposite."""
+    """What is ordered. A pause and a stop are two wishes: RESUME lifts the one, START the other, and nothing else does."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -62,19 +63,23 @@ class UnitOrder:
     wait_s: float | None = None
 
 
-def desired_after(verb: UnitVerb, desired: Desired) -> Desired:
-    """What is desired of a unit after the order."""
+def desired_after(verb: UnitVerb, before: DesiredRecord) -> DesiredRecord:
+    """What is desired of a unit after the order: each verb undoes its opposite alone."""
+    is_stopped = before.state is Desired.STOPPED
+    is_paused = before.state is Desired.PAUSED or before.paused_when_started
     match verb:
         case UnitVerb.PAUSE:
-            return Desired.PAUSED
-        case UnitVerb.STOP:
-            return Desired.STOPPED
+            is_paused = True
         case UnitVerb.RESUME:
-            return Desired.RUNNING if desired is Desired.PAUSED else desired
+            is_paused = False
+        case UnitVerb.STOP:
+            is_stopped = True
         case UnitVerb.START:
-            return Desired.RUNNING if desired is Desired.STOPPED else desired
+            is_stopped = False
         case unreachable:
             assert_never(unreachable)
+    state = Desired.STOPPED if is_stopped else Desired.PAUSED if is_paused else Desired.RUNNING
+    return replace(before, state=state, paused_when_started=is_stopped and is_paused)
 
 
 def chosen_units(order: UnitOrder, units: Sequence[str]) -> list[str]:
@@ -105,7 +110,7 @@ async def _order(settings: StatusSettings, order: UnitOrder) -> int:
         if not units:
             raise UsageError(f"group {names.group!r} has no worker", "start one first, or give --source for the replicator")
         for unit in units:
-            await write_order(bucket, unit, order)
+            await write_order(bucket, unit, (order.verb,), who(), order.reason)
         facts = await _follow(bucket, units, order.wait_s)
         _say(_outcome(facts, order))
         if order.verb is UnitVerb.PAUSE:
@@ -119,22 +124,14 @@ def _say(lines: Iterator[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-async def write_order(bucket: StateBucket, unit: str, order: UnitOrder) -> None:
-    """Does nothing where what would be desired is desired already."""
-    await write_desired(bucket, unit, lambda desired: desired_after(order.verb, desired), who(), order.reason)
-
-
-async def write_desired(
-    bucket: StateBucket, unit: str, change: Callable[[Desired], Desired], by: str, reason: str
-) -> tuple[Desired, int]:
-    """What is desired then, and its revision (0: nobody ever said). Does nothing where that is desired already."""
+async def write_order(bucket: StateBucket, unit: str, verbs: Iterable[UnitVerb], by: str, reason: str) -> Entry[DesiredRecord]:
+    """What is desired then, under revision 0 when nobody ever said anything. Does nothing where that is desired already."""
 
     def changed(before: DesiredRecord) -> DesiredRecord:
-        after = change(before.state)
-        return before if after is before.state else DesiredRecord(after, reason, by, datetime.now(UTC).isoformat())
+        after = reduce(lambda desired, verb: desired_after(verb, desired), verbs, before)
+        return after if after.state is before.state else replace(after, reason=reason, by=by, at=datetime.now(UTC).isoformat())
 
-    entry = await desired_wish(unit).change(bucket, changed)
-    return entry.value.state, entry.revision
+    return await desired_wish(unit).change(bucket, changed)
 
 
 def is_obeyed(facts: UnitFacts) -> bool:
@@ -175,9 +172,9 @@ def _name(facts: UnitFacts) -> str:
 
 
 def _sentence(facts: UnitFacts, state: UnitState, order: UnitOrder) -> str:
-    if facts.desired.state is not desired_after(order.verb, facts.desired.state):  # somebody else was faster
+    if facts.desired != desired_after(order.verb, facts.desired):  # somebody else was faster
         return f"{state.state}, for by now it is to be {facts.desired.state}"
-    if order.verb is UnitVerb.RESUME and facts.desired.state is Desired.STOPPED:
+    if order.verb in (UnitVerb.PAUSE, UnitVerb.RESUME) and facts.desired.state is Desired.STOPPED:
         return "it is to be stopped: 'pgsluice start'"
     if order.verb is UnitVerb.START and facts.desired.state is Desired.PAUSED:
         return "it is to be paused: 'pgsluice resume'"

@@ -32,12 +32,14 @@ class Desired(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DesiredRecord:
-    """Under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people."""
+    """Under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people. ``paused_when_started``: it is
+    STOPPED and paused, which are two wishes, and rests when it may be started again."""
 
     state: Desired
     reason: str = ""
     by: str = ""
     at: TimeText = ""
+    paused_when_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)

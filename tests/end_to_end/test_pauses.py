@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pgsluice.console.units.orders import UnitOrder, UnitVerb, is_obeyed, write_order
+from pgsluice.console.units.orders import UnitVerb, is_obeyed, write_order
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger
@@ -48,7 +48,7 @@ class PausedAtRandom:
 
     async def order(self, bucket: StateBucket, verb: UnitVerb) -> None:
         """Returns when it is obeyed."""
-        await write_order(bucket, UNIT, UnitOrder(verb))
+        await write_order(bucket, UNIT, (verb,), "a test", "")
 
         async def obeyed() -> bool:
             return all(map(is_obeyed, await read_units(bucket, [UNIT], await Ledger(bucket).load())))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from pgsluice.console.processes.log_file import LogFile
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket, view_of
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.units.orders import write_desired
+from pgsluice.console.units.orders import UnitVerb, write_order
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.unit_records import Desired
@@ -39,11 +40,13 @@ class UnitList:
 @dataclass(frozen=True, slots=True)
 class DesiredRequest:
     """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. Whoever is to rest or to end obeys by itself, and
-    soon; ``reason`` is shown with the state."""
+    soon; ``reason`` is shown with the state. A pause lifts no stop. What is to run is neither paused nor stopped any more;
+    ``instead_of`` has it lift one of both alone."""
 
     state: Desired
     units: tuple[str, ...] = ()
     reason: str = ""
+    instead_of: Desired | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,24 @@ async def set_desired(call: Call) -> Answer:
     if unknown or not units:
         named = f"there is no unit '{unknown[0]}'" if unknown else "the group has no worker"
         raise Problem(Kind.MALFORMED, named, f"there are {', '.join(known)}", "units")
-    revisions = [(await write_desired(bucket, unit, lambda _: request.state, call.who.name, request.reason))[1] for unit in units]
+    verbs = _verbs(request)
+    revisions = [(await write_order(bucket, unit, verbs, call.who.name, request.reason)).revision for unit in units]
     target = f"{call.path['group']} {', '.join(units)}: {request.state.value}"
     location = f"{PREFIX}/groups/{call.path['group']}/units"
     return Answer(await _units(bucket, list(units)), location=location, target=target, revision=max(revisions))
+
+
+def _verbs(request: DesiredRequest) -> tuple[UnitVerb, ...]:
+    match request.state:
+        case Desired.PAUSED:
+            return (UnitVerb.PAUSE,)
+        case Desired.STOPPED:
+            return (UnitVerb.STOP,)
+        case Desired.RUNNING:
+            lifted = {Desired.PAUSED: (UnitVerb.RESUME,), Desired.STOPPED: (UnitVerb.START,)}
+            return (UnitVerb.RESUME, UnitVerb.START) if request.instead_of is None else lifted.get(request.instead_of, ())
+        case unreachable:
+            assert_never(unreachable)
 
 
 async def show_log(call: Call) -> Answer:

@@ -83,6 +83,23 @@ def test_workers_are_paused_and_go_on(served: Served, nats_server: NatsServer) -
         ]
 
 
+def test_a_stop_is_lifted_by_no_pause_and_by_no_resume(served: Served, nats_server: NatsServer) -> None:
+    ensure_bucket(nats_server.settings(), "stopped")
+    run_unit(nats_server, "stopped", "worker.a")
+
+    def after(**wish: str) -> str:
+        return str(client.put("/groups/stopped/desired", json=wish).json()["units"][0]["desired"])
+
+    with served.client(served.token("stop-operator", "operator")) as client:
+        assert after(state="stopped") == "stopped"
+        assert after(state="paused") == "stopped"
+        assert after(state="running", instead_of="paused") == "stopped"
+        assert after(state="paused") == "stopped"
+        assert after(state="running", instead_of="stopped") == "paused"
+        assert after(state="running", instead_of="stopped") == "paused"
+        assert after(state="running") == "running"
+
+
 def test_what_cannot_be_meant_is_refused(served: Served, nats_server: NatsServer) -> None:
     ensure_bucket(nats_server.settings(), "unitless")
     with served.client() as client:

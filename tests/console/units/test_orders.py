@@ -20,6 +20,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.broker.unit_records import (
+    NOTHING_DESIRED,
     REPLICATOR_UNIT,
     Desired,
     DesiredRecord,
@@ -89,23 +90,17 @@ def ordered(nats_server: NatsServer, group: str) -> OrderedGroup:
     return OrderedGroup(nats_server, group)
 
 
-@given(st.lists(st.sampled_from(UnitVerb)), st.sampled_from(UnitVerb))
-def test_any_sequence_of_verbs_ends_in_what_the_last_ones_say(verbs: list[UnitVerb], last: UnitVerb) -> None:
-    state = Desired.RUNNING
+@given(st.lists(st.sampled_from(UnitVerb), min_size=1))
+def test_each_verb_undoes_its_opposite_alone(verbs: list[UnitVerb]) -> None:
+    desired = NOTHING_DESIRED
     for verb in verbs:
-        state = desired_after(verb, state)
-    after = desired_after(last, state)
-    assert desired_after(last, after) is after, "idempotent"
-    match last:
-        case UnitVerb.PAUSE:
-            assert after is Desired.PAUSED
-        case UnitVerb.STOP:
-            assert after is Desired.STOPPED
-        case UnitVerb.RESUME:
-            assert after is (Desired.RUNNING if state is Desired.PAUSED else state)
-        case UnitVerb.START:
-            assert after is (Desired.RUNNING if state is Desired.STOPPED else state)
-    assert desired_after(UnitVerb.START, desired_after(UnitVerb.RESUME, after)) is Desired.RUNNING
+        desired = desired_after(verb, desired)
+        assert desired_after(verb, desired) == desired, "idempotent"
+    stops = [verb for verb in verbs if verb in (UnitVerb.STOP, UnitVerb.START)]
+    pauses = [verb for verb in verbs if verb in (UnitVerb.PAUSE, UnitVerb.RESUME)]
+    is_stopped, is_paused = stops[-1:] == [UnitVerb.STOP], pauses[-1:] == [UnitVerb.PAUSE]
+    assert desired.state is (Desired.STOPPED if is_stopped else Desired.PAUSED if is_paused else Desired.RUNNING)
+    assert desired_after(UnitVerb.START, desired).state is (Desired.PAUSED if is_paused else Desired.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,14 @@ def test_an_order_is_written_once_and_undone_by_its_opposite(ordered: OrderedGro
     assert ordered.order("stop", "--source") == 0
     assert "keeps its WAL" in capsys.readouterr().out
     assert {ordered.desired(unit) for unit in UNITS} == {Desired.STOPPED}
+    assert ordered.order("pause", "--worker", "one") == 0
+    assert "worker one: it is to be stopped: 'pgsluice start'" in capsys.readouterr().out
     assert ordered.order("start") == 0
-    assert "a supervisor starts it again, or you do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "worker one: it is to be paused: 'pgsluice resume'" in said
+    assert "a supervisor starts it again, or you do" in said
+    assert [ordered.desired(unit) for unit in UNITS] == [Desired.RUNNING, Desired.PAUSED, Desired.PAUSED]
+    assert ordered.order("resume") == 0
     assert {ordered.desired(unit) for unit in UNITS} == {Desired.RUNNING}
 
 

@@ -15,9 +15,9 @@ import { pathOf, post, put } from "../server/api.js";
 
 const VERBS = {
   pause: { state: "paused", title: "Pause", done: "is to pause" },
-  resume: { state: "running", title: "Resume", done: "is to go on" },
+  resume: { state: "running", instead_of: "paused", title: "Resume", done: "is to go on" },
   stop: { state: "stopped", title: "Stop", done: "is to stop" },
-  start: { state: "running", title: "Start", done: "may be started" },
+  start: { state: "running", instead_of: "stopped", title: "Start", done: "may be started" },
 };
 
 function verbsOf(state) {
@@ -49,7 +49,7 @@ export function Units({ group, view, server }) {
   const [asked, ask] = useState(null);
   const mayOrder = server.role !== "viewer";
   const order = async (units, verb, reason = "") => carryOut(
-    () => put(`${pathOf("groups", group)}/desired`, { state: VERBS[verb].state, units, reason }),
+    () => put(`${pathOf("groups", group)}/desired`, { state: VERBS[verb].state, instead_of: VERBS[verb].instead_of, units, reason }),
     `${units.length === 1 ? spoken(units[0]) : plural(units.length, "worker")} ${VERBS[verb].done}`.replace(/^./, (first) => first.toUpperCase()),
   );
   const begin = (unit, verb) => (verb === "resume" || verb === "start" ? order([unit], verb) : ask({ units: [unit], verb }));
