@@ -12,9 +12,10 @@ from pgsluice.replicator.pipelines.wish_watch import WishWatch
 from pgsluice.shared.broker.bucket import Bucket, StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState, load_pipeline, store_pipeline
-from pgsluice.shared.pipelines.run_requests import RunRequest, ask_for_run, cancel, pause, resume
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RequestState, RunRequest, ask_for_run, cancel, pause, resume
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
+from tests.shared.broker.turns import Actor, History, SharedBucket
 
 
 @pytest.fixture
@@ -67,3 +68,50 @@ async def test_after_a_cancel_a_paused_pipeline_begins_no_run_before_it_is_resum
     with pytest.raises(OSError, match="no process"):
         await executor.look(None)
     assert started == ["key-1"]
+
+
+async def test_a_cancel_that_comes_late_leaves_the_cancel_of_a_later_run(
+    nats_server: NatsServer, group: str, bucket: StateBucket
+) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        slow = Actor("slow", lambda *change: True)
+        reading = SharedBucket(client, GroupNames(group), slow, History(lambda key: None))
+        await leave_run(bucket, RunState.READING)
+        slow.start(cancel_of(reading))
+        await slow.go_on()  # to its look at the run
+        await slow.go_on()  # to its look at wishes
+        await leave_run(bucket, RunState.READING, 2)
+        await cancel(bucket)
+        await pause(bucket)
+        while await slow.go_on():
+            pass
+    assert await end_of(bucket, 2) is RunState.CANCELLED
+
+
+async def test_an_executor_that_is_about_to_start_a_run_sees_a_pause(
+    nats_server: NatsServer, group: str, bucket: StateBucket
+) -> None:
+    started = list[str]()
+
+    def command(request: RunRequest) -> Command:
+        started.append(request.id)
+        raise OSError("no process is made here")
+
+    async with connected(nats_server.settings(), "test") as client:
+        slow = Actor("slow", lambda *change: True)
+        reading = SharedBucket(client, GroupNames(group), slow, History(lambda key: None))
+        await ask_for_run(bucket, "key-1", full=False)
+        slow.start(RunExecutor("ratings", reading, command).look(None))
+        while "pipeline" not in slow.seen:
+            assert await slow.go_on()
+        await pause(bucket)
+        while await slow.go_on():
+            pass
+    assert started == []
+    request = (await RUN_REQUESTS.load(bucket)).find("key-1")
+    assert request is not None
+    assert request.state is RequestState.REQUESTED
+
+
+async def cancel_of(bucket: StateBucket) -> None:
+    await cancel(bucket)
