@@ -95,7 +95,7 @@ class Lease:
         await renewal.cancel()
         entry = await self._bucket.read(self._key, LeaseRecord)
         if entry is not None and entry.revision == self._revision:
-            await self._bucket.delete(self._key)
+            await self._bucket.delete(self._key, entry.revision)
 
     async def _renew(self) -> None:
         while True:
@@ -105,7 +105,7 @@ class Lease:
             except TransientError as error:
                 log.warning("the lease could not be renewed, trying again", reason=str(error))
                 continue
-            self._renewed_at = time.monotonic()
+            self._renewed_at = time.monotonic() if is_ours else float("-inf")
             if not is_ours:
                 raise TransientError(
                     f"another process took over {self._holder}",

@@ -90,8 +90,28 @@ async def test_a_holder_whose_lease_was_taken_is_told(bucket: StateBucket) -> No
     await lease.acquire(ended.put_nowait)
     await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
     error = await asyncio.wait_for(ended.get(), 120)
+    assert not lease.is_held
     assert isinstance(error, TransientError)
     assert "another process took over worker 'w'" in str(error)
+
+
+async def test_a_holder_that_is_overtaken_while_it_releases_leaves_the_lease_of_the_next_one(
+    nats_server: NatsServer, bucket: StateBucket, group: str
+) -> None:
+    taken = {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"}
+
+    class Overtaken(StateBucket):
+        async def delete(self, key: str, revision: int | None = None) -> bool:
+            await bucket.put(key, taken)
+            return await super().delete(key, revision)
+
+    async with connected(nats_server.settings(), "test") as client:
+        lease = Lease(Overtaken(client, GroupNames(group)), "w")
+        await lease.acquire(not_expected)
+        await lease.release()
+    entry = await bucket.get(lease_key("w"))
+    assert entry is not None
+    assert orjson.loads(entry.value) == taken
 
 
 @pytest.mark.usefixtures("quick")
