@@ -24,7 +24,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.console.server.served import Served
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 LONG = 2 << 20
 """More than a message of NATS holds."""
@@ -104,6 +104,38 @@ async def test_two_at_the_same_time_are_one(bucket: ControlBucket) -> None:
     assert (len(calls), set(answers)) == (1, {StoredAnswer(202, "{}")})
     other = RequestKey("somebody else", key.key, "another digest")
     assert (await repeated.once(other, carry_out)).status == 202
+
+
+async def test_one_that_comes_while_another_is_tried_again_waits_for_it(bucket: ControlBucket) -> None:
+    repeated, key, began = RepeatedRequests(bucket), RequestKey("who", f"failed-{time.monotonic_ns()}", "digest"), list[str]()
+    fails, answers = asyncio.Event(), asyncio.Event()
+
+    async def fail() -> StoredAnswer:
+        began.append("first")
+        await fails.wait()
+        raise Problem(Kind.MALFORMED, "it is wrong")
+
+    async def answer(name: str) -> StoredAnswer:
+        began.append(name)
+        await answers.wait()
+        return StoredAnswer(202, "{}")
+
+    first = asyncio.create_task(repeated.once(key, fail))
+    second = asyncio.create_task(repeated.once(key, lambda: answer("second")))
+    await wait_until_async(lambda: begun(began, 1), what="the first request")
+    fails.set()
+    await wait_until_async(lambda: begun(began, 2), what="the second request")
+    third = asyncio.create_task(repeated.once(key, lambda: answer("third")))
+    await asyncio.wait({third}, timeout=0.5)
+    answers.set()
+    assert await second == await third
+    assert began == ["first", "second"]
+    with pytest.raises(Problem):
+        await first
+
+
+async def begun(began: list[str], count: int) -> bool:
+    return len(began) >= count
 
 
 async def test_an_answer_that_is_too_long_to_be_kept_is_given_all_the_same(bucket: ControlBucket) -> None:
