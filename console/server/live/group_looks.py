@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
@@ -113,9 +115,9 @@ class GroupLooks:
         self._documented.add(group)
         self._unknown = True
 
-    async def changed(self) -> None:
-        """Returns when there is a view with a new number, or a group has gone."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, object]:
+        """Ends when there is a view with a new number, or a group has gone, since this was called."""
+        return self._changed.wait()
 
     async def run(self) -> None:
         """Until it is cancelled."""

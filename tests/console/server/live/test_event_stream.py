@@ -15,7 +15,7 @@ from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.server.access.principal import Principal, Role
-from pgsluice.console.server.live.event_stream import MOST_STREAMS, EventStreams
+from pgsluice.console.server.live.event_stream import HEARTBEAT_S, MOST_STREAMS, EventStreams
 from pgsluice.console.server.live.group_looks import GroupLooks
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -135,3 +135,22 @@ async def test_a_view_is_written_once_however_many_are_sent_it(nats_server: Nats
         heard = [await anext(streams.open(who, 0).events()) for _ in range(3)]
         assert b"told-to-many" in b"".join(heard)
         assert len(set(map(id, heard))) == 1
+
+
+async def test_what_changes_right_after_views_were_taken_is_told_at_once(nats_server: NatsServer, group: str) -> None:
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.make(1)
+        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument))
+        assert await looks.look_now(group) is not None
+        who = Principal("one", Role.VIEWER, "t", groups=(group,))
+        stream = EventStreams(looks, lambda who: True).open(who, 0).events()
+        while f'"group":"{group}"'.encode() not in await anext(stream):
+            pass
+        del looks._watched[group]
+        looks._tell()  # as a look that was due on the loop
+        told = await asyncio.wait_for(anext(stream), HEARTBEAT_S / 3)
+        while b"event: group" in told:
+            told = await asyncio.wait_for(anext(stream), HEARTBEAT_S / 3)
+        assert told.startswith(b"event: gone")
+        await stream.aclose()
