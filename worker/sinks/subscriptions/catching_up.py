@@ -60,10 +60,13 @@ class CatchingUp:
         if subscriber.is_scheduled or subscriber.standing is not Standing.BEHIND or subscriber.sent_at is not None:
             return
         subscriber.is_scheduled = True
+        try:
+            if not pause_s:
+                self._put(subscriber)
+        except RuntimeError:  # no thread can be started now
+            pause_s = _READING_PAUSE_S
         if pause_s:
             self._timer.after(pause_s, subscriber)
-        else:
-            self._put(subscriber)
 
     def close(self) -> None:
         self._timer.close()
@@ -72,6 +75,16 @@ class CatchingUp:
         self._dispatch.put(lambda: self._take_turn(subscriber))
 
     def _take_turn(self, subscriber: Subscriber) -> None:
+        """Without another turn a receiver would hold the stream for good, so that comes whatever ends this one."""
+        try:
+            self._turn(subscriber)
+        except Exception as error:  # noqa: BLE001  the text may quote a row
+            log.error("a subscription's turn ended in a defect", reason=str(unexpected(error, "a turn")))
+            with self._lock:
+                subscriber.sent_at, subscriber.is_scheduled = None, False
+                self.schedule(subscriber, _HARD_READING_PAUSE_S)
+
+    def _turn(self, subscriber: Subscriber) -> None:
         request = None
         with self._lock:
             if subscriber.standing is Standing.BEHIND and subscriber.pending:
@@ -115,9 +128,6 @@ class CatchingUp:
         except PgsluiceError as error:
             log.warning("the stream cannot be read again for a subscription", reason=str(error))
             return _HARD_READING_PAUSE_S
-        except Exception as error:  # noqa: BLE001  without another turn it would hold the stream for good
-            log.error("the stream cannot be read again for a subscription", reason=str(unexpected(error, "reading")))
-            return _HARD_READING_PAUSE_S
         read = self._requests(subscriber, block, begin)
         with self._lock:
             if subscriber.standing is Standing.BEHIND and subscriber.sequence == begin:
@@ -159,7 +169,7 @@ class CatchingUp:
 
 
 class Timer:
-    """Calls ``due`` with what was given to ``after``, when it is time, on a thread of its own."""
+    """Calls ``due`` with what was given to ``after``, when it is time, on a thread of its own; again when ``due`` fails."""
 
     def __init__(self, due: Callable[[Subscriber], None]) -> None:
         self._due = due
@@ -191,4 +201,8 @@ class Timer:
                     self._changed.wait(self._waiting[0][0] - now if self._waiting else None)
                     continue
                 subscriber = heapq.heappop(self._waiting)[2]
-            self._due(subscriber)
+            try:
+                self._due(subscriber)
+            except Exception as error:  # noqa: BLE001  a thread must not die alone
+                log.error("a subscription's turn could not begin", reason=str(unexpected(error, "a turn")))
+                self.after(_READING_PAUSE_S, subscriber)

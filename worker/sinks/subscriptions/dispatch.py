@@ -6,6 +6,7 @@ not answer takes nobody's turn but its own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -34,19 +35,26 @@ class Dispatch:
         self._is_closed = False
 
     def put(self, work: Work) -> None:
-        """Nothing happens when this is closed."""
+        """Nothing happens when this is closed. Raises RuntimeError, and has not taken ``work``, when no thread can be started and
+        none is there."""
         with self._changed:
             if self._is_closed:
                 return
             self._ready.append(work)
-            self._hire()
+            try:
+                self._hire()
+            except RuntimeError:
+                if not self._threads:
+                    self._ready.pop()
+                    raise
             self._changed.notify()
 
     def leave(self) -> None:
         """One of the threads is at work that nobody waits for any more; whoever does that work calls ``come_back``."""
         with self._changed:
             self._left += 1
-            self._hire()
+            with contextlib.suppress(RuntimeError):  # those that are there go on
+                self._hire()
 
     def come_back(self) -> None:
         with self._changed:
@@ -66,8 +74,8 @@ class Dispatch:
     def _hire(self) -> None:
         if len(self._ready) > self._idle and len(self._threads) - self._left < self._most:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.add(thread)
             thread.start()
+            self._threads.add(thread)
 
     def _run(self) -> None:
         while (work := self._next()) is not None:

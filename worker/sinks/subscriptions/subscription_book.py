@@ -16,6 +16,7 @@ from pgsluice.shared.broker.bucket import Entry, StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.retrying import RetryNews
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
@@ -104,9 +105,10 @@ class SubscriptionBook:
             except TransientError as error:
                 if self._news.is_due(error):
                     log.warning("subscriptions cannot be looked at, trying again", reason=str(error))
-            except PgsluiceError as error:
-                if self._news.is_due(error):
-                    log.error("subscriptions cannot be read; those that are known go on", reason=str(error))
+            except Exception as error:  # noqa: BLE001  a thread must not die alone: who subscribes later would not be served
+                known = error if isinstance(error, PgsluiceError) else unexpected(error, "the look for subscriptions")
+                if self._news.is_due(known):
+                    log.error("subscriptions cannot be read; those that are known go on", reason=str(known))
 
     def _changed_revision(self) -> int:
         assert self._bucket is not None

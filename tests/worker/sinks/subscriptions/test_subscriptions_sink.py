@@ -6,12 +6,15 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.worker.sinks.sink import PartitionWriter, Receipt
-from pgsluice.worker.sinks.subscriptions import catching_up
+from pgsluice.worker.sinks.subscriptions import catching_up, subscription_book
+from pgsluice.worker.sinks.subscriptions.catching_up import Timer
+from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.servers.http_server import Answer, Failure, HttpServer, Received
@@ -153,6 +156,59 @@ def test_a_receiver_has_another_turn_whatever_ended_the_one_before(
     sink.reread_by(reread)
     stage.apply(sink, 5)
     gets(receiver, "one", 5)
+
+
+def test_a_receiver_has_another_turn_after_a_defect_in_what_was_read(
+    stage: Stage, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up, "_HARD_READING_PAUSE_S", 0.1)
+    fail_once(monkeypatch, catching_up, "share_of")
+    stage.subscribe(receiver, "one")
+    receiver.answers = [Answer(503)]
+    stage.apply(stage.start(), 5)
+    gets(receiver, "one", 5)
+
+
+def test_who_subscribes_after_a_defect_in_the_look_for_subscriptions_is_served(
+    stage: Stage, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = stage.start()
+    failed = fail_once(monkeypatch, subscription_book, "load_subscriptions")
+    stage.subscribe(receiver, "one")
+    wait_until(failed.is_set, what="the defect")
+    wait_until(lambda: stage.apply(sink, 1) and ids(receiver, "one"), what="an event", deadline_s=20)
+
+
+def test_what_is_due_when_no_thread_can_be_started_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "_READING_PAUSE_S", 0.1)
+    due, done = list[str](), threading.Event()
+    dispatch = Dispatch("test-dispatch", 1)
+
+    def put(subscriber: str) -> None:
+        due.append(subscriber)
+        dispatch.put(done.set)
+
+    timer: Any = Timer(put)  # type: ignore[arg-type]  # it does not look at what it is given
+    failed = fail_once(monkeypatch, threading.Thread, "start", RuntimeError("can't start new thread"))
+    timer.after(0.01, "one")
+    wait_until(done.is_set, what="its turn", deadline_s=20)
+    assert (failed.is_set(), due) == (True, ["one", "one"])
+    timer.close()
+    dispatch.close(10)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception | None = None) -> threading.Event:
+    """Set when the call has failed."""
+    failed, real = threading.Event(), getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise error or KeyError("a defect")
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, name, call)
+    return failed
 
 
 def test_a_successor_goes_on_for_everybody_where_they_are(stage: Stage, receiver: HttpServer) -> None:
