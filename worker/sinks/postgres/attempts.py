@@ -8,6 +8,8 @@ LAST_CHANGE_PASSES rejected changes        the first change of a refused row is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import psycopg
@@ -38,6 +40,7 @@ class Attempts:
         self._most_stages = most_stages
         self._written = 0
         """How often the batch in hand was written."""
+        self._is_receiving = False
         self._rejecting_passes = 0
         """In how many of these changes were rejected."""
         self._commits = 0
@@ -63,7 +66,7 @@ class Attempts:
 
     def writer(self, writer: PostgresWriter) -> PostgresWriter:
         """``writer`` as the next attempt needs it."""
-        self._written += 1
+        self._written += not self._is_receiving
         return replace(
             writer,
             one_by_one=self._one_by_one,
@@ -108,6 +111,15 @@ class Attempts:
         self._one_by_one = False
         self._labelled_batches = max(0, self._labelled_batches - 1)
         self._stageless_batches = max(0, self._stageless_batches - 1)
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """While what was written is received, the next batch may begin to be written: no attempt at the one in hand."""
+        self._is_receiving = True
+        try:
+            yield
+        finally:
+            self._is_receiving = False
 
     def begin_commit(self) -> None:
         self._commits += 1

@@ -213,7 +213,8 @@ class PostgresSink:
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
         WriteAgain the partitions have to be written again: what was staged may be gone, or looked at in another way."""
-        received = list(receipts)
+        with self._attempts.receiving():
+            received = list(receipts)
         self._attempts.begin_commit()
         try:
             session = self._connected()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 from psycopg.errors import OutOfMemory
 
-from pgsluice.shared.errors import TerminalError, TransientError
-from pgsluice.worker.sinks.postgres.attempts import LOCK_TABLE_ATTEMPTS
+from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.worker.sinks.postgres.attempts import LOCK_TABLE_ATTEMPTS, TASK_LOCK_ATTEMPTS
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Receipt
 from tests.changes_builder import Change, insert, table, update
 from tests.servers import PostgresServer
-from tests.worker.sinks.batch import STREAM_CREATED, write
+from tests.worker.sinks.batch import STREAM_CREATED, write, write_partition
 from tests.worker.sinks.postgres.conftest import Target
 
 TABLES = [table(f"public.t{number}", "id bigint", "note text") for number in range(30)]
@@ -114,3 +115,21 @@ def test_a_full_table_of_locks_ends_the_worker_with_the_setting_to_raise(small_t
     successor.open()
     assert successor.commit(write(successor, batch), STREAM_CREATED).sequence == 1
     assert small_target.stages() == []
+
+
+def test_what_is_written_ahead_is_no_attempt_at_the_batch_in_hand(new_target: Callable[..., Target]) -> None:
+    target = new_target()
+    batch = [target.messages([insert(TABLES[0], b"1", b"new")])]
+
+    def while_the_next_is_written(receipts: list[Receipt]) -> Iterator[Receipt]:
+        target.sink.writer()
+        yield from receipts
+
+    target.sink.renumber(NOTHING_APPLIED)
+    target.execute("DROP TABLE pgsluice.applied CASCADE")
+    for attempt in range(1, TASK_LOCK_ATTEMPTS + 1):
+        writer = target.sink.writer()
+        assert writer.is_last == (attempt == TASK_LOCK_ATTEMPTS)
+        receipts = write_partition(writer, batch[0])
+        with pytest.raises(PgsluiceError):
+            target.sink.commit(while_the_next_is_written(receipts), STREAM_CREATED)
