@@ -5,7 +5,8 @@ Both keep a connection and what they know of the target's tables (``TargetTables
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
@@ -92,7 +93,8 @@ class DriverSession:
         return [self.targets[table] for table in wanted]
 
     def prepare(self, tables: Iterable[Table], partitions: Iterable[FoldedPartition]) -> None:
-        """Makes what a merge of ``partitions`` needs, each in a transaction of its own. Raises PieceError."""
+        """Makes what a merge of ``partitions`` needs: each in a transaction of its own, or within ``altering``. Raises
+        PieceError."""
         self.targets.look_at(self.connection, tables, remember=True)
         self.log_missing_sequences()
         self.stages.trim()
@@ -102,8 +104,20 @@ class DriverSession:
                 if not isinstance(piece.content, StagedRows) and not self.stages.goes_straight(piece, self.targets[piece.table]):
                     self._prepare_stage(piece)
 
+    @contextmanager
+    def altering(self) -> Iterator[None]:
+        """Around a transaction that alters tables: temporary tables and what is known of the target's are of before it, or made
+        in it, and go with it when it is rolled back."""
+        self.forget()
+        try:
+            yield
+        except BaseException:
+            self.targets.forget()
+            self.stages.roll_back()
+            raise
+
     def alter(self, definitions: Iterable[PublishedDefinition]) -> None:
-        """Inside a transaction. Every table is looked at again afterwards. Raises PgsluiceError."""
+        """Within ``altering``. Every table is looked at again afterwards. Raises PgsluiceError."""
         for definition in definitions:
             self._alteration.apply(definition)
         self.forget()

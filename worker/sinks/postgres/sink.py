@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -353,7 +354,7 @@ class PostgresSink:
         if not batch.defines:
             session.prepare(batch.tables, batch.partitions)
         connection = session.connection
-        with connection.transaction():
+        with session.altering() if batch.defines else nullcontext(), connection.transaction():
             self._row.lock_at(connection, self._applied)
             check_staged(connection, batch.stages)
             check_parked(connection, batch.parked_tables)

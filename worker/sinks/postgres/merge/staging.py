@@ -190,7 +190,8 @@ class SessionStages:
         return is_possible and not self.labelled and piece.table not in self.not_copied_into
 
     def prepare(self, target: TargetTable, kind: PieceKind) -> None:
-        """Makes sure that there is one. Must not be called inside the merge's transaction, which may be rolled back."""
+        """Makes sure that there is one. In a transaction that may be rolled back all stages are of that transaction, and
+        ``roll_back`` follows."""
         if (target, kind) in self._stages:
             self._stages.move_to_end((target, kind))
             return
@@ -213,13 +214,17 @@ class SessionStages:
             self._connection.execute(sql.SQL("DELETE FROM {}").format(stage.identifier))
 
     def trim(self) -> None:
-        """Drops what is more than MAX_SESSION_STAGES; must not be called inside the merge's transaction."""
+        """Drops what is more than MAX_SESSION_STAGES; as ``prepare``."""
         while len(self._stages) > MAX_SESSION_STAGES:
             self._drop(next(iter(self._stages)))
 
     def clear(self) -> None:
         for shape in list(self._stages):
             self._drop(shape)
+
+    def roll_back(self) -> None:
+        """The transaction that made all of them was rolled back."""
+        self._stages.clear()
 
     def _drop(self, shape: tuple[TargetTable, PieceKind]) -> None:
         self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._stages.pop(shape).identifier))
