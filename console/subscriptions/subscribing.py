@@ -124,15 +124,27 @@ async def set_paused(
     bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0, back_to: int | None = None
 ) -> None:
     """``skip_to``: it goes on after that message at the earliest. ``back_to``: it gets everything after that message again.
-    Raises as ``unsubscribe``."""
+    What its worker has not obeyed yet still holds: a plain resume takes nothing of it back, and of two replays the one that goes
+    back further counts. Raises as ``unsubscribe``."""
     while True:
         entry = await _found(bucket, identifier, owner)
         record = replace(entry.value, paused=paused)
         if not paused:
+            if record.resumed != await _obeyed(bucket, identifier, record.worker):
+                if back_to is not None and record.back_to is not None:
+                    back_to = min(back_to, record.back_to)
+                elif back_to is None and not skip_to:
+                    skip_to, back_to = record.skips, record.back_to
             record = replace(record, resumed=record.resumed + 1, skips=skip_to, back_to=back_to)
         if await bucket.update(subscription_key(identifier), record, entry.revision) is not None:
             break
     await _tell(bucket)
+
+
+async def _obeyed(bucket: StateBucket, identifier: str, worker: str) -> int:
+    """How many of a person's orders to go on the worker has obeyed, as far as it has written."""
+    live, states = await load_receivers(bucket, worker)
+    return states[identifier].resumed if identifier in states else live.get(identifier, 0)
 
 
 def parse_since(text: str) -> datetime | None:
