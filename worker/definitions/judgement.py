@@ -80,7 +80,8 @@ def _unclear_partitions(arrival: Arrival) -> list[str]:
     was = arrival.definition.previous
     assert isinstance(was, TableDefinition)
     columns = {column.name: column for column in was.columns}
-    gone = [each.partition for each in differences_of(arrival.definition) if isinstance(each, PartitionDetached)]
+    differences = differences_of(arrival.definition)
+    gone = [each.partition for each in differences if isinstance(each, PartitionDetached)]  # one kind alone: it removes rows
     return [f"{each.schema}.{each.name}" for each in gone if parse_condition(each.constraint, columns) is None]
 
 
