@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
-from pgsluice.replicator.source.copy_data import CHANGE_HEAD, FrameLengths, Keepalive, encode_message, message_end, missing_bytes
+from pgsluice.replicator.source.copy_data import (
+    CHANGE_HEAD,
+    FrameLengths,
+    Keepalive,
+    encode_message,
+    encode_status,
+    message_end,
+    missing_bytes,
+)
 from pgsluice.shared.errors import WireError
+from pgsluice.shared.wire.position import LSN
 from tests.replicator import frames
 
 MESSAGE = frames.xlog_data(frames.insert(b"a value"))
@@ -33,6 +44,12 @@ def test_what_begins_no_message_is_not_waited_for(garbage: bytes) -> None:
 def test_what_is_neither_a_change_nor_a_keepalive_is_no_keepalive(content: bytes) -> None:
     with pytest.raises(WireError):
         Keepalive.decode(content)
+
+
+def test_a_status_says_of_no_more_than_is_confirmed_that_it_is_flushed_or_applied() -> None:
+    """As the manual has it: written, flushed, applied. The server forgets what is flushed."""
+    kind, written, flushed, applied, clock_us, reply = struct.unpack(">cQQQqB", encode_status(LSN(500), LSN(100), 7, reply=True))
+    assert (kind, written, flushed, applied, clock_us, reply) == (b"r", 500, 100, 100, 7, 1)
 
 
 @pytest.mark.parametrize("size", [1, 5, 100, 4000])

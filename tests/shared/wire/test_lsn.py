@@ -22,7 +22,22 @@ def test_lower_case_and_leading_zeros_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/", "16", "16/", "/B3", "16/B374D848 ", "16/B374D848\n", "123456789/0", "G/0", "-1/0", "\u0661/0", "1/2/3"]
+    "text",
+    [
+        "",
+        "/",
+        "16",
+        "16/",
+        "/B3",
+        "16/B374D848 ",
+        "16/B374D848\n",
+        "123456789/0",
+        "0/123456789",
+        "G/0",
+        "-1/0",
+        "\u0661/0",
+        "1/2/3",
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an LSN"):

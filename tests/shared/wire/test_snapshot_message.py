@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.message import Chunk
+from pgsluice.shared.wire.run_mark import NO_RUN, RunMark
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table, split_snapshot_body
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
@@ -35,8 +38,36 @@ def test_headers_are_read_as_they_were_written(headers: SnapshotHeaders) -> None
     assert headers.is_begin == (headers.range_number is None)
 
 
+def begin(attempt: int = 1, run: int = 0, mark: RunMark = NO_RUN) -> SnapshotHeaders:
+    return SnapshotHeaders("s", 1, attempt, None, 1, 0, 0, 0, False, run=run, mark=mark)
+
+
 def begin_headers() -> dict[str, str]:
-    return SnapshotHeaders("s", 1, 1, None, 1, 0, 0, 0, False).encode()
+    return begin().encode()
+
+
+def test_a_copy_that_begins_again_and_a_run_of_a_pipeline_wait_for_what_comes_before_them() -> None:
+    fences = (begin(attempt=2), begin(run=1, mark=RunMark(1, 1)), begin(attempt=2, run=3, mark=RunMark(3, 2)))
+    rows_of_them = (replace(fence, range_number=1, run=0) for fence in fences)
+    assert [each.is_fence for each in (begin(), *fences, *rows_of_them)] == [False, True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        (begin(), "copy-text/1"),
+        (begin(run=1, mark=RunMark(1, 1)), "copy-text/1"),
+        (begin(run=1, mark=RunMark(1, 1, replaces=True)), "copy-text/2"),
+        (begin(run=1, mark=RunMark(1, 1, deletes=0)), "copy-text/2"),
+        (replace(begin(mark=RunMark(1, 1, replaces=True)), range_number=1), "copy-text/1"),
+    ],
+    ids=["a copy", "a run that adds rows", "a run that replaces rows", "a run that deletes rows", "rows of a run"],
+)
+def test_a_run_that_an_earlier_version_would_apply_wrongly_begins_in_a_format_that_it_refuses(
+    headers: SnapshotHeaders, text: str
+) -> None:
+    assert headers.encode()["Pgsluice-Format"] == text
+    assert SnapshotHeaders.decode(headers.encode()) == headers
 
 
 @pytest.mark.parametrize("name", sorted(set(begin_headers()) - {"Pgsluice-Format"}))
