@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgsluice.worker.batches.change_reader import Mark
@@ -59,6 +59,7 @@ def test_batches_end_only_where_no_transaction_is_open_and_together_cover_every_
     assert position == last.settled
 
 
+@example(stream([(60, True, False)] * 4), BatchLimit(messages=9, bytes=100))
 @given(streams, limits)
 def test_a_batch_exceeds_the_limit_only_when_it_is_a_single_transaction(marks: dict[int, Mark], limit: BatchLimit) -> None:
     last = marks[len(marks)]
@@ -128,6 +129,7 @@ def restarts_at(restarts: set[int]) -> Callable[[int, int], int | None]:
     return lambda first, last: min((restart for restart in restarts if first <= restart <= last), default=None)
 
 
+@example(9, {4}, BatchLimit(messages=9, bytes=9 * COPIED_MESSAGE_BYTES))
 @given(st.integers(1, 60), st.sets(st.integers(1, 60)), limits)
 def test_batches_of_copied_rows_cover_the_stream_and_a_restart_is_alone_in_its_batch(
     last_sequence: int, restarts: set[int], limit: BatchLimit

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.shared.errors import Cause, HistoryError, PgsluiceError, SinkBehindError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import (
+    Cause,
+    HistoryError,
+    MissingMessagesError,
+    PgsluiceError,
+    SinkBehindError,
+    TerminalError,
+    TransientError,
+    UsageError,
+)
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.worker.batches.receipts import (
     Covered,
@@ -134,6 +143,13 @@ def test_what_an_error_of_a_task_is_about_arrives_with_it() -> None:
     with pytest.raises(TransientError) as raised:
         coverage([row])
     assert raised.value.cause is Cause.DISK_FULL
+
+
+def test_after_messages_that_are_missing_the_driver_hears_which_one_is_there_again() -> None:
+    error = MissingMessagesError("messages are gone", "restore them", next_sequence=9)
+    with pytest.raises(MissingMessagesError) as raised:
+        coverage([answer(0, 0, body=None, error=encode_error(error))])
+    assert raised.value.next_sequence == 9
 
 
 def test_copied_rows_go_on_where_the_snapshot_stream_is_applied() -> None:
