@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,14 @@ async def test_a_record_of_another_form_is_an_error_that_names_it(bucket: StateB
     await bucket.put("table.17", {"oid": 17, "phase": "asleep"})
     with pytest.raises(TerminalError, match=r"record table\.17 of the state bucket .* is malformed"):
         await Ledger(bucket).load()
+
+
+def test_of_a_table_whose_copy_is_finished_the_last_message_is_known_before_that_of_others() -> None:
+    """A copy that an earlier version finished did not note it for each table."""
+    earlier, over = replace(TABLE, last_sequence=0), replace(SNAPSHOT, state=CopyState.FINISHED, last_sequence=9)
+    for snapshot, known in ((SNAPSHOT, None), (over, 9), (None, None)):
+        ledger = LedgerContent(snapshot, {})
+        assert (ledger.last_copied(replace(TABLE, last_sequence=5)), ledger.last_copied(earlier)) == (5, known)
 
 
 def test_tables_wait_until_they_are_copied_or_given_up() -> None:

@@ -52,6 +52,11 @@ def test_what_the_configuration_says_by_itself_is_forgotten(
     assert selection.configured == tuple(configured)
 
 
+def test_a_table_joins_without_a_copy_only_as_long_as_people_alone_ask_for_it() -> None:
+    selection = TableSelection().add("sales.a", without_copy=True).add("sales.b", without_copy=True)
+    assert selection.caught_up(patterns("sales.a")).without_copy == ("sales.b",)
+
+
 def test_a_removed_table_of_an_added_pattern_stays_removed() -> None:
     selection = TableSelection().add("sales.*").remove("sales.x").caught_up(patterns("public.t"))
     assert (selection.added, selection.removed) == (("sales.*",), ("sales.x",))
