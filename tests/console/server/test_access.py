@@ -46,6 +46,7 @@ def test_the_first_token_is_an_admins_and_for_its_owner_alone(served: Served) ->
         assert stat.S_IMODE((served.state_directory / name).stat().st_mode) == 0o600
     assert served.admin_token not in (served.state_directory / "tokens.json").read_text()
     assert served.admin_token not in served.process.log()
+    assert "/login?code=" not in served.process.log(), "a log is no terminal"
     with served.client() as client:
         assert client.get("/").json() | {"version": ""} == {
             "version": "",
@@ -139,6 +140,13 @@ def test_the_audit_names_whom_the_proxy_saw_and_not_whom_the_client_says(nats_se
 def test_what_is_forwarded_is_believed_of_the_proxies_that_are_listed(peer: str, forwarded: list[str], client: str) -> None:
     networks = tuple(map(ipaddress.ip_network, ("10.1.0.5/32", "10.2.0.0/16")))
     assert Proxies(networks).client(peer, forwarded) == client
+
+
+def test_the_audit_names_who_is_connected_where_no_proxy_is(served: Served) -> None:
+    with served.client() as client:
+        client.delete("/groups/nobodys/document", headers={"X-Forwarded-For": "203.0.113.7"})
+        newest = client.get("/audit", params={"limit": "1"}).json()["entries"][0]["entry"]
+    assert (newest["target"], newest["client"]) == ("nobodys", "127.0.0.1")
 
 
 def test_a_link_lets_one_browser_in_once(served: Served) -> None:

@@ -94,7 +94,7 @@ def test_settings_have_a_revision_and_no_secrets(served: Served, nats_server: Na
         second = operator.put(path, json=mine, headers={"If-Match": first.headers["etag"]})
         assert second.json()["silences"][0]["by"] == "night-shift"
         assert client.put(path, json={}, headers={"If-Match": first.headers["etag"]}).status_code == 412
-        elsewhere = {"webhook": "${OTHER}"}
-        assert operator.put(path, json=elsewhere, headers={"If-Match": second.headers["etag"]}).status_code == 403
+        for elsewhere in ({"webhook": "${OTHER}"}, {"webhook": "${URL}", "token": "${OTHER}"}):
+            assert operator.put(path, json=elsewhere, headers={"If-Match": second.headers["etag"]}).status_code == 403
         kept = client.put(path, json=mine | {"for_s": 1}, headers={"If-Match": "*"}).json()
         assert kept["silences"][0]["by"] == "night-shift"

@@ -16,6 +16,7 @@ from nats.js.errors import APIError
 
 from pgsluice.console.server import audit
 from pgsluice.console.server.api.server_api import MOST_ENTRIES
+from pgsluice.console.server.application import MOST_TARGET_LENGTH
 from pgsluice.console.server.audit import COUNTING_S, AuditEntry, AuditStream, MissingEntries, now
 from pgsluice.console.server.problem import Problem
 from pgsluice.shared.broker.connection import connected
@@ -41,6 +42,24 @@ def test_a_reason_that_no_entry_takes_is_refused_before_anything_is_done(served:
         newest = entries(client, refused=True)[0]
         assert (newest["action"], newest["target"]) == ("post_groups_group_dead_discard", "unreasonable")
         assert newest["outcome"] == "the request is not what it has to be"
+
+
+def test_a_target_is_kept_as_far_as_an_entry_has_room(served: Served) -> None:
+    with served.client(served.token("long-winded", "admin")) as client:
+        client.delete(f"/groups/{'x' * (MOST_TARGET_LENGTH + 1)}/document")
+        assert entries(client, refused=True)[0]["target"] == "x" * MOST_TARGET_LENGTH
+
+
+def test_pages_of_the_audit_hold_each_entry_once(served: Served) -> None:
+    with served.client() as client:
+        for number in range(3):
+            assert client.put(f"/groups/page-{number}/document", json={"yaml": f"group: page-{number}"}).status_code == 201
+        pages, before = [], dict[str, str]()
+        for _ in range(3):
+            page = client.get("/audit", params={"limit": "1", **before}).json()
+            pages.append([each["entry"]["target"] for each in page["entries"]])
+            before = {"before": str(page["next_before"])}
+    assert pages == [["page-2"], ["page-1"], ["page-0"]]
 
 
 def test_a_write_after_the_audit_was_removed_is_in_a_new_one(served: Served, nats_server: NatsServer) -> None:

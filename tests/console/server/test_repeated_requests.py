@@ -9,12 +9,14 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.server import repeated_requests
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.repeated_requests import RepeatedRequests, RequestKey, StoredAnswer
 from pgsluice.shared.broker.bucket import StateBucket
@@ -136,6 +138,35 @@ async def test_one_that_comes_while_another_is_tried_again_waits_for_it(bucket: 
 
 async def begun(began: list[str], count: int) -> bool:
     return len(began) >= count
+
+
+async def test_a_key_that_came_with_another_request_is_refused(bucket: ControlBucket) -> None:
+    repeated, first = RepeatedRequests(bucket), RequestKey("who", f"other-{time.monotonic_ns()}", "digest")
+
+    async def carry_out() -> StoredAnswer:
+        return StoredAnswer(202, "{}")
+
+    await repeated.once(first, carry_out)
+    with pytest.raises(Problem, match="came with another request before"):
+        await repeated.once(RequestKey(first.who, first.key, "another digest"), carry_out)
+
+
+async def test_answers_are_kept_for_their_time_and_no_longer(bucket: ControlBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated, calls = RepeatedRequests(bucket), list[int]()
+
+    async def carry_out() -> StoredAnswer:
+        calls.append(1)
+        return StoredAnswer(202, "{}")
+
+    key = RequestKey("who", f"kept-{time.monotonic_ns()}", "digest")
+    await repeated.once(key, carry_out)
+    await repeated.remove_old()
+    await repeated.once(key, carry_out)
+    assert len(calls) == 1
+    monkeypatch.setattr(repeated_requests, "KEPT", timedelta(0))
+    await repeated.remove_old()
+    await repeated.once(key, carry_out)
+    assert len(calls) == 2
 
 
 async def test_an_answer_that_is_too_long_to_be_kept_is_given_all_the_same(bucket: ControlBucket) -> None:

@@ -110,6 +110,7 @@ def test_what_cannot_be_meant_is_refused(served: Served, nats_server: NatsServer
         assert client.get("/groups/unitless/logs", params={"unit": "replicator"}).status_code == 404
     with served.client(served.token("unit-viewer")) as viewer:
         assert viewer.put("/groups/unitless/desired", json={"state": "paused"}).status_code == 403
+        assert viewer.get("/groups/unitless/logs", params={"unit": "replicator"}).status_code == 403
 
 
 def test_a_table_is_paused_where_all_sinks_can(served: Served, replication: Group) -> None:
