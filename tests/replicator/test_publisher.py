@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -28,7 +29,7 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.metrics.metric import SECONDS
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.compressed_body import BodyCompressor
-from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, MessageHeaders
+from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADER, Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from tests.servers import NatsServer
@@ -127,6 +128,36 @@ async def test_every_message_names_the_newest_definition_up_to_it_also_after_a_r
         await publisher.flush()
         stored = await broker.stream.fetch(1, 1000, 1 << 30)
         assert [MessageHeaders.decode(each.headers).ddl for each in stored] == [0, 0, 3, 3, 3], "it came in two chunks"
+
+
+@pytest.mark.parametrize(("slot_flushed", "is_due"), [(99, True), (100, True), (101, False)])
+async def test_what_was_published_last_is_due_where_the_server_sends_it_again(
+    open_broker: OpenBroker, slot_flushed: int, is_due: bool
+) -> None:
+    """It sends what commits at the slot's place or later."""
+    async with open_broker() as broker:
+        publisher, _ = broker.publisher()
+        await publisher.publish(message(1))
+        await publisher.flush()
+        state = await broker.stream.state()
+        assert state is not None
+        point = await find_resume_point(broker.stream, state, PREFIX, LSN(slot_flushed))
+        assert (point.published.last, point.published.is_due) == (message(1).last, is_due)
+
+
+async def test_bytes_of_a_message_that_was_not_completed_count_too(open_broker: OpenBroker) -> None:
+    async with open_broker() as broker:
+        publisher, _ = broker.publisher()
+        await publisher.publish(message(1))
+        await publisher.flush()
+        first = MessageHeaders.decode((await broker.stream.message(1)).headers)
+        begun = replace(first, last=message(2).last, total_bytes=first.total_bytes + 5, chunk=Chunk(1, 2))
+        await broker.write_as(f"{PREFIX}begun", b"12345", **begun.encode())
+        state = await broker.stream.state()
+        assert state is not None
+        point = await find_resume_point(broker.stream, state, PREFIX, LSN(0))
+        assert (point.end.sequence, point.end.total_bytes) == (2, first.total_bytes + 5)
+        assert point.published.last == first.last
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 1e12])

@@ -114,6 +114,26 @@ async def test_a_holder_that_is_overtaken_while_it_releases_leaves_the_lease_of_
     assert orjson.loads(entry.value) == taken
 
 
+async def test_a_lease_that_was_not_renewed_for_its_duration_is_held_no_longer(
+    bucket: StateBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(bucket, "w")
+    assert not lease.is_held
+    await lease.acquire(not_expected)
+    assert lease.is_held
+    monkeypatch.setattr(lease_module, "LEASE_DURATION_S", 0.0)
+    assert not lease.is_held, "another process may have it"
+    await lease.release()
+
+
+async def test_who_lost_the_lease_gives_back_nothing_of_the_next_holder(bucket: StateBucket) -> None:
+    lease = Lease(bucket, "w")
+    await lease.acquire(not_expected)
+    await bucket.put(lease_key("w"), {"host": "elsewhere", "boot": "another", "pid": 1, "started": "1"})
+    await lease.release()
+    assert await bucket.get(lease_key("w")) is not None
+
+
 @pytest.mark.usefixtures("quick")
 async def test_whatever_else_ends_the_renewal_is_told_too(nats_server: NatsServer, bucket: StateBucket, group: str) -> None:
     ended: asyncio.Queue[BaseException] = asyncio.Queue()

@@ -24,7 +24,7 @@ from pgsluice.shared.broker.worker_records import (
     worker_key,
 )
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.positions import report as report_module
@@ -145,6 +145,27 @@ async def test_whatever_ends_the_report_is_told(nats_server: NatsServer, bucket:
         await seal_bucket(client, group)
         progress.note(Applied(1, 1, 1, "then"), batch(changes=1))
         assert "JetStream refuses the state bucket" in str(await asyncio.wait_for(ended.get(), 120))
+
+
+@pytest.mark.asyncio
+async def test_what_could_not_be_told_is_told_as_soon_as_it_can_be(
+    bucket: StateBucket, nats_server: NatsServer, group: str
+) -> None:
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    await progress.start(not_expected)
+    async with connected(nats_server.settings(), "test") as client:
+        await client.jetstream().delete_stream(f"KV_{GroupNames(group).bucket}")
+        progress.note(Applied(1, 1, 1, "then"), batch(changes=1))
+        with pytest.raises(TransientError):  # and so did the report
+            await bucket.put("probe", {})
+    await bucket.ensure(StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compression="none", retention_s=60))
+
+    async def is_told() -> bool:
+        entry = await bucket.read(worker_key("postgres"), WorkerReport)
+        return entry is not None and entry.value.sequence == 1
+
+    await wait_until_async(is_told, deadline_s=20, what="the report")
+    await progress.stop()
 
 
 def test_latencies_are_those_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
