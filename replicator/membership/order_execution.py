@@ -190,7 +190,7 @@ class OrderExecution:
         known = {(entry.schema, entry.table) for entry in records} | {(entry.schema, entry.table) for entry in left}
         places = [parse_lsn(lsn) for lsn in (*(record.lsn for record in records), *(entry.lsn for entry in left)) if lsn]
         copied = max((record.last_sequence for record in records), default=0)
-        if places and await self._is_behind(max(places), copied):
+        if places and await is_behind(self._bucket, self._stream, max(places), copied):
             return None
         if self._run.copy is not None:
             await self._run.copy.forget([record.oid for record in records])
@@ -210,16 +210,17 @@ class OrderExecution:
         records = (await Ledger(self._bucket).load()).tables.values()
         return [each for each in records if each.phase is Phase.LEFT and _is_meant(patterns, each.schema, each.table)]
 
-    async def _is_behind(self, lsn: LSN, snapshot_sequence: int) -> bool:
-        """Whether a worker may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
-        state, recorded = await self._stream.state(), await self._bucket.read(REPLICATOR_KEY, ReplicatorRecord)
-        published = LSN(0) if recorded is None else parse_lsn(recorded.value.flushed_lsn)
-        for worker, report in (await read_reports(self._bucket)).items():
-            has_all = state is not None and published >= lsn and report.applied_in(state.created) >= state.last_sequence
-            if report.snapshot_sequence < snapshot_sequence or not (has_all or parse_lsn(report.applied_lsn) >= lsn):
-                log.debug("a table is not forgotten yet", worker=worker)
-                return True
-        return False
+
+async def is_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapshot_sequence: int) -> bool:
+    """Whether a worker may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
+    state, recorded = await stream.state(), await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
+    published = LSN(0) if recorded is None else parse_lsn(recorded.value.flushed_lsn)
+    for worker, report in (await read_reports(bucket)).items():
+        has_all = state is not None and published >= lsn and report.applied_in(state.created) >= state.last_sequence
+        if report.snapshot_sequence < snapshot_sequence or not (has_all or parse_lsn(report.applied_lsn) >= lsn):
+            log.debug("a table is not forgotten yet", worker=worker)
+            return True
+    return False
 
 
 def _is_of(record: TableRecord, pattern: TablePattern) -> bool:
