@@ -12,6 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from pgsluice.replicator.pipelines import late_rows
+from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import UsageError
 from tests.replicator.pipelines.pipeline_under_test import TABLE, PipelineUnderTest
 from tests.servers import NatsServer, PostgresServer
@@ -177,6 +178,31 @@ def test_a_role_that_cannot_measure_needs_an_overlap(pipeline: PipelineUnderTest
     pipeline.change(overlap="10 minutes")
     late_row(pipeline)
     assert pipeline.merged() == pipeline.expected()
+
+
+async def looked(pipeline: PipelineUnderTest) -> late_rows.OpenTransactions:
+    source = await Source.connect(pipeline.settings.source)
+    try:
+        return await late_rows.look(source)
+    finally:
+        await source.close()
+
+
+async def test_a_transaction_that_began_a_moment_ago_takes_nothing_of_the_slack(
+    pipeline: PipelineUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that began before it may be shown a moment later."""
+    monkeypatch.setattr(late_rows, "SLACK", "1 hour")
+    with pipeline.source.connect(autocommit=False) as young:
+        young.execute("SELECT 1")
+        assert (await looked(pipeline)).horizon_s == 3600
+
+
+async def test_when_the_oldest_transaction_began_is_not_known_while_a_session_hides_it(pipeline: PipelineUnderTest) -> None:
+    with pipeline.source.connect() as hiding:
+        hiding.execute("SET track_activities = off")
+        found = await looked(pipeline)
+        assert (found.unseen, found.horizon_s) == (1, None)
 
 
 def test_a_prepared_transaction_holds_the_border(prepared: PipelineUnderTest) -> None:

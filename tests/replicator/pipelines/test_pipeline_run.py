@@ -11,6 +11,7 @@ import pytest
 from pgsluice.replicator.pipelines.pipeline import RunMode, WriteMode
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.streams import SnapshotStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.placement_settings import PlacementSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
@@ -70,6 +71,20 @@ def test_an_updated_row_comes_again(pipeline: PipelineUnderTest) -> None:
     pipeline.source.execute("UPDATE t SET v = 'new', updated_at = now() WHERE id = 3")
     assert pipeline.run().rows == 1
     assert pipeline.merged() == pipeline.expected()
+
+
+async def delete_stream(pipeline: PipelineUnderTest) -> None:
+    async with connected(pipeline.settings.nats, "test") as client:
+        await SnapshotStream(client, GroupNames(pipeline.pipeline.group)).delete()
+
+
+def test_a_stream_that_was_made_anew_between_two_runs_is_told(pipeline: PipelineUnderTest) -> None:
+    pipeline.source.execute("INSERT INTO t VALUES (1, 'a', now() - interval '1 hour')")
+    pipeline.run()
+    asyncio.run(delete_stream(pipeline))
+    pipeline.source.execute("INSERT INTO t VALUES (2, 'b')")
+    with pytest.raises(TerminalError, match="was made anew since the pipeline ran last"):
+        pipeline.run()
 
 
 def test_a_run_without_new_rows_keeps_the_checkpoint_and_publishes_nothing(pipeline: PipelineUnderTest) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.replicator.pipelines import resumption as resumption_module
 from pgsluice.replicator.pipelines.resumption import Resumption
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.shared.broker.connection import connected
@@ -134,7 +135,7 @@ def test_rows_that_change_between_kill_and_next_run_come_with_what_they_are_then
 TABLE = Table(7, "public", "copied", ReplicaIdentity.NOTHING, ())
 
 
-def headers(number: int) -> SnapshotHeaders:
+def numbered(number: int) -> SnapshotHeaders:
     return SnapshotHeaders("s", TABLE.oid, 1, 1, number, 1, number, number, is_range_end=False, last_key=f'["{number}"]')
 
 
@@ -145,14 +146,14 @@ async def test_a_task_of_the_earlier_run_stores_nothing_after_its_range_was_take
         await stream.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
         task = RangePublisher(client, stream, names.snapshot_range_subject("s", TABLE.oid, 1), f"1/s/{TABLE.oid}/1/")
         try:
-            await task.publish(headers(1), b"")
+            await task.publish(numbered(1), b"")
             await task.flush()
             left = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(RangeRecord(1, (), ("9",)),))
             resumption = Resumption(client, names, "1", TABLE)
             after = await resumption.ranges_left("s", left)
             assert after == [RangeRecord(1, ("1",), ("9",))]
-            await task.publish(headers(2), b"")
-            await task.publish(headers(3), b"")
+            await task.publish(numbered(2), b"")
+            await task.publish(numbered(3), b"")
             with pytest.raises(TransientError, match="ended by another run"):
                 await task.flush()
         finally:
@@ -163,3 +164,39 @@ async def test_a_task_of_the_earlier_run_stores_nothing_after_its_range_was_take
         assert await resumption.ranges_left("s", left) == after  # should the second run be interrupted here
         whole = replace(left, ranges=(RangeRecord(1, (), ("1",)),))
         assert await resumption.ranges_left("s", whole) == []
+
+
+async def test_what_a_task_stores_while_its_range_is_ended_is_not_read_again(
+    nats_server: NatsServer, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = GroupNames(group)
+    async with connected(nats_server.settings(), "test") as client:
+        stream = SnapshotStream(client, names)
+        await stream.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
+        task = RangePublisher(client, stream, names.snapshot_range_subject("s", TABLE.oid, 1), f"1/s/{TABLE.oid}/1/")
+
+        class SlowPublisher(RangePublisher):
+            """Behind whose look the task stores its second message."""
+
+            async def publish(self, headers: SnapshotHeaders, data: bytes) -> None:
+                await task.publish(numbered(2), b"")
+                await task.flush()
+                await super().publish(headers, data)
+
+        monkeypatch.setattr(resumption_module, "RangePublisher", SlowPublisher)
+        try:
+            await task.publish(numbered(1), b"")
+            await task.flush()
+            left = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(RangeRecord(1, (), ("9",)),))
+            assert await Resumption(client, names, "1", TABLE).ranges_left("s", left) == [RangeRecord(1, ("2",), ("9",))]
+        finally:
+            await task.close()
+
+
+async def test_a_range_of_which_nothing_is_stored_is_left_as_it_was(nats_server: NatsServer, group: str) -> None:
+    names = GroupNames(group)
+    async with connected(nats_server.settings(), "test") as client:
+        await SnapshotStream(client, names).ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
+        second = RangeRecord(2, ("9",), ("20",))
+        run = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(second,))
+        assert await Resumption(client, names, "1", TABLE).ranges_left("s", run) == [second]
