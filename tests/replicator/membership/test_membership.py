@@ -8,8 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.replicator.membership.membership import Making, Membership, load_membership, store_membership
+from pgsluice.replicator.membership.membership import (
+    MOST_BREAKS,
+    Break,
+    Making,
+    Membership,
+    load_membership,
+    store_membership,
+)
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess
@@ -150,6 +160,34 @@ def test_a_publication_that_somebody_altered_stops_every_start_until_somebody_de
     two_tables.replicate(tables=("t", "u"), without_copy=("*",))
     two_tables.replicate(tables=("t", "u"))
     assert two_tables.source.execute("SELECT count(*) FROM pg_publication_tables") == [(2,)]
+
+
+def test_operations_that_the_configuration_asks_for_now_excuse_no_others(two_tables: Group) -> None:
+    two_tables.source.execute(f"ALTER PUBLICATION {two_tables.names.publication} SET (publish = 'insert')")
+    with pytest.raises(TerminalError, match="altered the publication's operations"):
+        two_tables.replicate(tables=("t", "u"), publish=("insert", "update"))
+
+
+def test_a_table_that_is_asked_for_by_its_name_and_whose_updates_would_fail_is_refused(replication: Group) -> None:
+    """One that only a pattern matches is left out."""
+    replication.replicate(tables=("t",))
+    replication.source.execute("CREATE TABLE keyless (v text)")
+    replication.replicate(tables=("*",))
+    with pytest.raises(TerminalError, match="REPLICA IDENTITY"):
+        replication.replicate(tables=("t", "keyless"), without_copy=("keyless",))
+
+
+async def test_a_record_keeps_the_newest_of_what_people_are_told(nats_server: NatsServer, group: str) -> None:
+    """And the first of the tables that nobody follows, which are in order."""
+    breaks = tuple(Break(oid, "public", f"t{oid}", "0/10", "", "it left") for oid in range(MOST_BREAKS + 1))
+    names = tuple(f"public.t{number}" for number in range(MOST_BREAKS + 1))
+    told = Membership("shop", 1, "1", ("insert",), True, (), "0/20", "", left=breaks, partition_changes=breaks, unpublished=names)
+    async with connected(nats_server.settings(), "test") as client:
+        bucket = StateBucket(client, GroupNames(group))
+        await bucket.make(1)
+        await store_membership(bucket, told)
+        kept = replace(told, left=breaks[1:], partition_changes=breaks[1:], unpublished=names[:-1])
+        assert await load_membership(bucket) == kept
 
 
 def test_an_alteration_beside_a_running_replicator_stops_it_within_a_look(two_tables: Group, nats_server: NatsServer) -> None:

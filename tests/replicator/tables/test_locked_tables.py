@@ -88,6 +88,7 @@ def test_a_table_that_cannot_leave_now_leaves_when_it_is_free(make_group: MakeGr
         with locked(group, "u"):
             group.reconfigure(tables="t")
             replicator.wait_for_log("a table that joins or leaves is in use, trying again")
+            assert group.membership().making is not None, "it is announced before anything is altered"
             group.insert("t", 100, 110)
             group.wait_until_published()
         wait_until(lambda: group.published() == {"t"}, what="the end of the publication of u")

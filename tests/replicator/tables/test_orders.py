@@ -7,17 +7,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pgsluice.shared.broker.ledger import CopyState, LedgerContent, Phase, Retry, TableRecord
+from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, Retry, TableRecord
 from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.wire.position import parse_lsn
 from tests.replicator.snapshot.table_gate import TableGate
 from tests.replicator.tables.conftest import MakeGroup
-from tests.replicator.tables.streaming_group import StreamingGroup, newest_of
+from tests.replicator.tables.streaming_group import COPY_DEADLINE_S, StreamingGroup, newest_of
 from tests.waiting import wait_until
 
 CONFIGURED = ("t", "again", "returns", "removed", "behind_1", "behind_2")
@@ -223,6 +224,38 @@ def test_an_order_waits_for_the_replicator_s_start(streaming: StreamingGroup) ->
     assert ": add waits waits for the replicator" in group.order("list")[1]
     group.start()
     assert group.wait_for_copy("waits").rows == 3
+
+
+def test_a_table_whose_time_has_come_is_tried_again_by_itself(streaming: StreamingGroup) -> None:
+    group, record = streaming, streaming.table("t")
+    assert record is not None
+    group.stop()
+    soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()  # a start copies nothing again that is errored
+    errored = record.enter(Phase.ERRORED, error="its turn never came", retry=Retry.TIMED, retry_at=soon)
+    group.ask(lambda bucket: Ledger(bucket).store_table(errored))
+    group.start()
+    group.wait_for_copy("t", attempt=record.attempt + 1)
+    assert group.read("t") == group.at_source("t")
+
+
+def test_a_table_that_cannot_join_is_errored_until_it_is_asked_for_again_or_no_longer(streaming: StreamingGroup) -> None:
+    group, publication = streaming, streaming.names.publication
+    for table in ("refused", "unwanted"):
+        group.create(table, 3)
+    group.source.execute(f"CREATE SCHEMA o; ALTER PUBLICATION {publication} ADD TABLES IN SCHEMA o")
+    code, said = group.order("add", "--wait", str(COPY_DEADLINE_S), "refused", "unwanted")
+    assert code == 70
+    assert said.count("somebody added whole schemas") >= 2
+    group.source.execute(f"ALTER PUBLICATION {publication} DROP TABLES IN SCHEMA o")
+    assert [group.listed()[f"public.{table}"].phase for table in ("refused", "unwanted")] == ["errored", "errored"]
+    wait_until(lambda: finished(group), what="a copy that waits for none of them")
+    assert "public.refused: 3 rows are copied" in group.ordered("retry", "refused")
+    assert group.read("refused") == group.at_source("refused")
+    assert group.published() & {"refused", "unwanted"} == {"refused"}
+    group.ordered("remove", "unwanted")
+    left = group.table("unwanted")
+    assert left is not None
+    assert left.phase is Phase.LEFT
 
 
 def test_what_cannot_be_done_is_refused_and_says_why(streaming: StreamingGroup) -> None:
