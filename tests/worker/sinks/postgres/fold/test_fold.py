@@ -240,6 +240,21 @@ def test_a_key_change_of_a_row_known_in_part_begins_a_round_when_its_keys_are_in
     assert kinds(folded) == [(0, PieceKind.DELETE, 1), (1, PieceKind.MOVE, 1), (2, PieceKind.UPSERT, 1)]
 
 
+def test_whole_rows_that_take_the_key_of_a_moved_one_begin_a_round() -> None:
+    fold = PartitionFold()
+    fold.add(message(1, update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None))))
+    fold.add(message(2, insert(KEYED, b"1", b"b", b"c")))
+    assert kinds(fold.finish()) == [(0, PieceKind.MOVE, 1), (1, PieceKind.UPSERT, 1)]
+
+
+def test_a_row_that_comes_to_the_key_of_a_moved_one_leaves_its_own_key_in_the_next_round() -> None:
+    folded = fold_of(
+        update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None)),
+        update(KEYED, b"1", b"b", b"c", old=(b"3", None, None)),
+    )
+    assert kinds(folded) == [(0, PieceKind.MOVE, 1), (1, PieceKind.UPSERT, 1), (1, PieceKind.DELETE, 1)]
+
+
 def test_inserts_alone_are_not_compared() -> None:
     assert kinds(fold_of(insert(KEYED, b"1", b"a", b"b"), insert(KEYED, b"2", b"a", b"b"))) == [(0, PieceKind.INSERT, 2)]
 
