@@ -3,8 +3,9 @@
     alert_settings    what holds instead of what the processes were started with; they obey at their next look
     alert_test        the newest test: who asked, and what came of it
 
-An address is a reference to a variable of the processes, ``${NAME}`` and nothing else: the bucket holds no secret, and nobody who
-writes it can have other variables sent anywhere. Which hosts may be posted to remains the configuration's.
+An address is a reference to a variable of the processes, ``${NAME}`` and nothing else, and ALERT is in that name: the bucket
+holds no secret, and nobody who writes it can have other variables sent anywhere. Which hosts may be posted to remains the
+configuration's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pgsluice.shared.errors import UsageError
 
 TEST_KEY = "alert_test"
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_REFERENCE = re.compile(r"\$\{((?=[A-Za-z0-9_]*ALERT)[A-Za-z_][A-Za-z0-9_]*)\}")
+REFERENCE_REMEDY = "write ${NAME}, with a variable of the processes that has ALERT in its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,15 @@ class AlertTest:
 
 
 def is_reference(text: str) -> bool:
+    """Whether it stands for a variable that is meant for alerts."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def _resolved(name: str, text: str, environment: Mapping[str, str]) -> str:
     match = _REFERENCE.fullmatch(text)
-    value = environment.get(match[1], "").strip() if match else ""
+    if match is None:
+        raise UsageError(f"the {name} of the alerts is no reference to a variable for alerts", REFERENCE_REMEDY)
+    value = environment.get(match[1], "").strip()
     if not value:
         raise UsageError(f"the {name} of the alerts is {text}, and this process has no such variable", "set it, and start again")
     return value

@@ -137,7 +137,7 @@ def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address
     usable = [address for address in addresses if allowed.allows(receiver.host, address)]
     if not usable:
         raise TerminalError(
-            f"the {receiver.options}'s host {receiver.host} ({addresses[0]}) is not allowed",
+            f"the {receiver.options}'s host {receiver.host} is not allowed",  # nor what it was looked up to be
             f"when it is meant to be reached, list it in {receiver.options}-allow-hosts: its name, and its address or network "
             "unless that is public",
         )

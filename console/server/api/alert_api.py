@@ -12,7 +12,15 @@ from pgsluice.console.server.audit import now
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, stale
-from pgsluice.shared.alerts.alert_overrides import OVERRIDES, TEST_KEY, AlertOverrides, AlertTest, Silence, is_reference
+from pgsluice.shared.alerts.alert_overrides import (
+    OVERRIDES,
+    REFERENCE_REMEDY,
+    TEST_KEY,
+    AlertOverrides,
+    AlertTest,
+    Silence,
+    is_reference,
+)
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
 from pgsluice.shared.alerts.alert_watch import is_kept
 from pgsluice.shared.alerts.conditions import AlertName
@@ -49,8 +57,8 @@ class SilenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlertsRequest:
-    """What is left out is as the processes were started. ``webhook`` and ``token`` are references to variables of the processes,
-    like ``${ALERT_URL}``; only an admin changes them. ``reason`` is for the audit."""
+    """What is left out is as the processes were started. ``webhook`` and ``token`` are references to variables of the processes
+    with ALERT in their names, like ``${ALERT_URL}``; only an admin changes them. ``reason`` is for the audit."""
 
     webhook: str = ""
     token: str = ""
@@ -133,9 +141,7 @@ def _silence(request: SilenceRequest, before: AlertOverrides, who: str) -> Silen
 def _problems(request: AlertsRequest) -> Iterator[Problem]:
     for name, text in (("webhook", request.webhook), ("token", request.token)):
         if text and not is_reference(text):
-            yield Problem(
-                Kind.MALFORMED, f"{name} is not a reference to a variable", "write ${NAME}: no secret is kept here", name
-            )
+            yield Problem(Kind.MALFORMED, f"{name} is no reference to a variable for alerts", REFERENCE_REMEDY, name)
     for name, seconds, least in (("lag_s", request.lag_s, 0), ("for_s", request.for_s, 0), ("repeat_s", request.repeat_s, 1)):
         if seconds is not None and not least <= seconds <= LONGEST_S:
             yield Problem(Kind.MALFORMED, f"{name} is not from {least} to {LONGEST_S:.0f} seconds", "write seconds", name)

@@ -54,7 +54,7 @@ def test_what_is_set_is_obeyed_and_a_test_arrives(
     path = "/groups/alerting/alerts"
     with HttpServer() as receiver, alerting(nats_server, "alerting"), served.client() as client:
         assert client.get(path).json()["is_watched"] is False
-        missing = client.put(path, json={"webhook": "${NOBODY_SET_IT}"})
+        missing = client.put(path, json={"webhook": "${ALERT_THAT_NOBODY_SET}"})
         assert missing.status_code == 200
         monkeypatch.setenv("OUR_ALERTS", receiver.url)
         wanted = {"webhook": "${OUR_ALERTS}", "repeat_s": 3600, "silences": [SILENCE]}
@@ -81,20 +81,22 @@ def test_settings_have_a_revision_and_no_secrets(served: Served, nats_server: Na
         assert client.get(f"{path}/test").status_code == 404
         for wrong in (
             {"webhook": "https://hooks.example.com/m4rk3r"},
-            {"webhook": "${URL}/m4rk3r"},
+            {"webhook": "${ALERT_URL}/m4rk3r"},
+            {"webhook": "${PGSLUICE_PASSWORD}"},
+            {"token": "${AWS_SECRET_ACCESS_KEY}"},
             {"lag_s": -1},
             {"silences": [{"until": "tomorrow"}]},
         ):
             refused = client.put(path, json=wrong)
             assert (refused.status_code, "m4rk3r" in refused.text) == (422, False)
-        first = client.put(path, json={"webhook": "${URL}", "for_s": 30})
+        first = client.put(path, json={"webhook": "${ALERT_URL}", "for_s": 30})
         assert client.get(path).headers["etag"] == first.headers["etag"]
         assert client.put(path, json={"for_s": 60}).status_code == 428
-        mine = {"webhook": "${URL}", "silences": [SILENCE]}
+        mine = {"webhook": "${ALERT_URL}", "silences": [SILENCE]}
         second = operator.put(path, json=mine, headers={"If-Match": first.headers["etag"]})
         assert second.json()["silences"][0]["by"] == "night-shift"
         assert client.put(path, json={}, headers={"If-Match": first.headers["etag"]}).status_code == 412
-        for elsewhere in ({"webhook": "${OTHER}"}, {"webhook": "${URL}", "token": "${OTHER}"}):
+        for elsewhere in ({"webhook": "${OTHER_ALERTS}"}, {"webhook": "${ALERT_URL}", "token": "${OTHER_ALERTS}"}):
             assert operator.put(path, json=elsewhere, headers={"If-Match": second.headers["etag"]}).status_code == 403
         kept = client.put(path, json=mine | {"for_s": 1}, headers={"If-Match": "*"}).json()
         assert kept["silences"][0]["by"] == "night-shift"

@@ -219,13 +219,25 @@ async def test_a_variable_that_a_process_lacks_is_told_and_alerts_go_on_as_it_wa
     client: Client, names: GroupNames, receiver: HttpServer
 ) -> None:
     bucket = StateBucket(client, names)
-    await bucket.put(OVERRIDES.key, AlertOverrides(webhook="${NOBODY_SET_IT}", lag_s=1.0))
+    await bucket.put(OVERRIDES.key, AlertOverrides(webhook="${ALERT_THAT_NOBODY_SET}", lag_s=1.0))
     await put_table(client, names, Phase.ERRORED, "permission denied")
     async with watching(alerts_to(receiver.url), names, client):
         assert await until_told(receiver, 1) == [("table-errored", "public.t", "firing")]
         entry = await bucket.read(ALERTS_KEY, AlertsRecord)
         assert entry is not None
-        assert "${NOBODY_SET_IT}" in entry.value.problem
+        assert "${ALERT_THAT_NOBODY_SET}" in entry.value.problem
+
+
+async def test_a_variable_that_is_not_meant_for_alerts_is_sent_nowhere(
+    client: Client, names: GroupNames, receiver: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wrote it behind the API's back."""
+    monkeypatch.setenv("PASSWORD_OF_THE_SOURCE", "m4rk3r")
+    await StateBucket(client, names).put(OVERRIDES.key, AlertOverrides(token="${PASSWORD_OF_THE_SOURCE}", lag_s=1.0))
+    await put_table(client, names, Phase.ERRORED, "permission denied")
+    async with watching(alerts_to(receiver.url), names, client):
+        assert await until_told(receiver, 1) == [("table-errored", "public.t", "firing")]
+    assert not [request for request in receiver.requests if "m4rk3r" in str(request.headers)]
 
 
 async def test_a_test_that_nobody_could_send_for_long_is_not_sent_any_more(

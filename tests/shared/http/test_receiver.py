@@ -126,8 +126,9 @@ def test_an_entry_that_is_neither_name_nor_network_is_a_mistake(entry: str) -> N
 
 def test_a_name_is_looked_up_and_its_addresses_are_judged() -> None:
     receiver = Receiver.parse("http://localhost:8080/")
-    with pytest.raises(TerminalError, match=r"the webhook's host localhost \(.*\) is not allowed: .*webhook-allow-hosts"):
+    with pytest.raises(TerminalError, match=r"the webhook's host localhost is not allowed: .*webhook-allow-hosts") as refused:
         allowed_addresses(receiver, AllowedHosts.parse(()))
+    assert not re.search(r"127\.|::1", str(refused.value))  # whoever asks is told nothing of names that only we can look up
     with pytest.raises(TerminalError, match="is not allowed"):
         allowed_addresses(receiver, AllowedHosts.parse(("localhost",)))
     allowed = AllowedHosts.parse(("127.0.0.0/8", "::1"))
@@ -136,7 +137,7 @@ def test_a_name_is_looked_up_and_its_addresses_are_judged() -> None:
 
 @pytest.mark.parametrize("url", ["http://2130706433/", "http://0x7f.1/", "http://127.1/"])
 def test_another_spelling_of_an_address_is_that_address(url: str) -> None:
-    with pytest.raises(TerminalError, match=r"\(127\.0\.0\.1\) is not allowed"):
+    with pytest.raises(TerminalError, match="is not allowed"):
         allowed_addresses(Receiver.parse(url), AllowedHosts.parse(()))
 
 
