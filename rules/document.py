@@ -15,7 +15,16 @@ import orjson
 import yaml
 
 from pgsluice.shared.config.kinds import parse_switch
-from pgsluice.shared.config.yaml_nodes import InvalidYamlError, compose, is_null, line_of, read_text
+from pgsluice.shared.config.yaml_nodes import (
+    MOST_MISTAKES,
+    MOST_SUGGESTIONS,
+    InvalidYamlError,
+    compose,
+    is_null,
+    is_plain,
+    line_of,
+    read_text,
+)
 from pgsluice.shared.errors import UsageError
 
 _MANY = 999_999_999
@@ -31,13 +40,21 @@ class Problems:
     def add(self, line: int, where: str, text: str) -> None:
         self._found.append((line, f"{where}: {text}" if where else text))
 
+    def suggestion(self, text: str, choices: Collection[str]) -> str:
+        """What ``text`` may have been meant for; "" when there are many problems already: to look takes time."""
+        if len(self._found) >= MOST_SUGGESTIONS:
+            return ""
+        close = get_close_matches(text, choices, n=1)
+        return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(choices)})"
+
     def check(self) -> None:
         """Raises UsageError when there are any."""
         lines = [f"{self.path}:{line}: {text}" for line, text in sorted(set(self._found))]
         if len(lines) == 1:
             raise UsageError(lines[0], "correct the file")
         if lines:
-            listed = "".join(f"\n  {line}" for line in lines)
+            listed = "".join(f"\n  {line}" for line in lines[:MOST_MISTAKES])
+            listed += "\n  and more" if len(lines) > MOST_MISTAKES else ""
             raise UsageError(f"{self.path} has {len(lines)} problems{listed}\n{self.path}", "correct the file")
 
 
@@ -100,7 +117,7 @@ class YamlMapping:
         """A required text out of ``choices``."""
         text = self.required_text(key, next(iter(choices)))
         if text is not None and text not in choices:
-            self.problem(f"{key} '{text}' is unknown{_suggestion(text, choices)}", key)
+            self.problem(f"{key} '{text}' is unknown{self._problems.suggestion(text, choices)}", key)
             return None
         return text
 
@@ -198,7 +215,7 @@ class YamlMapping:
         """Notes the keys that are not among ``known``."""
         for key in self._entries:
             if key not in known:
-                self.problem(f"unknown key '{key}'{_suggestion(key, known)}", key)
+                self.problem(f"unknown key '{key}'{self._problems.suggestion(key, known)}", key)
 
     def digest(self) -> str:
         """SHA-256 of what the mapping says, in hexadecimal: comments, layout, quotes and the order of keys within it do not
@@ -227,15 +244,10 @@ def _typed(node: yaml.Node) -> object:
             return {str(key.value): _typed(value) for key, value in node.value}
         case yaml.SequenceNode():
             return [_typed(item) for item in node.value]
-        case yaml.ScalarNode(style=None, value=str(text)) if not is_null(node):
+        case yaml.ScalarNode(value=str(text)) if is_plain(node) and not is_null(node):
             try:
                 return orjson.loads(text)
             except orjson.JSONDecodeError:
                 return text
         case _:
             return _plain(node)
-
-
-def _suggestion(text: str, choices: Collection[str]) -> str:
-    close = get_close_matches(text, choices, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(choices)})"

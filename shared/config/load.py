@@ -20,6 +20,7 @@ from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pai
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
 from pgsluice.shared.config.postgres_url import url_parts
 from pgsluice.shared.config.values import Notice, Values, missing_option
+from pgsluice.shared.config.yaml_nodes import MOST_MISTAKES, MOST_SUGGESTIONS
 from pgsluice.shared.errors import UsageError
 
 Flags = Mapping[str, str | tuple[str, ...]]
@@ -334,17 +335,18 @@ def _content(option: Option, path: str, place: str) -> str:
 
 def unknown_keys(file: ConfigFile, known: Collection[Option]) -> Iterator[UsageError]:
     keys = [option.name for option in known if option is not CONFIG]
-    for key, entry in file.entries.items():
-        if key not in keys:
-            nearest = difflib.get_close_matches(key, keys, n=1)
-            remedy = f"did you mean '{nearest[0]}'?" if nearest else "remove it; config.example.yaml lists every key"
-            yield UsageError(f"unknown key '{key}' ({file.path}, line {entry.line})", remedy)
+    unknown = file.entries.keys() - set(keys)
+    for key in filter(unknown.__contains__, file.entries):
+        nearest = difflib.get_close_matches(key, keys, n=1) if len(unknown) <= MOST_SUGGESTIONS else []
+        remedy = f"did you mean '{nearest[0]}'?" if nearest else "remove it; config.example.yaml lists every key"
+        yield UsageError(f"unknown key '{key}' ({file.path}, line {file.entries[key].line})", remedy)
 
 
 def all_in_one(problems: Sequence[UsageError]) -> UsageError:
     if len(problems) == 1:
         return problems[0]
-    lines = "".join(f"\n  - {problem}" for problem in problems)
+    lines = "".join(f"\n  - {problem}" for problem in problems[:MOST_MISTAKES])
+    lines += "\n  - and more" if len(problems) > MOST_MISTAKES else ""
     return UsageError(f"the configuration has {len(problems)} mistakes", f"correct each of these{lines}")
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from pgsluice.shared.errors import UsageError
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""LibYAML's where PyYAML was built with it: it takes a tenth of the time."""
 _QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
 """What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
 _NULLS = ("", "~", "null", "Null", "NULL")
@@ -28,6 +30,11 @@ MOST_ALIASED_BYTES = 64 * 1024 * 1024
 """So much all aliases of a document may stand for. The rules of 20 columns, shared by 5,000 tables, come to 50 MB."""
 DEEPEST = 100
 """So many levels a document may be nested, aliases followed."""
+_TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
+MOST_SUGGESTIONS = 20
+"""So many unknown keys of a document are compared with those there are: that takes about a millisecond for each."""
+MOST_MISTAKES = 100
+"""So many mistakes of a document are told one by one."""
 _NODE_BYTES = 64
 """About what a value takes, beside its characters."""
 
@@ -68,21 +75,22 @@ def read_text(path: str, what: str) -> str:
         raise UsageError(f"{what} {path} is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
 
 
-def compose(text: str) -> Document:
-    """Raises InvalidYamlError."""
+def compose(text: str, most_aliased_bytes: int = MOST_ALIASED_BYTES) -> Document:
+    """``most_aliased_bytes`` is how much all aliases together may stand for. Raises InvalidYamlError."""
     try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
+        _check_depth(text)
+        root: yaml.Node | None = yaml.compose(text, _Loader)
         merging = _Merging()
         if root is not None:
-            _Extent().measure(root)
+            _Extent(most_aliased_bytes).measure(root)
             merging.merge(root)
     except yaml.MarkedYAMLError as error:
-        problem = error.problem or "see the YAML specification"
-        remedy = "indent with spaces, not with a tab" if r"'\t'" in problem else _QUOTED.sub("…", problem)
-        raise InvalidYamlError(error.problem_mark or error.context_mark, remedy) from None
+        mark = error.problem_mark or error.context_mark
+        raise InvalidYamlError(mark, _reworded(error.problem or "see the YAML specification", text, mark)) from None
     except yaml.YAMLError as error:
         raise InvalidYamlError(None, str(error).splitlines()[0]) from None
+    except UnicodeEncodeError:
+        raise InvalidYamlError(None, "holds half of a character: save it as UTF-8") from None
     return Document(root, tuple(merging.repeated))
 
 
@@ -91,7 +99,7 @@ def check_plain(text: str, name: str, deepest: int) -> None:
     millions, and no deep nesting. ``name`` is the text's. Raises UsageError; what is no YAML passes: ``compose`` tells more."""
     depth = 0
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=_Loader):
             line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 raise UsageError(f"{name}:{line}: anchors and aliases are not taken here", "write it out")
@@ -102,24 +110,30 @@ def check_plain(text: str, name: str, deepest: int) -> None:
         return
 
 
-class _Loader(yaml.SafeLoader):
-    """Stops at the first value that is nested too deep."""
+def _reworded(problem: str, text: str, mark: yaml.Mark | None) -> str:
+    """Quotes nothing of the text. LibYAML and PyYAML's own parser say some things in other words."""
+    if "nesting depth" in problem:
+        return _TOO_DEEP
+    line = [] if mark is None else text.split("\n")[mark.line : mark.line + 1]
+    if "cannot start any token" in problem and mark is not None and line and line[0][mark.column : mark.column + 1] == "\t":
+        return "indent with spaces, not with a tab"
+    return _QUOTED.sub("…", problem)
 
-    _depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self._depth += 1
-        if parent is not None and self._depth > DEEPEST:
-            raise _too_deep(parent.start_mark)
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+def _check_depth(text: str) -> None:
+    """Before nodes are made: that recurses."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise _too_deep(event.start_mark)
 
 
 class _Extent:
     """How much a document's values come to, aliases followed."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_aliased_bytes: int) -> None:
+        self._most_aliased_bytes = most_aliased_bytes
         self._known: dict[int, tuple[int, int]] = {}
         """Bytes and levels of nodes, by their ids."""
         self._around: set[int] = set()
@@ -148,8 +162,8 @@ class _Extent:
         if known is None:
             return self.measure(part)
         self._aliased_bytes += known[0]
-        if self._aliased_bytes > MOST_ALIASED_BYTES:
-            problem = f"aliases stand for more than {MOST_ALIASED_BYTES >> 20} MiB: write less of it, or in several files"
+        if self._aliased_bytes > self._most_aliased_bytes:
+            problem = f"aliases stand for more than {self._most_aliased_bytes >> 20} MiB: write less of it, or in several files"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return known
 
@@ -164,8 +178,8 @@ def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
             return
 
 
-def _too_deep(mark: yaml.Mark) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=f"is nested more than {DEEPEST} levels deep: write it flatter", problem_mark=mark)
+def _too_deep(mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
 
 
 class _Merging:
@@ -225,4 +239,9 @@ def line_of(node: yaml.Node) -> int:
 
 def is_null(node: yaml.Node) -> bool:
     """Whether it is a value that is not there: empty or ``null``, and not in quotes."""
-    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value in _NULLS
+    return isinstance(node, yaml.ScalarNode) and is_plain(node) and node.value in _NULLS
+
+
+def is_plain(node: yaml.ScalarNode) -> bool:
+    """Whether a scalar has no quotes and is no block. LibYAML says so by "", PyYAML's own parser by None."""
+    return not node.style

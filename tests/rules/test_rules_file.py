@@ -234,7 +234,7 @@ tables:
         ("tables: {users: {type: filter}}", "users is not a list"),
         ("tables:\n  users: [", "not valid YAML"),
         ("tables:\n\tusers: []", "rules.yml:2: not valid YAML: indent with spaces, not with a tab"),
-        ("tables: {users: *hidden}", "rules.yml:1: not valid YAML: found undefined alias …"),
+        ("tables: {users: *hidden}", "rules.yml:1: not valid YAML: found undefined alias"),
         ("tables:\n  users: []\n  users: []", "rules.yml:3: users is there twice (see line 2)"),
         ("tables: &all\n  users: *all", "an alias stands for what it is part of"),
     ],

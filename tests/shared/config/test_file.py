@@ -49,7 +49,7 @@ def test_an_empty_file_holds_no_keys(text: str) -> None:
     [
         ("a:\n\tb: 1\n", "f.yaml, line 2, column 1: not valid YAML: indent with spaces, not with a tab"),
         ("a: 1\nb: [1\n", "f.yaml, line 3, column 1: not valid YAML: "),
-        ("a: 1\n b: 2\n", "f.yaml, line 2, column 3: not valid YAML: mapping values are not allowed here"),
+        ("a: 1\n b: 2\n", "f.yaml, line 2, column 3: not valid YAML: mapping values are not allowed"),
         ("a: '1\n", "f.yaml, line 2, column 1: not valid YAML: found unexpected end of stream"),
         ("a: *nothing\n", "f.yaml, line 1, column 4: not valid YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", "f.yaml, line 2, column 1: not valid YAML: but found another document"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
+import yaml
 
 from pgsluice.rules.document import open_document
+from pgsluice.shared.config import yaml_nodes
 from pgsluice.shared.config.file import parse_config_file
-from pgsluice.shared.config.yaml_nodes import InvalidYamlError, compose
+from pgsluice.shared.config.yaml_nodes import InvalidYamlError, compose, is_null, is_plain, line_of
 from pgsluice.shared.errors import UsageError
+from tests.source_code import REPOSITORY
 
 NINE = range(9)
 
@@ -76,3 +79,36 @@ def test_each_reader_says_where_it_is() -> None:
         open_document("f.yaml", "rules file", aliases_of_aliases(20))
     with pytest.raises(UsageError, match=r"^f\.yaml, line \d+, column \d+: not valid YAML: aliases stand for"):
         parse_config_file("f.yaml", aliases_of_aliases(20))
+
+
+def said(node: yaml.Node) -> object:
+    """What is read of a node, whichever parser made it."""
+    match node:
+        case yaml.MappingNode():
+            return [(said(key), said(value)) for key, value in node.value]
+        case yaml.SequenceNode():
+            return [said(item) for item in node.value]
+        case yaml.ScalarNode():
+            return node.value, is_plain(node), is_null(node), line_of(node)
+    raise AssertionError(node)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (REPOSITORY / "config.example.yaml").read_text(),
+        "a: 1\nb: '1'\nc: \"\\u00e4\\n\"\nd: |\n  x\n\n  y\ne: >-\n  x\n  y\nf:\ng: ~\nh: 'null'\n",
+        "base: &b {x: 1, y: [1, two]}\nother:\n  <<: *b\n  y: ä\n? z\n: - {}\n  - []\n",
+        "\ufeffa: b # remark\r\n\r\nc: d\r\n",
+        "a: no\nb: 0123\nc: 2026-01-31\nd: !!str 1\ne: ${X:-y}\nf: 'it''s'\n",
+    ],
+)
+def test_libyaml_and_pyyamls_own_parser_read_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation may lack LibYAML."""
+    by_libyaml = compose(text)
+    monkeypatch.setattr(yaml_nodes, "_Loader", yaml.SafeLoader)
+    by_pyyaml = compose(text)
+    assert by_libyaml.root is not None
+    assert by_pyyaml.root is not None
+    assert said(by_libyaml.root) == said(by_pyyaml.root)
+    assert len(by_libyaml.repeated) == len(by_pyyaml.repeated)

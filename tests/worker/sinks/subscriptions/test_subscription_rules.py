@@ -276,7 +276,7 @@ BOMB = "tables:\n  users:\n    - any: &a [{column: age, operator: eq, value: 1}]
         ("tables:\n\tusers: []", "rules:2"),
         ("tables: !!python/object/apply:os.system [ls]", "rules:1: tables is not a mapping"),
         (BOMB, "rules:3: anchors and aliases are not taken here"),
-        ("tables: " + "[" * 7000, "rules:1: is nested more than 20 levels deep"),
+        ("tables: " + "[" * 30 + "]" * 30, "rules:1: is nested more than 20 levels deep"),
         ("tables: {}\n" + "#" * 8000, "rules have more than 8000 characters"),
         (replacing(r"(a+)+\\1", "x"), "pattern '(a+)+\\1' is not one of RE2"),
         (replacing("(?=a)a", "x"), "rules:1: table 'users', rule 1: pattern '(?=a)a' is not one of RE2"),
