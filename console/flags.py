@@ -6,6 +6,7 @@ pg_flo; the nearest to the command wins.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -48,6 +49,7 @@ def settings_by_command() -> dict[str, type[Any]]:
     return COMMANDS | {f"worker {kind}": settings for kind, settings in sink_settings().items()}
 
 
+@functools.cache
 def known_options() -> tuple[Option, ...]:
     """The options of all commands: what a file may hold, whichever command reads it."""
     return config.options_of(*settings_by_command().values())

@@ -18,6 +18,8 @@ from pgsluice.shared.config.kinds import parse_switch
 from pgsluice.shared.config.yaml_nodes import (
     MOST_MISTAKES,
     MOST_SUGGESTIONS,
+    OF_FILES,
+    Extent,
     InvalidYamlError,
     compose,
     is_null,
@@ -58,11 +60,11 @@ class Problems:
             raise UsageError(f"{self.path} has {len(lines)} problems{listed}\n{self.path}", "correct the file")
 
 
-def open_document(path: str, kind: str, text: str | None = None) -> tuple[YamlMapping, Problems]:
+def open_document(path: str, kind: str, text: str | None = None, most: Extent = OF_FILES) -> tuple[YamlMapping, Problems]:
     """The file's root mapping, or that of ``text``, which ``path`` only names. ``kind`` says in messages what the file is. Raises
-    UsageError when it cannot be read, is not YAML or is not a mapping."""
+    UsageError when it cannot be read, is not YAML, is not a mapping or holds more than ``most``."""
     try:
-        document = compose(read_text(path, kind) if text is None else text)
+        document = compose(read_text(path, kind) if text is None else text, most)
     except InvalidYamlError as error:
         place = f"{path}:{error.line}" if error.line else path
         raise UsageError(f"{place}: not valid YAML", error.problem) from None

@@ -12,18 +12,21 @@ import orjson
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.documents.document_plan import Action, PlannedDocument, apply_documents, plan_documents
-from pgsluice.console.documents.document_store import DocumentStore
+from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument, format_document, parse_document
 from pgsluice.console.flags import known_options
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.server_settings import DocumentSettings
 from pgsluice.shared.config.yaml_nodes import read_text
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import PgsluiceError, UsageError
 from pgsluice.shared.process.user import user_name
 
 STANDARD_INPUT = "-"
 CHANGES = 1
 """The exit code of a plan by which something would change."""
+
+MOST_DOCUMENTS = 200
+"""Of one text."""
 
 _BORDER = re.compile(r"^---[ \t]*$", re.MULTILINE)
 """Between documents of one text."""
@@ -34,7 +37,10 @@ T = TypeVar("T")
 def read_documents(place: str, text: str) -> list[GroupDocument]:
     """All that ``text`` holds. Raises UsageError with all that is wrong with one of them."""
     known = {option.name: option for option in known_options()}
-    return [parse_document(place, part, known) for part in _BORDER.split(text) if part.strip()]
+    parts = [part for part in _BORDER.split(text) if part.strip()]
+    if len(parts) > MOST_DOCUMENTS:
+        raise UsageError(f"{place} holds more than {MOST_DOCUMENTS} documents", "apply it in several parts")
+    return [parse_document(place, part, known) for part in parts]
 
 
 def show_plan(settings: DocumentSettings, files: Sequence[str], *, as_json: bool) -> int:
@@ -59,13 +65,22 @@ def apply_files(settings: DocumentSettings, files: Sequence[str]) -> None:
 
 
 def export_documents(settings: DocumentSettings, groups: Sequence[str]) -> None:
-    """Raises UsageError for a group without a document."""
-    stored = _with_store(settings, lambda store: store.all())
-    missing = sorted(set(groups) - {each.document.group for each in stored})
-    if missing:
-        raise UsageError(f"group '{missing[0]}' has no document", "'pgsluice apply -f FILE' makes one")
-    chosen = [each.document for each in stored if not groups or each.document.group in groups]
-    sys.stdout.write("---\n".join(map(format_document, chosen)))
+    """Raises UsageError for a group without a document; when all others are written, what is wrong with one that cannot be
+    read."""
+
+    async def read(store: DocumentStore[GroupDocument]) -> tuple[list[StoredDocument[GroupDocument]], list[PgsluiceError]]:
+        if not groups:
+            return await store.readable()
+        found = {group: await store.find(group) for group in groups}
+        missing = sorted(group for group, stored in found.items() if stored is None)
+        if missing:
+            raise UsageError(f"group '{missing[0]}' has no document", "'pgsluice apply -f FILE' makes one")
+        return [stored for _, stored in sorted(found.items()) if stored is not None], []
+
+    stored, problems = _with_store(settings, read)
+    sys.stdout.write("---\n".join(format_document(each.document) for each in stored))
+    if problems:
+        raise problems[0]
 
 
 def _read(files: Sequence[str]) -> list[GroupDocument]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pgsluice.console.documents.document_bounds import DocumentBounds
 from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.documents.group_document import GroupDocument, format_document
 from pgsluice.console.flags import known_options
@@ -33,24 +34,34 @@ class SourceSettings:
     source: PostgresSettings | None = part(PostgresSettings, database="source", when=_has_host)
 
 
-def load_document(document: GroupDocument, *settings: type[Any]) -> config.Values:
-    """What a command with these settings reads. Raises UsageError, without a value, for what is wrong with it here, as a variable
-    that is not set."""
+Bounds = Callable[[], DocumentBounds]
+"""What documents may name now. Raises UsageError when that cannot be read."""
+
+
+def load_document(document: GroupDocument, bounds: Bounds, *settings: type[Any]) -> config.Values:
+    """What a command with these settings reads. Raises UsageError, without a value, for what the document may not name, and for
+    what is wrong with it here, as a variable that is not set."""
     text = format_document(document)
     path = f"the document of group '{document.group}'"
+    check_bounds(document, bounds)
     return config.load_text(path, text, environment_for(text), *settings, known=known_options())
 
 
-async def source_of(store: DocumentStore[GroupDocument], group: str) -> PostgresSettings | None:
+def check_bounds(document: GroupDocument, bounds: Bounds) -> None:
+    """Raises UsageError for what the document may not name here."""
+    bounds().check(document, environment_of(document))
+
+
+async def source_of(store: DocumentStore[GroupDocument], group: str, bounds: Bounds) -> PostgresSettings | None:
     """Where its document says that the source is, as far as that can be read here; None without."""
     stored = await store.find(group)
-    return None if stored is None else source_in(stored.document)
+    return None if stored is None else source_in(stored.document, bounds)
 
 
-def source_in(document: GroupDocument) -> PostgresSettings | None:
+def source_in(document: GroupDocument, bounds: Bounds) -> PostgresSettings | None:
     """The same of a document that was read."""
     try:
-        return config.make(SourceSettings, load_document(document, SourceSettings)).source
+        return config.make(SourceSettings, load_document(document, bounds, SourceSettings)).source
     except UsageError as error:
         log.info("the source of a group is not looked at", group=document.group, reason=error.fact)
         return None

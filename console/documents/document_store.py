@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.shared.broker.bucket import Entry
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.broker.record import MalformedError, decode, malformed
+from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+
+MOST_RECORD_BYTES = 128 * 1024
+"""Of a document as it is stored: JSON, in which some characters take two bytes, and who applied it when."""
 
 
 class Document(Protocol):
@@ -16,12 +21,16 @@ class Document(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     KEY_PREFIX: ClassVar[str]
+    MALFORMED_REMEDY: ClassVar[str]
 
     @property
     def name(self) -> str: ...
 
     def stamped(self, at: str, by: str) -> Self:
         """The same, applied at that time by that person."""
+
+    def check(self) -> None:
+        """Raises UsageError for what none of us stores: whoever reaches the broker may have stored it."""
 
 
 D = TypeVar("D", bound=Document)
@@ -49,8 +58,8 @@ class DocumentStore(Generic[D]):
         self._kind = kind
 
     async def find(self, name: str) -> StoredDocument[D] | None:
-        entry = await self._bucket.read(self._key(name), self._kind)
-        return None if entry is None else _stored(entry)
+        entry = await self._bucket.get(self._key(name))
+        return None if entry is None else self._read(name, entry)
 
     async def revision(self, name: str) -> int | None:
         """Also of a document that cannot be read; None without. ``name`` is one that a document may have."""
@@ -63,15 +72,10 @@ class DocumentStore(Generic[D]):
             return []
         return [name for key in await self._bucket.keys() if (name := document_name(key, self._kind)) is not None]
 
-    async def all(self) -> list[StoredDocument[D]]:
-        """By name."""
-        found = [await self.find(name) for name in await self.names()]
-        return [stored for stored in found if stored is not None]
-
-    async def readable(self) -> tuple[list[StoredDocument[D]], list[TerminalError]]:
+    async def readable(self) -> tuple[list[StoredDocument[D]], list[PgsluiceError]]:
         """By name; and what is wrong with those that cannot be read."""
         found: list[StoredDocument[D]] = []
-        problems: list[TerminalError] = []
+        problems: list[PgsluiceError] = []
         for name in await self.names():
             try:
                 stored = await self.find(name)
@@ -82,8 +86,12 @@ class DocumentStore(Generic[D]):
         return found, problems
 
     async def history(self, name: str) -> list[StoredDocument[D]]:
-        """What is kept of it, the newest first; a time when there was none is left out."""
-        return [_stored(entry) for entry in await self._bucket.read_history(self._key(name), self._kind)]
+        """What is kept of it, the newest first; a time when there was none, or none that can be read, is left out."""
+        found = []
+        for entry in await self._bucket.read_history(self._key(name)):
+            with contextlib.suppress(TerminalError):
+                found.append(self._read(name, entry))
+        return found
 
     async def put(self, document: D, by: str, revision: int | None) -> StoredDocument[D] | None:
         """In the place of ``revision``; None: where there is none. None when it is another one by now."""
@@ -98,9 +106,18 @@ class DocumentStore(Generic[D]):
         """False when it is another revision by now. Its history stays."""
         return await self._bucket.delete(self._key(name), revision)
 
+    def _read(self, name: str, entry: Entry[bytes]) -> StoredDocument[D]:
+        try:
+            if len(entry.value) > MOST_RECORD_BYTES:
+                raise MalformedError(f"it has more than {MOST_RECORD_BYTES >> 10} KiB")
+            document = decode(self._kind, entry.value)
+            if document.name != name:
+                raise MalformedError("another name is in it")
+            document.check()
+        except (MalformedError, UsageError) as error:
+            reason = error.fact if isinstance(error, UsageError) else error
+            raise malformed(self._key(name), self._bucket.described, reason, self._kind.MALFORMED_REMEDY) from None
+        return StoredDocument(document, entry.revision)
+
     def _key(self, name: str) -> str:
         return self._kind.KEY_PREFIX + name
-
-
-def _stored(entry: Entry[D]) -> StoredDocument[D]:
-    return StoredDocument(entry.value, entry.revision)

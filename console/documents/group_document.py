@@ -8,22 +8,27 @@ and not repeated.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import orjson
 
+from pgsluice.console.flags import known_options
 from pgsluice.shared.broker.record import TimeText
-from pgsluice.shared.config.file import ConfigFile, parse_config_file
+from pgsluice.shared.config.file import ConfigFile, Entry, parse_config_file
 from pgsluice.shared.config.kinds import Kind, Raw
 from pgsluice.shared.config.load import all_in_one, unknown_keys
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.yaml_nodes import OF_STRANGERS
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames, check_worker_name
 from pgsluice.worker.sinks.sink_registry import SINKS, is_sink_class
 
 WORKERS = "workers"
+MOST_DOCUMENT_BYTES = 64 * 1024
+"""Of one document's text. ``config.example.yaml``, with every option and a remark on each, has 21 KiB."""
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
 """To a variable. A default would be written out, so none but an empty one."""
@@ -31,6 +36,9 @@ _SECRET_NAME = re.compile(
     r"secret|passw|token|credential|authori[sz]ation|\bkey\b|access[._-]?key|api[._-]?key|cookie", re.IGNORECASE
 )
 """Of a header, a Spark setting or a sink's option, whose names are not ours."""
+
+_UNPRINTABLE = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]")
+"""What YAML does not take as it is, or would take for the end of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,25 @@ class GroupDocument:
             case _:
                 return None
 
+    def check(self) -> None:
+        """Raises UsageError for what ``parse_document`` would not have made, with all that is wrong and no value."""
+        GroupNames(self.group)
+        if self.settings.get("group") != self.group:
+            raise UsageError("another group is in it", "apply the document of that group")
+        entries = {name: Entry(line, self.raw(name)) for line, name in enumerate(_order(self), 1)}
+        unreadable = [name for name, entry in entries.items() if entry.raw is None]
+        if unreadable:
+            raise UsageError(f"{unreadable[0]!r} is neither a text, a list nor a mapping", "apply the document again")
+        known = {option.name: option for option in known_options()}
+        problems = list(_problems(ConfigFile(f"the document of group '{self.group}'", entries, ()), known))
+        if problems:
+            raise all_in_one(problems)
+
 
 def parse_document(place: str, text: str, known: Mapping[str, Option]) -> GroupDocument:
     """The document that YAML says; ``place`` names it. Raises UsageError with all that is wrong with it, and no value."""
-    file = parse_config_file(place, text)
+    check_size(place, text)
+    file = parse_config_file(place, text, OF_STRANGERS)
     problems = [*file.problems, *_problems(file, known)]
     group = file.entries.get("group")
     if group is None or not isinstance(group.raw, str):
@@ -84,7 +107,15 @@ def parse_document(place: str, text: str, known: Mapping[str, Option]) -> GroupD
     assert group is not None
     assert isinstance(group.raw, str)
     settings = {name: _plain(entry.raw) for name, entry in file.entries.items() if entry.raw is not None}
-    return GroupDocument(group.raw, settings)
+    document = GroupDocument(group.raw, settings)
+    check_size(place, format_document(document))
+    return document
+
+
+def check_size(place: str, text: str) -> None:
+    """Raises UsageError for the text of a document that is too large."""
+    if len(text.encode()) > MOST_DOCUMENT_BYTES:
+        raise UsageError(f"{place} has more than {MOST_DOCUMENT_BYTES >> 10} KiB", "write less: patterns in place of long lists")
 
 
 def worker_entries(raw: Raw | None) -> list[tuple[str, str]]:
@@ -96,8 +127,11 @@ def worker_entries(raw: Raw | None) -> list[tuple[str, str]]:
 
 def format_document(document: GroupDocument) -> str:
     """YAML that ``parse_document`` takes, the group first and the rest by name."""
-    names = sorted(document.settings.keys() - {"group"})
-    return "".join(f"{name}: {format_raw(document.raw(name))}\n" for name in ["group", *names])
+    return "".join(f"{name}: {format_raw(document.raw(name))}\n" for name in _order(document))
+
+
+def _order(document: GroupDocument) -> list[str]:
+    return ["group", *sorted(document.settings.keys() - {"group"})]
 
 
 def format_raw(raw: Raw | None) -> str:
@@ -116,6 +150,8 @@ def _problems(file: ConfigFile, known: Mapping[str, Option]) -> Iterator[UsageEr
         yield from _worker_problems(worker_entries(file.entries[WORKERS].raw))
     for name, entry in file.entries.items():
         option = known.get(name)
+        if entry.raw is not None and any(map(_UNPRINTABLE.search, _texts_of(entry.raw))):
+            yield UsageError(f"{file.path}, line {entry.line}: {name} holds a character that cannot be written", "remove it")
         if option is not None and entry.raw is not None and _holds_secret(option, entry.raw):
             another = f", or give {name}-file" if f"{name}-file" in known else ""
             yield UsageError(
@@ -124,10 +160,21 @@ def _problems(file: ConfigFile, known: Mapping[str, Option]) -> Iterator[UsageEr
             )
 
 
+def _texts_of(raw: Raw) -> Iterator[str]:
+    match raw:
+        case str():
+            yield raw
+        case tuple():
+            yield from raw
+        case _:
+            yield from raw.keys()
+            yield from raw.values()
+
+
 def _worker_problems(entries: Sequence[tuple[str, str]]) -> Iterator[UsageError]:
     """Of those that could never run."""
     names = [name for name, _ in entries]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in sorted(name for name, count in Counter(names).items() if count > 1):
         yield UsageError(f"{WORKERS} names {name!r} twice", "give each worker a name of its own, as in lake=file")
     for name, kind in entries:
         try:

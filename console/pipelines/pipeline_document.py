@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import orjson
 
+from pgsluice.console.documents.group_document import check_size
 from pgsluice.console.pipelines.pipelines_file import parse_pipeline, pipeline_contents
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.shared.broker.record import TimeText
@@ -33,6 +34,10 @@ class PipelineDocument:
     def stamped(self, at: str, by: str) -> PipelineDocument:
         return replace(self, applied_at=at, applied_by=by)
 
+    def check(self) -> None:
+        """Raises UsageError for a name that no document has. What it says is ``parsed`` by whoever uses it."""
+        GroupNames(self.name)
+
     def parsed(self) -> Pipeline:
         """Raises UsageError with all that is wrong with it: what is stored may have been put there by anybody."""
         pipeline, _ = parse_pipeline("its document", format_pipeline(self), self.name)
@@ -42,6 +47,7 @@ class PipelineDocument:
 
 def parse_pipeline_document(place: str, text: str, name: str) -> PipelineDocument:
     """``text`` is what the pipelines file has under ``name``. Raises UsageError with all that is wrong with it."""
+    check_size(place, text)
     _, content = parse_pipeline(place, text, name)
     document = PipelineDocument(name, content)
     document.parsed()  # as it will be read again

@@ -30,7 +30,7 @@ from pgsluice.replicator.pipelines.pipeline import (
 from pgsluice.replicator.pipelines.steps.step import PythonStep, SqlStep, Step
 from pgsluice.rules.document import Problems, YamlMapping, open_document
 from pgsluice.shared.config.kinds import parse_duration
-from pgsluice.shared.config.yaml_nodes import read_text
+from pgsluice.shared.config.yaml_nodes import OF_STRANGERS, read_text
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.names import GroupNames
 
@@ -96,8 +96,9 @@ def pipeline_contents(place: str, text: str) -> dict[str, Mapping[str, object]]:
 
 
 def parse_pipeline(place: str, text: str, name: str) -> tuple[Pipeline, Mapping[str, object]]:
-    """One pipeline, described as under its name in the file, and what is said of it. Raises UsageError with all that is wrong."""
-    given, problems = open_document(place, _KIND, text)
+    """One pipeline, as a document describes it: what the file has under its name. And what is said of it. Raises UsageError with
+    all that is wrong."""
+    given, problems = open_document(place, _KIND, text, OF_STRANGERS)
     given.where = f"pipeline '{name}'"
     pipeline = _pipeline(given, name, "public")
     problems.check()

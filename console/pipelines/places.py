@@ -1,13 +1,15 @@
-"""The places file: where pipelines may read and write. It is the administrator's; a pipeline only names what is in it.
+"""The places file: what documents may name. It is the administrator's; a pipeline only names sources and sinks that are in it.
 
     sources:
       shop: {config: shop.yaml}
     sinks:
       warehouse: {kind: postgres, config: warehouse.yaml, targets: ["analytics.*"]}
     modules: ["marts.*"]
+    groups: {variables: ["SHOP_*"]}
 
-Hosts, users and references to passwords are in the configuration files that it names, so no document ever holds one. Whoever
-begins a run holds the pipeline against this file, whatever was checked before.
+Hosts, users and references to passwords are in the configuration files that it names, so no pipeline's document ever holds one.
+Whoever begins a run holds the pipeline against this file, whatever was checked before. ``groups`` bounds what documents of groups
+name (``console.documents.document_bounds``).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgsluice.console.documents.document_bounds import DocumentBounds
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.replicator.pipelines.steps.step import check_modules
 from pgsluice.rules.document import YamlMapping, open_document
@@ -44,12 +47,14 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``sources`` are configuration files of runs, by name. ``modules`` are patterns of names: ``*`` stands for anything."""
+    """``sources`` are configuration files of runs, by name. ``modules`` are patterns of names: ``*`` stands for anything.
+    ``groups`` are for documents of groups."""
 
     path: str
     sources: Mapping[str, str]
     sinks: Mapping[str, SinkPlace]
     modules: tuple[str, ...]
+    groups: DocumentBounds
 
     def check(self, pipeline: Pipeline) -> None:
         """Raises UsageError for the first thing that it names and may not."""
@@ -78,13 +83,35 @@ class Places:
 def read_places(path: str) -> Places:
     """Raises UsageError with all that is wrong with the file."""
     root, problems = open_document(path, _KIND, read_text(path, "places file"))
-    root.finish(("sources", "sinks", "modules"))
+    root.finish(("sources", "sinks", "modules", "groups"))
     folder = Path(path).parent
     sources = {name: _source(given, folder) for name, given in _named(root, "sources", "source").items()}
     sinks = {name: _sink(name, given, folder) for name, given in _named(root, "sinks", "sink").items()}
     modules = tuple(root.texts("modules") or ())
+    groups = _bounds(root.mapping("groups"), folder)
     problems.check()
-    return Places(path, sources, sinks, modules)
+    return Places(path, sources, sinks, modules, groups)
+
+
+def read_bounds(path: str) -> DocumentBounds:
+    """What documents of groups may name by the places file at ``path``, "" where there is none. Raises as ``read_places``."""
+    return read_places(path).groups if path else DocumentBounds()
+
+
+def _bounds(given: YamlMapping | None, folder: Path) -> DocumentBounds:
+    if given is None:
+        return DocumentBounds()
+    given.where = "groups"
+    given.finish(("variables", "hosts", "directories", "sinks", "alert-commands", "spark"))
+    hosts, sinks = given.texts("hosts"), given.texts("sinks")
+    return DocumentBounds(
+        variables=tuple(given.texts("variables") or ()),
+        hosts=None if hosts is None else tuple(host.lower() for host in hosts),
+        directories=tuple(os.fspath(folder / text) for text in given.texts("directories") or ()),
+        sinks=DocumentBounds().sinks if sinks is None else tuple(sinks),
+        alert_commands=tuple(given.texts("alert-commands") or ()),
+        spark=tuple(given.texts("spark") or ()),
+    )
 
 
 def _named(root: YamlMapping, key: str, called: str) -> dict[str, YamlMapping]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_settings import Bounds, check_bounds
 from pgsluice.console.documents.document_store import DocumentStore, StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
@@ -36,7 +37,13 @@ class Runner:
     """``run`` beside a server. What it started goes on when it ends."""
 
     def __init__(
-        self, client: Client, control: ControlBucket, pipelines: PipelineCatalog, state_directory: Path, nats: NatsSettings
+        self,
+        client: Client,
+        control: ControlBucket,
+        pipelines: PipelineCatalog,
+        bounds: Bounds,
+        state_directory: Path,
+        nats: NatsSettings,
     ) -> None:
         """``nats`` is where ``client`` is connected, and what documents mean that name none."""
         self._client = client
@@ -44,6 +51,7 @@ class Runner:
         self._control = control
         self._documents = DocumentStore(control, GroupDocument)
         self._pipelines = pipelines
+        self._bounds = bounds
         self._state_directory = state_directory
         self._groups: dict[str, _RunGroup] = {}
         self._news = RetryNews()
@@ -80,12 +88,21 @@ class Runner:
                 await self._groups.pop(name).leave()
 
     async def _readable(self) -> list[StoredDocument[GroupDocument]]:
-        """Of a group whose document cannot be read what runs goes on, and no other group is hindered by that."""
+        """Of a group whose document cannot be read, or names what it may not, what runs goes on, and no other group is hindered
+        by that."""
         found, problems = await self._documents.readable()
+        allowed = []
+        for stored in found:
+            try:
+                check_bounds(stored.document, self._bounds)
+            except UsageError as error:
+                problems.append(error)
+            else:
+                allowed.append(stored)
         for problem in problems:
             if self._document_news.setdefault(problem.fact, RetryNews()).is_due(problem):
                 log.warning("processes of a group are not looked after for now", reason=str(problem))
-        return found
+        return allowed
 
     async def _units_of_pipelines(self) -> dict[str, WantedUnits]:
         """By group. None while files about pipelines cannot be used, which hinders no group: what runs goes on."""

@@ -1,7 +1,7 @@
 """From a request to an answer: the checks that every endpoint has in common, in one order, and the page's files.
 
 1. It is meant for this server, and no other site's page sends it (``access.origin``).
-2. It says who asks (``access.entrance``), and who asks may do that.
+2. It says who asks (``access.entrance``), who has not asked for too much (``access.request_rates``) and may do that.
 3. Its path, query and body are what the endpoint takes (``typed_json``).
 4. It names the revision that it replaces, where one is wanted; under a key that came before, it has its answer already.
 5. The endpoint does it, when there is an audit to take that. What was written is in there before anybody hears of it.
@@ -112,10 +112,12 @@ class _Dispatch:
 
     async def answer(self) -> Response:
         who = self.parts.entrance.principal(self.request)
+        self.parts.rates.take(who)
         try:
             self._check_rights(who)
             body = await self._read_body()
-            call = self._call(who, body)
+            self.parts.rates.charge(who, body_bytes=len(body))
+            call = await self._call(who, body)
             self._check_values(who, call.body)
             key = self._key(who, body)
         except Problem as refused:
@@ -162,13 +164,15 @@ class _Dispatch:
             raise Problem(Kind.MEDIA, "the body is not of the type application/json", "say so in Content-Type, and send JSON")
         return bytes(content)
 
-    def _call(self, who: Principal, body: bytes) -> Call:
+    async def _call(self, who: Principal, body: bytes) -> Call:
         endpoint, path = self.endpoint, dict(self.request.path_params)
         parameters = dict(self.request.query_params)
         if endpoint.query is None and parameters:
             raise Problem(Kind.MALFORMED, f"the parameter {min(parameters)} is not known", "leave it out", min(parameters))
         query = None if endpoint.query is None else typed_json.parse_query(endpoint.query, parameters)
-        content = None if endpoint.body is None else typed_json.parse(endpoint.body, _json(body))
+        content = None
+        if endpoint.body is not None:
+            content = await self.parts.parsed(who, lambda kind: typed_json.parse(kind, _json(body)), endpoint.body)
         if len(getattr(content, "reason", "")) > MOST_REASON_LENGTH:
             raise Problem(Kind.MALFORMED, f"reason has more than {MOST_REASON_LENGTH} characters", "shorten it", "reason")
         return Call(self.parts, who, path, query, content, self._revision(), self._request_id(who))
@@ -330,8 +334,8 @@ def _problem_response(refused: Problem) -> Response:
     headers = _uncached()
     if refused.kind is Kind.UNAUTHENTICATED:
         headers["www-authenticate"] = 'Bearer realm="pgsluice"'
-    if refused.kind is Kind.UNAVAILABLE:
-        headers["retry-after"] = "1"
+    if refused.retry_after_s:
+        headers["retry-after"] = str(refused.retry_after_s)
     return Response(orjson.dumps(refused.content), refused.content.status, headers, problem.MEDIA_TYPE)
 
 

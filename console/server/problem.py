@@ -47,11 +47,13 @@ class ProblemContent:
 
 
 class Problem(Exception):  # noqa: N818  it is an answer
-    """Raised by whoever answers a request. Holds no secret and no row value, as every error."""
+    """Raised by whoever answers a request. Holds no secret and no row value, as every error. ``retry_after_s`` is 0 where nobody
+    knows when to try again."""
 
-    def __init__(self, kind: Kind, detail: str, remedy: str = "", where: str = "") -> None:
+    def __init__(self, kind: Kind, detail: str, remedy: str = "", where: str = "", *, retry_after_s: int = 0) -> None:
         super().__init__(kind, detail)
         self.kind = kind
+        self.retry_after_s = retry_after_s or (1 if kind is Kind.UNAVAILABLE else 0)
         self.content = ProblemContent(f"urn:pgsluice:{_slug(kind)}", kind.title, kind.status, detail, remedy, where)
 
 

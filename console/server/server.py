@@ -24,10 +24,11 @@ from pgsluice.console.executor.scheduling import runnable
 from pgsluice.console.pipelines.pipeline_catalog import PipelineCatalog
 from pgsluice.console.pipelines.pipeline_document import PipelineDocument
 from pgsluice.console.pipelines.pipelines_file import read_pipelines
-from pgsluice.console.pipelines.places import read_places
+from pgsluice.console.pipelines.places import read_bounds, read_places
 from pgsluice.console.runner.runner import Runner
 from pgsluice.console.server.access.entrance import FIRST_TOKEN, Entrance, state_directory
 from pgsluice.console.server.access.origin import OwnOrigin, Proxies, address_of, is_loopback, is_secure, own_hosts
+from pgsluice.console.server.access.request_rates import RequestRates
 from pgsluice.console.server.api.table import all_endpoints
 from pgsluice.console.server.application import make_application
 from pgsluice.console.server.audit import COUNTING_S, AuditStream
@@ -42,6 +43,7 @@ from pgsluice.replicator.tasks import cancel, repeat, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.config.kinds import split_address
+from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX
 from pgsluice.shared.config.server_settings import ServerSettings, TokenSettings
 from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings
@@ -64,6 +66,7 @@ def run(settings: ServerSettings, given: Mapping[str, str]) -> None:
     check_address(settings.entrance)
     check_certificate(settings.entrance)
     check_pipelines(settings.pipelines)
+    forget_libpq_defaults()
     asyncio.run(_serve(settings, given))
 
 
@@ -96,6 +99,15 @@ def check_certificate(settings: TokenSettings) -> None:
             f"server-tls-cert {settings.tls_cert} and server-tls-key {settings.tls_key} cannot be used ({reason})",
             "give a certificate and the private key of that certificate, both in PEM form and without a pass phrase",
         ) from None
+
+
+def forget_libpq_defaults() -> None:
+    """Where a document says nothing libpq would take passwords of the server's user, from variables and from ~/.pgpass. What this
+    process starts does without them too."""
+    for name in list(os.environ):
+        if name.startswith("PG") and not name.startswith((PREFIX, PG_FLO_PREFIX)):
+            del os.environ[name]
+    os.environ["PGPASSFILE"] = os.path.join(os.devnull, "none")  # one that is there and no file would be warned of
 
 
 def check_pipelines(settings: CatalogSettings) -> None:
@@ -191,12 +203,13 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
     directory = state_directory(settings.entrance)
     entrance = Entrance.of(directory, is_secure=is_secure(settings.entrance))
     client = await connect(settings.nats, "pgsluice server", settings.connect_timeout_s)
-    checks = ThreadPoolExecutor(CHECKS_AT_ONCE, "pgsluice-check")
+    parsing, checks = ThreadPoolExecutor(1, "pgsluice-parse"), ThreadPoolExecutor(CHECKS_AT_ONCE, "pgsluice-check")
     try:
         control, audit = ControlBucket(client), AuditStream(client, settings.replicas)
         documents = DocumentStore(control, GroupDocument)
+        bounds = partial(read_bounds, settings.pipelines.places)
         pipelines = PipelineCatalog(settings.pipelines, settings.nats, None, control)
-        looks = GroupLooks(client, documents)
+        looks = GroupLooks(client, documents, bounds)
         runs = RunPlaces({**os.environ, **given}, directory / "runs", settings.replicas)
         await control.make(settings.replicas)
         await audit.make()
@@ -207,8 +220,10 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
             origin=_origin(settings.entrance, entrance, port),
             proxies=Proxies.of(settings.entrance),
             entrance=entrance,
+            rates=RequestRates(),
             control=control,
             documents=documents,
+            bounds=bounds,
             pipelines=pipelines,
             pipeline_documents=DocumentStore(control, PipelineDocument),
             audit=audit,
@@ -217,12 +232,14 @@ async def _begun(settings: ServerSettings, given: Mapping[str, str], port: int) 
             streams=EventStreams(looks, entrance.is_good),
             series=SeriesStore(),
             trying=FairShare(TRIALS_AT_ONCE),
+            parsing=parsing,
             checks=checks,
             executors=Executors(client, partial(runnable, pipelines), runs) if settings.runs else None,
-            runner=Runner(client, control, pipelines, directory, settings.nats) if settings.runs else None,
+            runner=Runner(client, control, pipelines, bounds, directory, settings.nats) if settings.runs else None,
         )
     finally:
-        checks.shutdown(wait=False, cancel_futures=True)
+        for executor in (parsing, checks):
+            executor.shutdown(wait=False, cancel_futures=True)
         await disconnect(client)
 
 

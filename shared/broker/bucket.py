@@ -124,9 +124,9 @@ class Bucket:
             return None
         return Entry(entry.value, entry.revision)
 
-    async def read_history(self, key: str, record: type[R]) -> list[Entry[R]]:
-        """What is kept of the key, the newest first, without its deletions. Raises TerminalError for what is no ``record``."""
-        found: list[Entry[R]] = []
+    async def read_history(self, key: str) -> list[Entry[bytes]]:
+        """What is kept of the key, whatever it is, the newest first, without its deletions."""
+        found: list[Entry[bytes]] = []
         sequence = 1
         subject = f"$KV.{self.name}.{key}"
         while True:
@@ -136,7 +136,7 @@ class Bucket:
                 return found[::-1]
             sequence = int(message["seq"]) + 1
             if _OPERATION not in base64.b64decode(message.get("hdrs", "")):
-                found.append(Entry(self._decoded(key, record, base64.b64decode(message.get("data", ""))), int(message["seq"])))
+                found.append(Entry(base64.b64decode(message.get("data", "")), int(message["seq"])))
 
     async def age_s(self, key: str) -> float | None:
         """Seconds since the key was written, by the broker's clock alone; None when it is not there."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from pgsluice.shared.config.kinds import Raw
-from pgsluice.shared.config.yaml_nodes import MOST_ALIASED_BYTES, Document, InvalidYamlError, compose, is_null, line_of, read_text
+from pgsluice.shared.config.yaml_nodes import OF_FILES, Document, Extent, InvalidYamlError, compose, is_null, line_of, read_text
 from pgsluice.shared.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
@@ -45,10 +45,10 @@ def read_config_file(path: str) -> ConfigFile:
     return parse_config_file(path, read_text(path, "configuration file"))
 
 
-def parse_config_file(path: str, text: str, most_aliased_bytes: int = MOST_ALIASED_BYTES) -> ConfigFile:
+def parse_config_file(path: str, text: str, most: Extent = OF_FILES) -> ConfigFile:
     """What ``text``, the content of ``path``, says; raises UsageError when it is not YAML or not a mapping."""
     try:
-        document = compose(text, most_aliased_bytes)
+        document = compose(text, most)
     except InvalidYamlError as error:
         place = f"{path}, line {error.line}, column {error.column}" if error.line else path
         raise UsageError(f"{place}: not valid YAML", error.problem) from None

@@ -26,8 +26,19 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _MERGE = "<<"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
-MOST_ALIASED_BYTES = 64 * 1024 * 1024
-"""So much all aliases of a document may stand for. The rules of 20 columns, shared by 5,000 tables, come to 50 MB."""
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``aliased_bytes`` is how much all aliases of a document may stand for together, ``values`` how many it may hold."""
+
+    aliased_bytes: int
+    values: int
+
+
+OF_FILES = Extent(64 * 1024 * 1024, 100_000_000)
+"""The rules of 20 columns, shared by 5,000 tables, come to 50 MB."""
+OF_STRANGERS = Extent(1024 * 1024, 10_000)
+"""For texts of people who need not be trusted with the process: read within a tenth of a second."""
 DEEPEST = 100
 """So many levels a document may be nested, aliases followed."""
 _TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
@@ -75,14 +86,14 @@ def read_text(path: str, what: str) -> str:
         raise UsageError(f"{what} {path} is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
 
 
-def compose(text: str, most_aliased_bytes: int = MOST_ALIASED_BYTES) -> Document:
-    """``most_aliased_bytes`` is how much all aliases together may stand for. Raises InvalidYamlError."""
+def compose(text: str, most: Extent = OF_FILES) -> Document:
+    """Raises InvalidYamlError, also for a text that holds more than ``most``."""
     try:
-        _check_depth(text)
+        _check_extent(text, most)
         root: yaml.Node | None = yaml.compose(text, _Loader)
         merging = _Merging()
         if root is not None:
-            _Extent(most_aliased_bytes).measure(root)
+            _Measure(most.aliased_bytes).measure(root)
             merging.merge(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -120,16 +131,19 @@ def _reworded(problem: str, text: str, mark: yaml.Mark | None) -> str:
     return _QUOTED.sub("…", problem)
 
 
-def _check_depth(text: str) -> None:
-    """Before nodes are made: that recurses."""
-    depth = 0
+def _check_extent(text: str, most: Extent) -> None:
+    """Before nodes are made, which recurses and takes memory."""
+    depth = values = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        values += isinstance(event, yaml.NodeEvent)
         if depth > DEEPEST:
             raise _too_deep(event.start_mark)
+        if values > most.values:
+            raise _marked(f"holds more than {most.values} keys and values", event.start_mark)
 
 
-class _Extent:
+class _Measure:
     """How much a document's values come to, aliases followed."""
 
     def __init__(self, most_aliased_bytes: int) -> None:
@@ -179,7 +193,11 @@ def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def _too_deep(mark: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
+    return _marked(_TOO_DEEP, mark)
+
+
+def _marked(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class _Merging:

@@ -35,7 +35,7 @@ async def check(call: Call) -> Answer:
             f"group '{group}' has no document, so its servers are not known here",
             "'pgsluice apply -f pgsluice.yaml', or run 'pgsluice check' where its processes run",
         )
-    parts = parts_of(load_document(stored.document, CheckSettings))
+    parts = parts_of(load_document(stored.document, call.parts.bounds, CheckSettings))
     if not names_nats(stored.document):
         parts = replace(parts, nats=call.parts.settings.nats)
     selection = select(parts, frozenset(), "")

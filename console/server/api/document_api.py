@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgsluice.console.documents.applied_files import read_documents
+from pgsluice.console.documents.applied_files import MOST_DOCUMENTS, read_documents
 from pgsluice.console.documents.document_plan import PlannedDocument, apply_documents, plan_documents
+from pgsluice.console.documents.document_settings import check_bounds
 from pgsluice.console.documents.document_store import StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument, format_document
 from pgsluice.console.server.access.principal import Role
@@ -13,17 +15,20 @@ from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoin
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.shared.broker.record import TimeText
+from pgsluice.shared.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentView:
-    """``yaml`` is what ``PUT`` takes; secrets are references in it."""
+    """``yaml`` is what ``PUT`` takes; secrets are references in it. ``problem`` says what it names that the
+    administrator does not allow, so that the server neither connects to its source nor runs it; "" where there is nothing."""
 
     group: str
     yaml: str
     revision: int
     applied_at: TimeText
     applied_by: str
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +62,22 @@ class DocumentPlan:
 async def list_documents(call: Call) -> Answer:
     """Those that can be read; what is wrong with another one is told to who asks for it."""
     found, _ = await call.parts.documents.readable()
-    return Answer(DocumentList(tuple(_view(each) for each in found if call.who.sees(each.document.group))))
+    return Answer(DocumentList(tuple(_view(call, each) for each in found if call.who.sees(each.document.group))))
 
 
 async def show_document(call: Call) -> Answer:
     stored = await _found(call)
-    return Answer(_view(stored), revision=stored.revision)
+    return Answer(_view(call, stored), revision=stored.revision)
 
 
 async def show_history(call: Call) -> Answer:
-    return Answer(DocumentList(tuple(map(_view, await call.parts.documents.history(call.path["group"])))))
+    return Answer(DocumentList(tuple(_view(call, each) for each in await call.parts.documents.history(call.path["group"]))))
 
 
 async def put_document(call: Call) -> Answer:
     """Created without If-Match; replaced only by whoever names what is there, whether it can be read or not."""
-    document = _only(read_documents("the body", call.body.yaml), call.path["group"])
+    document = _only(await call.parts.parsed(call.who, read_documents, "the body", call.body.yaml), call.path["group"])
+    check_bounds(document, call.parts.bounds)
     revision = await call.parts.documents.revision(document.group)
     check_revision(call, revision, _spoken(document.group))
     written = await call.parts.documents.put(document, call.who.name, revision)
@@ -80,7 +86,7 @@ async def put_document(call: Call) -> Answer:
     call.parts.looks.renew(document.group)
     status = 201 if revision is None else 200
     location = f"{PREFIX}/groups/{document.group}/document"
-    return Answer(_view(written), status, written.revision, location, document.group, revision)
+    return Answer(_view(call, written), status, written.revision, location, document.group, revision)
 
 
 async def delete_document(call: Call) -> Answer:
@@ -94,29 +100,39 @@ async def delete_document(call: Call) -> Answer:
 
 
 async def plan(call: Call) -> Answer:
-    planned = await plan_documents(call.parts.documents, _documents(call))
+    planned = await plan_documents(call.parts.documents, await _documents(call))
     return Answer(DocumentPlan(tuple(planned)), target=_targets(planned), groups=tuple(each.group for each in planned))
 
 
 async def apply(call: Call) -> Answer:
-    done = await apply_documents(call.parts.documents, _documents(call), call.who.name)
+    done = await apply_documents(call.parts.documents, await _documents(call), call.who.name)
     for each in done:
         call.parts.looks.renew(each.group)
     return Answer(DocumentPlan(tuple(done)), target=_targets(done), groups=tuple(each.group for each in done))
 
 
 async def export(call: Call) -> Answer:
-    shown = [each.document for each in await call.parts.documents.all() if call.who.sees(each.document.group)]
-    return Answer("---\n".join(map(format_document, shown)))
+    """Those that can be read, and a remark on each that cannot."""
+    found, problems = await call.parts.documents.readable()
+    remarks = "".join(f"# left out: {problem.fact}\n" for problem in problems)
+    shown = [each.document for each in found if call.who.sees(each.document.group)]
+    return Answer(remarks + "---\n".join(map(format_document, shown)))
 
 
-def _documents(call: Call) -> list[GroupDocument]:
-    found = [each for i, text in enumerate(call.body.documents) for each in read_documents(f"documents[{i}]", text)]
+async def _documents(call: Call) -> list[GroupDocument]:
+    found = await call.parts.parsed(call.who, _read_all, call.body.documents)
     if not found:
         raise Problem(Kind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents")
     for document in found:
         call.who.check_group(document.group)
+        check_bounds(document, call.parts.bounds)
     return found
+
+
+def _read_all(texts: Sequence[str]) -> list[GroupDocument]:
+    if len(texts) > MOST_DOCUMENTS:
+        raise Problem(Kind.MALFORMED, f"there are more than {MOST_DOCUMENTS} documents", "send less at once", "documents")
+    return [each for i, text in enumerate(texts) for each in read_documents(f"documents[{i}]", text)]
 
 
 def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
@@ -144,9 +160,14 @@ def _targets(planned: list[PlannedDocument]) -> str:
     return ", ".join(each.group for each in planned)
 
 
-def _view(stored: StoredDocument[GroupDocument]) -> DocumentView:
-    document = stored.document
-    return DocumentView(document.group, format_document(document), stored.revision, document.applied_at, document.applied_by)
+def _view(call: Call, stored: StoredDocument[GroupDocument]) -> DocumentView:
+    document, problem = stored.document, ""
+    try:
+        check_bounds(document, call.parts.bounds)
+    except UsageError as error:
+        problem = str(error)
+    written = document.applied_at, document.applied_by
+    return DocumentView(document.group, format_document(document), stored.revision, *written, problem)
 
 
 ENDPOINTS = (

@@ -133,7 +133,7 @@ async def put_pipeline(call: Call) -> Answer:
     """Created without If-Match; replaced only by whoever names what is there."""
     name, documents = call.path["pipeline"], call.parts.pipeline_documents
     try:
-        document = parse_pipeline_document("the body", call.body.yaml, name)
+        document = await call.parts.parsed(call.who, parse_pipeline_document, "the body", call.body.yaml, name)
         await call.parts.pipelines.check_document(document)
     except UsageError as error:
         raise Problem(Kind.MALFORMED, error.fact, error.remedy, "yaml") from None

@@ -37,7 +37,7 @@ async def drop_group(call: Call) -> Answer:
     view, request = await view_of(call), call.body
     _check_name(request.name, view.group)
     settings = call.parts.settings
-    source = await source_of(call.parts.documents, view.group)
+    source = await source_of(call.parts.documents, view.group, call.parts.bounds)
     if source is None and not request.nats_only and await publishing_worker(settings.nats, view.group) is None:
         raise Problem(
             Kind.CONFLICT,

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from pgsluice.console.documents.control_bucket import CONTROL_BUCKET
-from pgsluice.console.documents.document_settings import source_in
+from pgsluice.console.documents.document_settings import Bounds, source_in
 from pgsluice.console.documents.document_store import DocumentStore, StoredDocument, document_name
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.runner.group_units import units_of
@@ -32,6 +32,7 @@ from pgsluice.shared.broker.bucket import find_groups
 from pgsluice.shared.broker.dead_letter_stream import LetterCounts
 from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.retrying import RetryNews
 from pgsluice.shared.wire.names import GroupNames
 
@@ -66,11 +67,12 @@ class GroupView:
 
 
 class GroupLooks:
-    """``run`` beside the server. ``documents`` say how sources are reached, and which units there are to be."""
+    """``run`` beside the server. ``documents`` say which units there are to be, and within ``bounds`` where sources are."""
 
-    def __init__(self, client: Client, documents: DocumentStore[GroupDocument]) -> None:
+    def __init__(self, client: Client, documents: DocumentStore[GroupDocument], bounds: Bounds) -> None:
         self._client = client
         self._documents = documents
+        self._bounds = bounds
         self._watched: dict[str, _WatchedGroup] = {}
         self._rung: set[str] = set()
         self._unknown = False
@@ -209,7 +211,7 @@ class GroupLooks:
         revision = None if stored is None else stored.revision
         if revision == watched.document:
             return
-        source, units = (None, ()) if stored is None else (source_in(stored.document), units_of(stored.document))
+        source, units = (None, ()) if stored is None else (source_in(stored.document, self._bounds), units_of(stored.document))
         async with watched.looking:
             before, watched.slot = watched.slot, SlotLook(source, watched.names, SOURCE_PATIENCE_S)
             watched.document, watched.units = revision, tuple(units)
@@ -224,6 +226,10 @@ class GroupLooks:
                 status = await look(self._client, watched.names, watched.slot, watched.letters, watched.units)
             except PgsluiceError as error:
                 status, problem = before.status, str(error)
+            except Exception as error:  # noqa: BLE001  whatever a group's document or records made of it: others are looked at
+                status, problem = before.status, str(unexpected(error, f"a look at group '{watched.names.group}'"))
+                if problem != before.problem:
+                    log.error("a group cannot be looked at", reason=problem)
             if (status, problem, watched.document) == (before.status, before.problem, before.document):
                 return
             looked_at = before.looked_at if problem else datetime.now(UTC).isoformat()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from pgsluice.console.documents.document_bounds import DocumentBounds
 from pgsluice.console.documents.document_settings import SourceSettings, load_document, process_environment, source_in
 from pgsluice.console.documents.group_document import GroupDocument
-from pgsluice.shared.config.connections import NatsSettings
+from pgsluice.shared.config.connections import NatsSettings, PostgresSettings
 from pgsluice.shared.errors import UsageError
 
 SOURCE = {"host": "db", "port": "5432", "dbname": "shop", "user": "ada"}
+ANYTHING = DocumentBounds(variables=("*",))
 OURS = NatsSettings("nats://broker:4222", "u", "m4rk3r", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
+
+
+def source_in_any(document: GroupDocument) -> PostgresSettings | None:
+    return source_in(document, lambda: ANYTHING)
 
 
 def test_a_document_that_names_no_nats_means_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,17 +30,17 @@ def test_a_document_that_names_no_nats_means_ours(monkeypatch: pytest.MonkeyPatc
 
 def test_the_source_is_known_without_nats_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_PASSWORD", "s")
-    found = source_in(GroupDocument("shop", SOURCE | {"group": "shop", "password": "${SOURCE_PASSWORD}"}))
+    found = source_in_any(GroupDocument("shop", SOURCE | {"group": "shop", "password": "${SOURCE_PASSWORD}"}))
     assert found is not None
     assert (found.host, found.dbname, found.password) == ("db", "shop", "s")
-    assert source_in(GroupDocument("shop", {"group": "shop"})) is None
-    assert source_in(GroupDocument("shop", {"group": "shop", "host": "db"})) is None
+    assert source_in_any(GroupDocument("shop", {"group": "shop"})) is None
+    assert source_in_any(GroupDocument("shop", {"group": "shop", "host": "db"})) is None
 
 
 def test_what_is_wrong_with_a_document_is_said_of_it_and_not_of_a_file() -> None:
     document = GroupDocument("shop", SOURCE | {"group": "shop", "password": "${A_VARIABLE_THAT_IS_NOT_SET}"})
     with pytest.raises(UsageError, match=r"password \(the document of group 'shop', line \d\)"):
-        load_document(document, SourceSettings)
+        load_document(document, lambda: ANYTHING, SourceSettings)
 
 
 def test_a_variable_is_no_setting_because_its_name_begins_one_that_a_document_names(
@@ -43,7 +49,7 @@ def test_a_variable_is_no_setting_because_its_name_begins_one_that_a_document_na
     monkeypatch.setenv("PGSLUICE_PASSWORD", "of another group")
     monkeypatch.setenv("PGSLUICE_PASSWORD_SHOP", "of the shop")
     document = GroupDocument("shop", SOURCE | {"group": "shop", "password": "${PGSLUICE_PASSWORD_SHOP}"})
-    found = source_in(document)
+    found = source_in_any(document)
     assert found is not None
     assert found.password == "of the shop"
     assert "PGSLUICE_PASSWORD" not in process_environment(document, OURS)

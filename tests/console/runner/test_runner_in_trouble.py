@@ -9,6 +9,7 @@ import pytest
 
 from tests.console.control_records import write_record
 from tests.console.runner.machine import Machine
+from tests.console.server.strangers import write_document
 from tests.servers import NatsServer, PostgresServer
 from tests.waiting import wait_until
 
@@ -54,6 +55,20 @@ def test_a_group_whose_document_cannot_be_read_holds_up_no_other(machine: Machin
         assert (refused.status_code, "apply the document again" in refused.json()["remedy"]) == (409, True)
     machine.apply(machine.document("damaged", check_interval="30s"))  # as its remedy says
     machine.wait_for_processes("damaged", 1, other_than=first.pid)
+
+
+def test_what_others_wrote_as_documents_starts_nothing_and_holds_up_no_other(machine: Machine, nats: NatsServer) -> None:
+    machine.apply(machine.document("overwritten"))
+    [first] = machine.wait_for_processes("overwritten", 1)
+    write_document(nats, "overwritten", "overwritten", alert_command=["/bin/sh", "-c", "true"])
+    write_document(nats, "A", "A")
+    write_document(nats, "stranger", "A")
+    write_document(nats, "program", "program", workers=["x=os:system"])
+    machine.apply(machine.document("beside"))
+    machine.wait_for_processes("beside", 1)
+    wait_until(lambda: "group 'overwritten' may not name a program" in machine.server.process.log(), what="the warning")
+    assert machine.processes("overwritten") == [first]
+    assert {each.name for each in machine.groups_directory.iterdir()}.isdisjoint({"A", "stranger", "program"})
 
 
 def test_a_unit_whose_end_cannot_be_noted_is_started_again(machine: Machine) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import yaml
 
 from pgsluice.console.program import run
 from tests.servers.program import PgsluiceProcess
@@ -29,18 +30,35 @@ _TLS = ssl.create_default_context()
 _ADDRESS = re.compile(r"serving.*address=(\S+)")
 
 
+GROUPS: Mapping[str, object] = {"variables": ["SOURCE_PASSWORD", "TARGET_PASSWORD", "SECRET_OF_*"]}
+"""What documents may name, beside what they may without places."""
+
+
+def places_file(directory: Path, **groups: object) -> str:
+    """A places file for groups alone."""
+    path = directory / "places-of-groups.yaml"
+    path.write_text(yaml.safe_dump({"groups": groups}))
+    return str(path)
+
+
 class Served:
-    """A server of the NATS at ``nats_url``, on a free port, with a state directory of its own in ``directory``."""
+    """A server of the NATS at ``nats_url``, on a free port, with a state directory of its own in ``directory``. Its places are
+    those of GROUPS, unless others are given."""
 
     def __init__(
         self, nats_url: str, directory: Path, *arguments: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         self.nats_url = nats_url
         self.state_directory = directory / "server"
+        if "pipelines_places" not in options:
+            options["pipelines_places"] = places_file(directory, **GROUPS)
         self._options: dict[str, Any] = {
             "nats-url": nats_url,
             "listen": "127.0.0.1:0",
             "server-state-dir": str(self.state_directory),
+            "pipelines-places": options["pipelines_places"]
+            if "pipelines_places" in options
+            else places_file(directory, **GROUPS),
         } | {name.replace("_", "-"): value for name, value in options.items()}
         self.process = PgsluiceProcess("server", *arguments, config=self._options, env=env)
         self._starts = 0

@@ -43,6 +43,6 @@ def test_findings_come_with_the_sql_that_cures_them(served: Served, replication:
 
 def test_a_variable_that_the_server_lacks_is_named(served: Served, replication: Group, nats_server: NatsServer) -> None:
     with served.client() as client:
-        client.put(f"/groups/{replication.name}/document", json={"yaml": document(replication, nats_server, "NOBODY_SET_IT")})
+        client.put(f"/groups/{replication.name}/document", json={"yaml": document(replication, nats_server, "SECRET_OF_NOBODY")})
         refused = client.post(f"/groups/{replication.name}/check")
-        assert (refused.status_code, "NOBODY_SET_IT" in refused.text) == (422, True)
+        assert (refused.status_code, "SECRET_OF_NOBODY" in refused.text) == (422, True)

@@ -20,7 +20,7 @@ class OvertakenStore(DocumentStore[GroupDocument]):
 
     async def revision(self, name: str) -> int | None:
         found = await super().revision(name)
-        assert await self.put(GroupDocument(name, {"tables": "theirs"}), "somebody", found)
+        assert await self.put(GroupDocument(name, {"group": name, "tables": "theirs"}), "somebody", found)
         return found
 
 
@@ -30,12 +30,12 @@ def call(revision: int | Literal["*"] | None) -> Call:
 
 async def test_a_document_that_is_replaced_while_it_is_being_deleted_stays(bucket: ControlBucket, group: str) -> None:
     store, overtaken = DocumentStore(bucket, GroupDocument), OvertakenStore(bucket, GroupDocument)
-    assert await store.put(GroupDocument(group, {"tables": "ours"}), "ours", None)
+    assert await store.put(GroupDocument(group, {"group": group, "tables": "ours"}), "ours", None)
     with pytest.raises(Problem) as refused:
         await delete_named(call("*"), overtaken, group, "the document")
     assert refused.value.kind is Kind.STALE
     left = await store.find(group)
     assert left is not None
-    assert left.document.settings == {"tables": "theirs"}
+    assert left.document.settings == {"group": group, "tables": "theirs"}
     assert await delete_named(call(left.revision), store, group, "the document") == left.revision
     assert await delete_named(call("*"), store, group, "the document") is None

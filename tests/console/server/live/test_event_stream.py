@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from pgsluice.console.documents.control_bucket import ControlBucket
+from pgsluice.console.documents.document_bounds import DocumentBounds
 from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.server.access.principal import Principal, Role
@@ -128,7 +129,7 @@ def is_listening(client: httpx.Client) -> bool:
 async def test_a_view_is_written_once_however_many_are_sent_it(nats_server: NatsServer) -> None:
     async with connected(nats_server.settings(), "test") as client:
         await StateBucket(client, GroupNames("told-to-many")).make(1)
-        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument))
+        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument), DocumentBounds)
         await looks.look_now("told-to-many")
         streams = EventStreams(looks, lambda who: True)
         who = Principal("many", Role.VIEWER, "t", groups=("told-to-many",))

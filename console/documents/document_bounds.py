@@ -1,0 +1,187 @@
+"""What documents of groups may name: the administrator says so, in section ``groups`` of the places file.
+
+    groups:
+      variables: ["SHOP_*"]
+      hosts: ["*.example.com", 10.0.0.0/8]
+      directories: [/etc/pgsluice/shop]
+      sinks: [postgres, "shop.sinks:*"]
+      alert-commands: [/usr/local/bin/tell]
+      spark: ["spark.sql.*"]
+
+Whoever writes a document chooses where a server connects, and what it sends there: variables and files of the server's machine.
+Where the server runs processes, they also choose what those start. So a server holds every document against these bounds, when
+it is stored and again whenever it is used: it may have been stored by anybody who reaches the broker.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from pgsluice.console.documents.group_document import GroupDocument, format_document, worker_entries
+from pgsluice.console.flags import known_options
+from pgsluice.shared.config.file import expand, variables_in
+from pgsluice.shared.config.kinds import Kind, Raw, parse, parse_list
+from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.postgres_url import url_parts
+from pgsluice.shared.errors import UsageError
+from pgsluice.shared.spark.spark_settings import is_local
+from pgsluice.worker.sinks.sink_registry import SINKS
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ADDRESSES = ("search-url", "kafka-brokers", "source-kafka-brokers")
+"""Lists of addresses or URLs, whose kind does not say so."""
+_MOST_TOLD = 20
+_REMEDY = "name what is allowed, or have the administrator allow it: 'groups' in the file that pipelines-places names"
+
+
+def own_variables(group: str) -> str:
+    """What the names of variables begin with that each document of the group may name."""
+    return f"GROUP_{group.upper().replace('-', '_')}_"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBounds:
+    """What documents may name. ``*`` in a text stands for anything. ``variables`` are allowed beside ``own_variables``. ``hosts``
+    are names, addresses and networks, None: any. ``directories`` are those of files and outputs. ``spark`` are Spark settings
+    beside memory and a local master. Without more, a document starts no program and no code but ours."""
+
+    variables: tuple[str, ...] = ()
+    hosts: tuple[str, ...] | None = None
+    directories: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = tuple(SINKS)
+    alert_commands: tuple[str, ...] = ()
+    spark: tuple[str, ...] = ()
+
+    def check(self, document: GroupDocument, environment: Mapping[str, str]) -> None:
+        """``environment`` is what its references are resolved in. Where one is not set there, nothing can be connected to or
+        started, and what it stands for is not judged. Raises UsageError with all that the document names and may not, and no
+        value of a variable."""
+        refused = list(dict.fromkeys(self._refused(document, environment)))
+        if refused:
+            told = ", ".join(refused[:_MOST_TOLD]) + (" and more" if len(refused) > _MOST_TOLD else "")
+            raise UsageError(f"the document of group '{document.group}' may not name {told}", _REMEDY)
+
+    def _refused(self, document: GroupDocument, environment: Mapping[str, str]) -> Iterator[str]:
+        own, known = own_variables(document.group), {option.name: option for option in known_options()}
+        for name in sorted(variables_in(format_document(document))):  # wherever it stands: processes are given those that do
+            if not name.startswith(own) and not _matches(name, self.variables):
+                yield f"the variable {name} (its own begin with {own})"
+        for name in document.settings:
+            raw, option = document.raw(name), known.get(name)
+            if raw is None or option is None or option.no_effect:
+                continue
+            try:
+                given = expand(raw, environment)
+            except ValueError:
+                continue
+            yield from (f"{what} ({name})" for what in self._refused_values(option, given))
+
+    def _refused_values(self, option: Option, given: Raw) -> Iterator[str]:
+        """What of an option's value is outside, in words that repeat nothing which a reference stands for."""
+        if names_files(option):
+            for path in _texts(given):
+                if path not in option.words and not self._has_file(path):
+                    yield "a file that is in none of the directories"
+        if self.hosts is not None and any(not self._has_host(host) for host in hosts_of(option, given)):
+            yield "a host that is not listed"
+        match option.name:
+            case "workers":
+                for _, kind in worker_entries(given):
+                    if not _matches(kind, self.sinks):
+                        yield f"the sink {kind}"
+            case "alert-command":
+                program = next(iter(_listed(given)), "")
+                if not _matches(program, self.alert_commands):
+                    yield "a program that is not listed in alert-commands"
+            case "spark":
+                yield from (f"the setting {key}" for key in self._refused_spark(given))
+
+    def _has_file(self, path: str) -> bool:
+        """Links are followed: what counts is what would be opened."""
+        found = os.path.realpath(os.path.expanduser(path))
+        return any(os.path.commonpath([found, folder]) == folder for folder in map(os.path.realpath, self.directories))
+
+    def _has_host(self, host: str) -> bool:
+        allowed = self.hosts or ()
+        network = _network(host)
+        if network is None or "*" in allowed:
+            return _matches(host.lower(), allowed)
+        return any(_is_within(network, other) for other in map(_network, allowed))
+
+    def _refused_spark(self, given: Raw) -> Iterator[str]:
+        try:
+            pairs = parse(Kind.PAIRS, given)
+        except ValueError:  # whoever loads it is told
+            return
+        assert isinstance(pairs, dict)
+        for key, value in pairs.items():
+            is_master = key in ("master", "spark.master")
+            is_harmless = is_local(value) if is_master else key in ("memory", "spark.driver.memory")
+            if not is_harmless and not _matches(key, self.spark):
+                yield key
+
+
+def names_files(option: Option) -> bool:
+    """Whether its value is a path of the machine that reads it."""
+    return option.kind is Kind.FILE or option.name.endswith("-dir")
+
+
+def hosts_of(option: Option, given: Raw) -> list[str]:
+    """The hosts that a process with this value connects to, or lets others make it connect to. What is malformed is one: nobody
+    knows what it would come to."""
+    try:
+        return [host for text in _texts(given) for host in _hosts(option, text) if host]
+    except ValueError:
+        return ["?"]
+
+
+def _hosts(option: Option, text: str) -> Iterator[str]:
+    if option.kind is Kind.DATABASE:
+        yield from url_parts(text).get("host", "").split(",")
+    elif option.parameter == "host":
+        yield from (host.strip() for host in text.split(","))
+    elif option.kind in (Kind.SERVERS, Kind.URL) or option.name in _ADDRESSES:
+        yield from (urlsplit(url if "://" in url else f"//{url}").hostname or "" for url in parse_list(text))
+    elif option.name.endswith("allow-hosts"):
+        yield from (entry.strip("[]") for entry in parse_list(text))
+
+
+def _is_within(network: Network, other: Network | None) -> bool:
+    match network, other:
+        case (ipaddress.IPv4Network(), ipaddress.IPv4Network()):
+            return network.subnet_of(other)
+        case (ipaddress.IPv6Network(), ipaddress.IPv6Network()):
+            return network.subnet_of(other)
+        case _:
+            return False
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(text.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _matches(text: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _listed(given: Raw) -> tuple[str, ...]:
+    return parse_list(given) if isinstance(given, str) else tuple(_texts(given))
+
+
+def _texts(raw: Raw) -> Iterator[str]:
+    match raw:
+        case str():
+            yield raw
+        case tuple():
+            yield from raw
+        case _:
+            yield from raw.values()
