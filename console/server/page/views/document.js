@@ -40,6 +40,7 @@ function Current({ answer, isKnown }) {
     return html`<p>${isKnown ? "One moment." : "This group has no document, so a server runs nothing of it and does not know its source."}</p>`;
   }
   return html`<p class="soft">Revision ${answer.revision}, applied <${Time} at=${answer.applied_at} /> by ${answer.applied_by || "nobody known"}</p>
+    ${answer.problem ? html`<p class="problem" role="alert"><strong>This server does nothing with it:</strong> ${answer.problem}</p>` : null}
     <${Sql} text=${answer.yaml} what="the document" />`;
 }
 

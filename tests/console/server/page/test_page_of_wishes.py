@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +30,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.console.server.page.browsed_group import BrowsedGroup, aside
 from tests.console.server.page.browsing import Visit, visiting
 from tests.console.server.served import Served
+from tests.console.server.strangers import write_document
 from tests.console.server.test_alerts import alerting
 from tests.console.server.test_orders import ask, publish_letters
 from tests.servers import Database, NatsServer
@@ -72,6 +74,13 @@ def test_a_document_alone_is_a_group_of_drafts(visit: Visit, written: str) -> No
     row = visit.page.get_by_role("row", name="lake")
     expect(row.get_by_text("draft")).to_be_visible()
     expect(row.get_by_text("it was never started.")).to_be_visible()
+
+
+def test_a_document_that_names_what_it_may_not_says_so(visit: Visit, nats_server: NatsServer, group: str) -> None:
+    with ThreadPoolExecutor(1) as pool:  # the browser's loop runs in this one
+        pool.submit(write_document, nats_server, group, group, user="${AWS_SECRET_ACCESS_KEY}").result()
+    visit.open("groups", group, "document")
+    expect(visit.page.get_by_role("alert").get_by_text("AWS_SECRET_ACCESS_KEY")).to_be_visible()
 
 
 def test_a_document_is_planned_and_applied_with_its_history(visit: Visit, served: Served, written: str) -> None:
