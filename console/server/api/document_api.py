@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgsluice.console.documents.applied_files import MOST_DOCUMENTS, read_documents
 from pgsluice.console.documents.document_plan import PlannedDocument, apply_documents, plan_documents
-from pgsluice.console.documents.document_settings import check_bounds
+from pgsluice.console.documents.document_settings import Bounds, check_bounds
 from pgsluice.console.documents.document_store import StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument, format_document
 from pgsluice.console.server.access.principal import Role
@@ -76,8 +76,8 @@ async def show_history(call: Call) -> Answer:
 
 async def put_document(call: Call) -> Answer:
     """Created without If-Match; replaced only by whoever names what is there, whether it can be read or not."""
-    document = _only(await call.parts.parsed(call.who, read_documents, "the body", call.body.yaml), call.path["group"])
-    check_bounds(document, call.parts.bounds)
+    found = await call.parts.parsed(call.who, _read_allowed, {"the body": call.body.yaml}, call.parts.bounds)
+    document = _only(found, call.path["group"])
     revision = await call.parts.documents.revision(document.group)
     check_revision(call, revision, _spoken(document.group))
     written = await call.parts.documents.put(document, call.who.name, revision)
@@ -120,19 +120,23 @@ async def export(call: Call) -> Answer:
 
 
 async def _documents(call: Call) -> list[GroupDocument]:
-    found = await call.parts.parsed(call.who, _read_all, call.body.documents)
+    if len(call.body.documents) > MOST_DOCUMENTS:
+        raise Problem(Kind.MALFORMED, f"there are more than {MOST_DOCUMENTS} documents", "send less at once", "documents")
+    texts = {f"documents[{i}]": text for i, text in enumerate(call.body.documents)}
+    found = await call.parts.parsed(call.who, _read_allowed, texts, call.parts.bounds)
     if not found:
         raise Problem(Kind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents")
     for document in found:
         call.who.check_group(document.group)
-        check_bounds(document, call.parts.bounds)
     return found
 
 
-def _read_all(texts: Sequence[str]) -> list[GroupDocument]:
-    if len(texts) > MOST_DOCUMENTS:
-        raise Problem(Kind.MALFORMED, f"there are more than {MOST_DOCUMENTS} documents", "send less at once", "documents")
-    return [each for i, text in enumerate(texts) for each in read_documents(f"documents[{i}]", text)]
+def _read_allowed(texts: Mapping[str, str], bounds: Bounds) -> list[GroupDocument]:
+    """``texts`` by their places. Raises UsageError also for what one of them may not name."""
+    found = [each for place, text in texts.items() for each in read_documents(place, text)]
+    for document in found:
+        check_bounds(document, bounds)
+    return found
 
 
 def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
