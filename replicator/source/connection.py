@@ -66,8 +66,6 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
             await connection.execute(NO_TRANSACTION_TIMEOUT)
     except psycopg.Error as error:
         raise await asyncio.to_thread(connection_error, settings, parameters, error) from None
-    except UnicodeError:  # of what cannot be a name, such as a..b: psycopg looks it up itself
-        raise UsageError("the source's host is no host's name", "check host") from None
     finally:
         connecting.cancel()
     return connection

@@ -127,6 +127,8 @@ class PostgresSettings:
                     f"{values.named(name)} takes {thing}, not a URL or a connection string",
                     f"give it as {url}, or its parts: {parts}",
                 )
+        if not all(map(_may_be_host, values.text("host").split(","))):
+            yield UsageError(f"{values.named('host')} is no name of a host", "give names like db.example.com, or addresses")
 
 
 @settings
@@ -194,6 +196,15 @@ class LogSettings:
     format: str = read(
         Option("log-format", Kind.TEXT, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
     )
+
+
+def _may_be_host(text: str) -> bool:
+    """What is none cannot be looked up, which psycopg tells by an error of Python's. One with "/" or "@" is a socket's."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return text.startswith(("/", "@"))
+    return True
 
 
 def _key_without_certificate(values: Values, key: str, certificate: str) -> Iterator[UsageError]:

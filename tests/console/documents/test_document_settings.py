@@ -53,3 +53,13 @@ def test_a_variable_is_no_setting_because_its_name_begins_one_that_a_document_na
     assert found is not None
     assert found.password == "of the shop"
     assert "PGSLUICE_PASSWORD" not in process_environment(document, OURS)
+
+
+@pytest.mark.parametrize("host", ["a..b", "db," + "x" * 64 + ".example.com"])
+def test_a_host_that_is_no_name_is_refused_before_it_is_looked_up(host: str) -> None:
+    document = GroupDocument("shop", SOURCE | {"group": "shop", "host": host})
+    with pytest.raises(UsageError, match="is no name of a host"):
+        load_document(document, lambda: ANYTHING, SourceSettings)
+    assert source_in_any(document) is None
+    for taken in ("db.example.com,10.0.0.1", "::1", "/var/run/postgresql", "bücher.example", "my_db"):
+        load_document(GroupDocument("shop", SOURCE | {"group": "shop", "host": taken}), lambda: ANYTHING, SourceSettings)
