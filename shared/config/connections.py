@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from pgsluice.shared.config.declaration import read, settings
-from pgsluice.shared.config.kinds import Kind
+from pgsluice.shared.config.kinds import Kind, may_be_name
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
@@ -127,7 +127,7 @@ class PostgresSettings:
                     f"{values.named(name)} takes {thing}, not a URL or a connection string",
                     f"give it as {url}, or its parts: {parts}",
                 )
-        if not all(map(_may_be_host, values.text("host").split(","))):
+        if not all(host.startswith(("/", "@")) or may_be_name(host) for host in values.text("host").split(",")):
             yield UsageError(f"{values.named('host')} is no name of a host", "give names like db.example.com, or addresses")
 
 
@@ -196,15 +196,6 @@ class LogSettings:
     format: str = read(
         Option("log-format", Kind.TEXT, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
     )
-
-
-def _may_be_host(text: str) -> bool:
-    """What is none cannot be looked up, which psycopg tells by an error of Python's. One with "/" or "@" is a socket's."""
-    try:
-        text.encode("idna")
-    except UnicodeError:
-        return text.startswith(("/", "@"))
-    return True
 
 
 def _key_without_certificate(values: Values, key: str, certificate: str) -> Iterator[UsageError]:

@@ -147,11 +147,21 @@ def _parse_server(url: str) -> str:
     try:
         parts = urlsplit(complete)
         usable = parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0 and not parts.path.strip("/")
+        usable = usable and may_be_name(parts.hostname or "")
     except ValueError:
         usable = False
     if not usable:
         raise ValueError("is not a list of NATS URLs (nats://host:port or tls://host:port, separated by commas)")
     return complete
+
+
+def may_be_name(host: str) -> bool:
+    """Whether a host can be looked up. Of what is no name, such as a..b, Python tells by an error that no client expects."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def parse_url(text: str) -> str:

@@ -74,6 +74,7 @@ def test_a_value_is_read_from_its_text(kind: Kind, raw: Raw, value: Value) -> No
         (Kind.SERVERS, "nats://a:port", "is not a list of NATS URLs"),
         (Kind.SERVERS, "nats://a:99999", "is not a list of NATS URLs"),
         (Kind.SERVERS, "nats://[::1", "is not a list of NATS URLs"),
+        (Kind.SERVERS, "nats://a..b", "is not a list of NATS URLs"),
         (Kind.URL, "a.example/b", "is not an HTTP URL"),
         (Kind.URL, "ftp://a/", "is not an HTTP URL"),
         (Kind.URL, "https://", "is not an HTTP URL"),
