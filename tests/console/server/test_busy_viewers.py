@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import httpx
 import pytest
@@ -26,7 +26,7 @@ def test_others_are_answered_while_a_viewers_documents_are_read(served: Served) 
     with served.client(served.token("busy")) as viewer, served.client() as other, ThreadPoolExecutor(1) as pool:
         begun, waits = time.monotonic(), []
         reading = pool.submit(viewer.post, "/plan", json=documents(15))
-        while not reading.done():
+        while not wait([reading], timeout=0.02).done:
             asked = time.monotonic()
             assert other.get("/").status_code == 200
             waits.append(time.monotonic() - asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import httpx
 import orjson
@@ -130,7 +130,7 @@ def test_rules_that_take_long_hold_up_nobody_else(served: Served, changed: Group
             pool.submit(client.post, f"/groups/{changed.name}/trace", json=traced),
         ]
         slowest, all_begun = 0.0, time.monotonic()
-        while not all(each.done() for each in asked):
+        while wait(asked, timeout=0.02).not_done:
             begun = time.monotonic()
             assert client.get("/health").status_code == 200
             slowest = max(slowest, time.monotonic() - begun)
@@ -163,7 +163,7 @@ def test_rules_that_take_too_much_are_refused_and_nobody_else_waits(served: Serv
     with served.client() as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.post, "/rules/test", json={"rules": rules, "lines": [LINE]})
         slowest = 0.0
-        while not asked.done():
+        while not wait([asked], timeout=0.02).done:
             begun = time.monotonic()
             assert client.get("/health").status_code == 200
             slowest = max(slowest, time.monotonic() - begun)
