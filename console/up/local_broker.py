@@ -74,7 +74,15 @@ def url(directory: Path) -> str:
 def settings(directory: Path) -> NatsSettings:
     token = token_file(directory).read_text()
     return NatsSettings(
-        url=url(directory), user="", password="", token=token, credentials_file="", tls_ca="", tls_cert="", tls_key=""
+        url=url(directory),
+        user="",
+        password="",
+        token=token,
+        credentials_file="",
+        tls_ca="",
+        tls_cert="",
+        tls_key="",
+        tls_first=False,
     )
 
 

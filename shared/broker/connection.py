@@ -14,7 +14,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import ParseResult, urlsplit
 
 import nats
 import nats.errors
@@ -73,20 +73,37 @@ REQUEST_TIMEOUT_S = 5.0
 log = telemetry.logger(__name__)
 
 
+class _NoTlsError(ConnectionError):
+    """TLS was asked for, and a server does not offer it. An OSError, after which nats-py tries the next server."""
+
+
 class _Transport(TcpTransport):
     """Does with a connection that is lost what asyncio's own loop does: nothing when it is written to, and ConnectionResetError
     when it is drained, upon which nats-py makes a new one. uvloop raises RuntimeError when it is written to; that ends nats-py's
-    flusher for good, and then whoever publishes gets it."""
+    flusher for good, and then whoever publishes gets it.
 
-    def __init__(self) -> None:
+    ``needs_tls``: nothing is written in the clear. nats-py speaks TLS where the server's first line asks for it, and that line
+    is anybody's on the way."""
+
+    def __init__(self, *, needs_tls: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._needs_tls = needs_tls
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        if self._io_writer is not None:
+            self._io_writer.close()  # nats-py leaves the one of an attempt to reconnect that failed open
+        await super().connect(uri, buffer_size, connect_timeout)
 
     def write(self, payload: bytes) -> None:
         self.writelines([payload])
 
     def writelines(self, payload: Sequence[bytes]) -> None:
-        if self._io_writer is not None and not self._io_writer.is_closing():
-            self._io_writer.writelines(payload)
+        if self._io_writer is None or self._io_writer.is_closing():
+            return
+        if self._needs_tls and self._io_writer.get_extra_info("ssl_object") is None:
+            self._io_writer.close()
+            raise _NoTlsError("the server does not offer TLS")
+        self._io_writer.writelines(payload)
 
     async def drain(self) -> None:
         if self._io_writer is None or self._io_writer.is_closing():
@@ -101,6 +118,19 @@ class _Transport(TcpTransport):
 class _Client(Client):
     """With a parser of headers that takes a tenth of the time, which was half of the time that reading a small message took."""
 
+    def __init__(self, settings: NatsSettings) -> None:
+        super().__init__()
+        self._needs_tls, self._is_tls_first = settings.needs_tls, settings.tls_first
+        self._transport = _Transport(needs_tls=settings.needs_tls)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """What comes before TLS is anybody's on the way. So servers that are named there are no servers of ours; ours name them
+        again after CONNECT. And where a server leaves TLS to its clients (``allow_non_tls``), it is used."""
+        if initial_connection and self._needs_tls and not self._is_tls_first:
+            info.pop("connect_urls", None)
+            info["tls_required"] = info.get("tls_required") or info.get("tls_available", False)
+        await super()._process_info(info, initial_connection)
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         headers = {}
@@ -113,11 +143,28 @@ class _Client(Client):
         return headers
 
 
-def _new_client(settings: NatsSettings) -> _Client:
-    client = _Client()
-    if not settings.url.lstrip().startswith("ws"):
-        client._transport = _Transport()
-    return client
+class _Complaints:
+    """What goes wrong with one connection. Once it was made, nobody waits for it: then the log says why a server does not take us
+    again."""
+
+    def __init__(self, settings: NatsSettings, told: Callable[[Exception], None]) -> None:
+        self._settings = settings
+        self._told = told
+        self._logged_at = -WAIT_LOG_INTERVAL_S
+        self.newest: list[Exception] = []
+        self.refused = asyncio.Event()
+        self.is_connected = False
+
+    async def take(self, error: Exception) -> None:
+        self.newest.append(error)
+        del self.newest[:-MOST_FAILURES]
+        self._told(error)
+        if not _is_refusal(error):
+            return
+        self.refused.set()
+        if self.is_connected and time.monotonic() - self._logged_at >= WAIT_LOG_INTERVAL_S:
+            self._logged_at = time.monotonic()
+            log.warning("NATS refuses the connection", servers=_host_list(self._settings), reason=_reason(error))
 
 
 async def connect(
@@ -133,22 +180,12 @@ async def connect(
     credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
     cannot be read, or when it is another kind of server.
     """
-    client = _new_client(settings)
-    failures: list[Exception] = []
-    refused = asyncio.Event()
-
-    async def remember(error: Exception) -> None:
-        failures.append(error)
-        told(error)
-        del failures[:-MOST_FAILURES]
-        if _is_refusal(error):
-            refused.set()
-
-    options = _connect_options(settings, name) | {"error_cb": remember}
+    client, complaints = _Client(settings), _Complaints(settings, told)
+    options = _connect_options(settings, name) | {"error_cb": complaints.take}
     connecting = asyncio.ensure_future(client.connect(**options))
-    waiting = asyncio.ensure_future(refused.wait())
+    waiting = asyncio.ensure_future(complaints.refused.wait())
     try:
-        await _wait_for_first([connecting, waiting], settings, failures, deadline_s)
+        await _wait_for_first([connecting, waiting], settings, complaints.newest, deadline_s)
     finally:
         waiting.cancel()
         if not connecting.done():
@@ -156,7 +193,7 @@ async def connect(
             await asyncio.wait({connecting})
             await disconnect(client)
     if connecting.cancelled():
-        raise _connect_error(settings, failures)
+        raise _connect_error(settings, complaints.newest)
     try:
         connecting.result()
     except (OSError, ssl.SSLError, nats.errors.Error, ValueError) as error:
@@ -166,6 +203,7 @@ async def connect(
     except PgsluiceError:
         await disconnect(client)
         raise
+    complaints.is_connected = True
     return client
 
 
@@ -239,6 +277,8 @@ def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:
         options["user_credentials"] = settings.credentials_file
     if settings.tls_ca or settings.tls_cert:
         options["tls"] = _tls_context(settings)
+    if settings.tls_first:
+        options["tls_handshake_first"] = True
     return options
 
 
@@ -274,7 +314,9 @@ def _reason(error: Exception | None) -> str:
 def _is_refusal(error: Exception) -> bool:
     """Whether the server does not want us, or we do not trust it: trying again gives the same answer."""
     text = str(error).lower()
-    return isinstance(error, ssl.SSLError) or any(word in text for word in ("authorization", "authentication", "permissions"))
+    return isinstance(error, ssl.SSLError | _NoTlsError) or any(
+        word in text for word in ("authorization", "authentication", "permissions")
+    )
 
 
 def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> PgsluiceError:
@@ -282,6 +324,11 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
     where = _host_list(settings)
     error = next(filter(_is_refusal, failures), failures[-1] if failures else None)
     text = str(error).lower() if error else ""
+    if isinstance(error, _NoTlsError):
+        return TerminalError(
+            f"NATS at {where} does not offer TLS, and nats-url or a nats-tls option asks for it",
+            "switch TLS on at the server, or connect without it: nats:// and no nats-tls option",
+        )
     if error is not None and _is_refusal(error) and not isinstance(error, ssl.SSLError):
         return TerminalError(
             f"NATS at {where} refuses the credentials", "check nats-user, nats-password, nats-token or nats-credentials"
@@ -289,12 +336,12 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
     if isinstance(error, FileNotFoundError | PermissionError):
         return UsageError(f"the NATS credentials cannot be read ({error})", "check nats-credentials")
     if isinstance(error, ssl.SSLError) or "tls" in text or "certificate" in text:
-        return TerminalError(f"TLS with NATS at {where} failed ({error})", "check nats-tls-ca, nats-tls-cert and nats-tls-key")
-    return TransientError(
-        f"NATS at {where} does not answer ({_reason(error)})",
-        "check nats-url and that the server runs, for example nats://127.0.0.1:4222",
-        Cause.NATS,
-    )
+        remedy = "check nats-tls-ca, nats-tls-cert and nats-tls-key, and whether the server has handshake_first (nats-tls-first)"
+        return TerminalError(f"TLS with NATS at {where} failed ({error})", remedy)
+    remedy = "check nats-url and that the server runs, for example nats://127.0.0.1:4222"
+    if settings.needs_tls:
+        remedy += f"; nats-tls-first is {str(settings.tls_first).lower()}, as handshake_first of the server has to be"
+    return TransientError(f"NATS at {where} does not answer ({_reason(error)})", remedy, Cause.NATS)
 
 
 async def _check_server(client: Client, deadline_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from pgsluice.shared.config.declaration import read, settings
 from pgsluice.shared.config.kinds import Kind, may_be_name
@@ -139,7 +140,7 @@ class NatsSettings:
         Option(
             "nats-url",
             Kind.SERVERS,
-            "NATS servers, comma-separated; tls:// asks for TLS",
+            "NATS servers, comma-separated; one tls:// among them asks for TLS at all",
             "nats://localhost:4222",
             required=True,
             secret=True,
@@ -174,6 +175,15 @@ class NatsSettings:
     )
     tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Our certificate at NATS", "/etc/pgsluice/nats-client.pem"))
     tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/nats-client.key"))
+    tls_first: bool = read(
+        Option("nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server speaks (its handshake_first)", "true", "false")
+    )
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether anything here asks for it: then it is asked of every server."""
+        has_tls_url = any(urlsplit(url.strip()).scheme == "tls" for url in self.url.split(","))
+        return has_tls_url or bool(self.tls_ca or self.tls_cert or self.tls_first)
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:

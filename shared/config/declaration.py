@@ -149,13 +149,15 @@ def files_of(made: Any) -> list[str]:
 
 
 def variables_of(made: Any) -> dict[str, str]:
-    """The variables by which another process reads the texts of the same settings; those that are empty are not given. Secrets
-    are among them."""
+    """The variables by which another process reads the texts and switches of the same settings; those that are as they are when
+    nobody gives them are left out. Secrets are among them."""
     found = {}
     for name, source in _sources(type(made)).items():
         value = getattr(made, name)
-        if isinstance(source, _FromOption) and isinstance(value, str) and value:
-            found[source.option.variable] = value
+        if isinstance(source, _FromOption) and isinstance(value, str | bool):
+            text = value if isinstance(value, str) else str(value).lower()
+            if text not in ("", source.option.default):
+                found[source.option.variable] = text
     return found
 
 

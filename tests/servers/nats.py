@@ -65,7 +65,9 @@ class NatsServer(ServerProcess):
         return f"pgsluice-{self.port}"
 
     def settings(self) -> NatsSettings:
-        return NatsSettings(url=self.url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
+        return NatsSettings(
+            url=self.url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="", tls_first=False
+        )
 
     @property
     def store(self) -> Path:

@@ -72,7 +72,9 @@ class NatsCluster:
     def settings(self, *nodes: NatsServer) -> NatsSettings:
         """Of a client of ``nodes``, or of all."""
         url = ",".join(node.url for node in nodes or self.nodes)
-        return NatsSettings(url=url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
+        return NatsSettings(
+            url=url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="", tls_first=False
+        )
 
     def wait_until_ready(self) -> None:
         """Returns when all nodes that run know a leader that answers for JetStream."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgsluice.console.documents.document_bounds import DocumentBounds
@@ -12,7 +14,9 @@ from pgsluice.shared.errors import UsageError
 
 SOURCE = {"host": "db", "port": "5432", "dbname": "shop", "user": "ada"}
 ANYTHING = DocumentBounds(variables=("*",))
-OURS = NatsSettings("nats://broker:4222", "u", "m4rk3r", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="")
+OURS = NatsSettings(
+    "nats://broker:4222", "u", "m4rk3r", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="", tls_first=False
+)
 
 
 def source_in_any(document: GroupDocument) -> PostgresSettings | None:
@@ -24,6 +28,8 @@ def test_a_document_that_names_no_nats_means_ours(monkeypatch: pytest.MonkeyPatc
     variables = {"PGSLUICE_NATS_URL": "nats://broker:4222", "PGSLUICE_NATS_USER": "u", "PGSLUICE_NATS_PASSWORD": "m4rk3r"}
     given = process_environment(GroupDocument("shop", {"group": "shop"}), OURS)
     assert {name: text for name, text in given.items() if name.startswith("PGSLUICE_NATS")} == variables
+    first = process_environment(GroupDocument("shop", {"group": "shop"}), replace(OURS, tls_first=True))
+    assert first["PGSLUICE_NATS_TLS_FIRST"] == "true"
     named = process_environment(GroupDocument("shop", {"group": "shop", "nats-url": "nats://other:4222"}), OURS)
     assert not any(name.startswith("PGSLUICE_NATS") for name in named)
 

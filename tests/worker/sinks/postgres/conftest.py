@@ -23,7 +23,7 @@ from tests.servers import Database
 from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.settings import worker_settings
 
-NO_NATS = NatsSettings("", "", "", "", "", "", "", "")
+NO_NATS = NatsSettings("", "", "", "", "", "", "", "", tls_first=False)
 
 Changes = Sequence[Change | Truncate]
 
