@@ -87,6 +87,7 @@ def test_files_that_are_mounted_exist() -> None:
 def test_the_replicator_service_is_configured_completely(tmp_path: Path) -> None:
     settings = make(ReplicatorSettings, load_from({}, environment("replicator", tmp_path), ReplicatorSettings))
     assert (settings.group, settings.source.host, settings.source.password) == ("shop", "source", "secret")
+    assert (settings.nats.user, settings.nats.password) == ("pgsluice", "secret")
 
 
 def test_the_worker_service_is_configured_completely(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +18,8 @@ from tests.servers.postgres_binaries import binaries
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 PASSWORD = "it's secret"
+NATS_PASSWORD = "00042"
+"""Which NATS takes for a number where it stands without quotes."""
 
 
 @pytest.fixture
@@ -25,15 +28,24 @@ def servers() -> Iterator[list[PostgresServer]]:
         yield [running.enter_context(PostgresServer(password="superuser's")) for _ in range(2)]
 
 
+@pytest.fixture
+def nats(monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    """With the login of the container files."""
+    told: str = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]["nats"]["environment"]["NATS_PASSWORD"]
+    monkeypatch.setenv("NATS_PASSWORD", re.sub(r"\$\{NATS_PASSWORD:[^}]*\}", NATS_PASSWORD, told))
+    with NatsServer(config=(DOCKER / "nats.conf").read_text()) as server:
+        yield server
+
+
 def test_the_roles_of_the_container_files_replicate_the_tables_of_the_container_files(
-    servers: list[PostgresServer], nats_server: NatsServer, tmp_path: Path
+    servers: list[PostgresServer], nats: NatsServer, tmp_path: Path
 ) -> None:
     source, target = (server.create_database("shop") for server in servers)
     for database, name in ((source, "source"), (target, "target")):
         initialize(database, name, tmp_path)
         assert database.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'pgsluice'") == [(False,)]
     source.execute("INSERT INTO customers (name) VALUES ('Ada')")
-    keys = configuration(source, target, nats_server)
+    keys = configuration(source, target, nats)
     succeed(replicate(keys))
     source.execute("INSERT INTO orders (customer_id, total) VALUES (1, 2.5)")
     succeed(replicate(keys))
@@ -61,4 +73,5 @@ def configuration(source: Database, target: Database, nats: NatsServer) -> dict[
         variable = f"PGSLUICE_{prefix.upper().replace('-', '_')}"
         keys |= {prefix + key: told[variable + key.upper()] for key in ("user", "dbname")}
         keys |= {f"{prefix}host": database.server.host, f"{prefix}port": database.server.port, f"{prefix}password": PASSWORD}
-    return keys | {"nats-url": nats.url, "log-format": "text", "metrics-listen": "127.0.0.1:0"}
+        keys["nats-user"] = told["PGSLUICE_NATS_USER"]
+    return keys | {"nats-password": NATS_PASSWORD, "nats-url": nats.url, "log-format": "text", "metrics-listen": "127.0.0.1:0"}
