@@ -1,14 +1,15 @@
 """What is known of every group on one NATS: looked up once for all who ask, whenever something changed.
 
 Whatever a group's processes tell is a write to its state bucket, and each write passes by as an ordinary message: a plain
-subscription to those is a bell, which needs no consumer and may be missed. A group that rang is looked at within LOOK_INTERVAL_S,
-any other once in a while. Where the account may not subscribe, every group is looked at in turn, and only that. A group that was
-never started is there too where it has a document: its units are drafts.
+subscription to those of each group is a bell, which needs no consumer and may be missed. A group that rang is looked at within
+LOOK_INTERVAL_S, any other once in a while. A group that was never started is there too where it has a document: its units are
+drafts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Coroutine
@@ -19,6 +20,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from pgsluice.console.documents.control_bucket import CONTROL_BUCKET
 from pgsluice.console.documents.document_settings import Bounds, source_in
@@ -45,8 +47,6 @@ LISTING_INTERVAL_S = 5.0
 AT_ONCE = 8
 SOURCE_PATIENCE_S = 0.5
 """A source that is away holds up the look at its group for so long, and with that those at others."""
-
-_BELL = "$KV.*.>"
 
 log = telemetry.logger(__name__)
 
@@ -123,21 +123,24 @@ class GroupLooks:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        try:
-            subscription = await self._client.subscribe(_BELL, cb=self._ring, pending_msgs_limit=0, pending_bytes_limit=0)
-            self._is_heard = True
-        except nats.errors.Error as error:
-            log.warning("writes to state buckets are not heard of, groups are looked at in turn", reason=type(error).__name__)
-            subscription = None
+        documents = await self._hear(CONTROL_BUCKET)
+        self._is_heard = documents is not None
         try:
             while True:
                 await self._round()
                 await asyncio.sleep(LOOK_INTERVAL_S)
         finally:
-            if subscription is not None and self._client.is_connected:
-                await subscription.unsubscribe()
+            await _stop_hearing(documents)
             for watched in self._watched.values():
                 await watched.close()
+
+    async def _hear(self, bucket: str) -> Subscription | None:
+        """Has writes to the bucket ring; None where that fails."""
+        try:
+            return await self._client.subscribe(f"$KV.{bucket}.>", cb=self._ring, pending_msgs_limit=0, pending_bytes_limit=0)
+        except nats.errors.Error as error:
+            log.warning("writes to a bucket are not heard of", bucket=bucket, reason=type(error).__name__)
+            return None
 
     async def _ring(self, message: Msg) -> None:
         """``$KV.pgsluice_orders.worker.postgres``, or ``$KV.pgsluice-control.group.orders``"""
@@ -189,6 +192,7 @@ class GroupLooks:
         for name in (found | drafts) - self._watched.keys():
             watched = _WatchedGroup(GroupNames(name), GroupView(name, next(self._numbers)))
             await self._read_document(watched)
+            watched.bell = await self._hear(watched.names.bucket)
             self._watched[name] = watched
             self._documented.discard(name)
         self._listed_at = time.monotonic()
@@ -252,6 +256,7 @@ class _WatchedGroup:
         """The revision of the one that ``slot`` and ``units`` are of."""
         self.units: tuple[str, ...] = ()
         self.letters = LetterCounts()
+        self.bell: Subscription | None = None
         self.view = view
         self.looked_at_s = float("-inf")
         self.looking = asyncio.Lock()
@@ -259,5 +264,12 @@ class _WatchedGroup:
 
     async def close(self) -> None:
         """A look that is under way ends first."""
+        await _stop_hearing(self.bell)
         async with self.looking:
             await self.slot.close()
+
+
+async def _stop_hearing(bell: Subscription | None) -> None:
+    if bell is not None:
+        with contextlib.suppress(nats.errors.Error):  # there may be no connection any more
+            await bell.unsubscribe()
