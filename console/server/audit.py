@@ -23,9 +23,9 @@ from nats.js.api import DiscardPolicy, RawStreamMsg, StorageType, StreamConfig, 
 
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
 from pgsluice.shared.broker.record import MalformedError, TimeText, decode, encode
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, absent_error
 from pgsluice.shared.errors import Cause, TransientError
 
 KEPT_S = 90 * 24 * 3600
@@ -103,13 +103,14 @@ class AuditStream:
     """Both streams. Every method raises TransientError when NATS does not answer."""
 
     def __init__(self, client: Client, replicas: int = 1) -> None:
+        self._client = client
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
         self._replicas = replicas
         self._refused: dict[str, _Refused] = {}
         """By token."""
 
     async def make(self) -> None:
-        """Makes the streams where there are none."""
+        """Makes the streams where there are none. Raises TerminalError where that is an administrator's to do."""
         await self._ensure_done(None)
         await self._ensure_refused()
 
@@ -201,6 +202,8 @@ class AuditStream:
         try:
             return await self._jetstream.stream_info(config.name, subjects_filter=counted)
         except nats.js.errors.NotFoundError:
+            if not creates_streams(self._client):
+                raise absent_error(f"stream {config.name}") from None
             try:
                 return await self._jetstream.add_stream(config)
             except CLIENT_ERRORS as error:
@@ -210,6 +213,9 @@ class AuditStream:
 
     async def _bring_up_to_date(self, info: StreamInfo, config: StreamConfig) -> None:
         """One that an older version made lets the oldest entries go when it is full. What else people set stays."""
+        if not creates_streams(self._client):
+            log.warning("the stream is an administrator's, and that of an older version", stream=config.name)
+            return
         try:
             await self._jetstream.update_stream(info.config.evolve(discard=config.discard, subjects=config.subjects))
         except CLIENT_ERRORS as error:

@@ -83,6 +83,8 @@ def settings(directory: Path) -> NatsSettings:
         tls_cert="",
         tls_key="",
         tls_first=False,
+        inbox_prefix="_INBOX",
+        creates_streams=True,
     )
 
 

@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.js.api import RetentionPolicy, StorageType
 
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, connect, disconnect
+from pgsluice.shared.broker.stream_error import absent_error
 from pgsluice.shared.broker.streams import (
     LEAST_BYTES,
     STREAM_MANAGEMENT,
@@ -34,6 +35,7 @@ from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.preflight.clock import clock_findings
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.nats_permissions import client_permissions, group_permissions, own_inbox
 
 PATIENCE_S = 3.0
 USUAL_PAYLOAD_BYTES = 1024 * 1024
@@ -62,12 +64,12 @@ async def examined_broker(
     except PgsluiceError as error:
         denied = _denied(complaints)
         if denied and isinstance(error, TransientError):
-            examined.findings.take([_permission_finding(denied, names)])
+            examined.findings.take([_permission_finding(denied, settings, names)])
         else:
             examined.findings.take([Finding.of(error, "nats-connection", Subject.NATS)])
     try:
         if examined.client is not None:
-            await _Examination(examined.client, names, stream, examined.findings, complaints).run(copies=copies)
+            await _Examination(examined.client, settings, names, stream, examined.findings, complaints).run(copies=copies)
         yield examined
     finally:
         if examined.client is not None:
@@ -80,23 +82,31 @@ def _denied(complaints: list[Exception]) -> list[str]:
     return sorted({f"{match[1].replace('subscription', 'subscribe')} {match[2]}".lower() for match in found if match})
 
 
-def _permission_finding(denied: list[str], names: GroupNames) -> Finding:
-    group = names.group
+def _permission_finding(denied: list[str], settings: NatsSettings, names: GroupNames) -> Finding:
+    own = own_inbox(settings.inbox_prefix, names)
+    needed = client_permissions(own) + group_permissions(names, makes=settings.creates_streams)
+    first = "" if own == settings.inbox_prefix else f"set nats-inbox-prefix: {own}, and "
     return Finding(
         "nats-permissions",
         Severity.ERROR,
         Subject.NATS,
         f"the NATS user may not: {', '.join(denied)}",
-        "give it in the server's configuration permissions: { publish: "
-        f'["$JS.API.>", "$KV.{names.bucket}.>", "pgsluice.{group}.>"], subscribe: ["_INBOX.>", "pgsluice.{group}.>"] }}',
+        f"{first}give it in the server's configuration {needed.block()} ('pgsluice nats permissions' prints them, one a line)",
     )
 
 
 class _Examination:
     def __init__(
-        self, client: Client, names: GroupNames, stream: StreamSettings, found: Findings, complaints: list[Exception]
+        self,
+        client: Client,
+        settings: NatsSettings,
+        names: GroupNames,
+        stream: StreamSettings,
+        found: Findings,
+        complaints: list[Exception],
     ) -> None:
         self._client = client
+        self._settings = settings
         self._names = names
         self._stream = stream
         self._found = found
@@ -106,7 +116,7 @@ class _Examination:
         try:
             await self._permissions()
             if _denied(self._complaints):
-                self._found.take([_permission_finding(_denied(self._complaints), self._names)])
+                self._found.take([_permission_finding(_denied(self._complaints), self._settings, self._names)])
                 return
             missing = [stream for stream in self._streams(copies=copies) if not await self._look_at(stream)]
             await self._room(len(missing))
@@ -134,8 +144,9 @@ class _Examination:
         stored = [names.changes_subject, f"{names.snapshot_subjects[:-1]}check", f"$KV.{names.bucket}.check"]
         for subject in stored:
             await self._client.publish(subject, b"", headers=refused)
-        for operation in (f"INFO.{names.changes_stream}", f"CREATE.{names.changes_stream}", f"UPDATE.{names.changes_stream}"):
-            await self._client.publish(STREAM_MANAGEMENT + operation, b"{")
+        for stream in (names.changes_stream, names.snapshot_stream, names.dead_stream, f"KV_{names.bucket}"):
+            for operation in ("INFO", "MSG.GET", *(("CREATE", "UPDATE") if self._settings.creates_streams else ())):
+                await self._client.publish(f"{STREAM_MANAGEMENT}{operation}.{stream}", b"{")
         subscription = await self._client.subscribe(names.bell_subject)
         for _ in range(2):  # a ping goes ahead of what waits to be sent; by its answer all of that is sent
             await self._client.flush(round(PATIENCE_S))
@@ -145,6 +156,8 @@ class _Examination:
         """Whether the stream exists."""
         asked = datetime.now(UTC)
         answer = await self._request(f"{STREAM_MANAGEMENT}INFO.{stream.name}")
+        if "error" in answer and not self._settings.creates_streams:
+            self._found.take([Finding.of(absent_error(f"stream {stream.name}"), "nats-stream-missing", Subject.NATS)])
         if "error" in answer:
             await self._overlap(stream)
             return False
@@ -173,7 +186,10 @@ class _Examination:
         ]
         if differences:
             fact = f"stream {name} has {', '.join(differences)}"
-            self._found.note("nats-stream-settings", Severity.INFO, fact, "the replicator's next start changes that")
+            remedy = "the replicator's next start changes that"
+            if not self._settings.creates_streams:
+                remedy = "have an administrator run 'pgsluice nats create'"
+            self._found.note("nats-stream-settings", Severity.INFO, fact, remedy)
         if state is not None and 0 < self._stream.max_bytes < state.bytes:
             fact = f"stream {name} holds {state.bytes} bytes, more than stream-max-bytes ({self._stream.max_bytes}): it is full"
             self._found.note("nats-stream-full", Severity.ERROR, fact, "raise stream-max-bytes")
@@ -184,7 +200,10 @@ class _Examination:
 
     async def _overlap(self, stream: ChangeStream | SnapshotStream) -> None:
         subject = self._names.changes_subject if isinstance(stream, ChangeStream) else self._names.snapshot_subjects
-        answer = await self._request("$JS.API.STREAM.NAMES", {"subject": subject})
+        try:
+            answer = await self._request("$JS.API.STREAM.NAMES", {"subject": subject})
+        except (nats.errors.Error, TimeoutError):
+            return  # the names of all streams are none of the permissions that a group needs
         for other in answer.get("streams") or []:
             fact = f"stream {other} listens on {subject}, so {stream.name} cannot be made"
             self._found.note("nats-stream-overlap", Severity.ERROR, fact, "take that subject out of it, or remove it")

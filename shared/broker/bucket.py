@@ -39,9 +39,9 @@ from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
 from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, is_passing, payload_error
+from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, absent_error, is_passing, payload_error
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
@@ -95,8 +95,10 @@ class Bucket:
         return True
 
     async def make(self, replicas: int) -> None:
-        """Creates the bucket when there is none."""
+        """Creates the bucket when there is none. Raises TerminalError where that is an administrator's to do."""
         if not await self.exists():
+            if not creates_streams(self._client):
+                raise absent_error(self.described)
             config = KeyValueConfig(self.name, history=self.history, storage=StorageType.FILE, replicas=replicas, direct=False)
             await self._answer(self._jetstream.create_key_value(config))
             self._bucket = self._read_through_leader()

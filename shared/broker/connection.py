@@ -120,6 +120,7 @@ class _Client(Client):
 
     def __init__(self, settings: NatsSettings) -> None:
         super().__init__()
+        self.creates_streams = settings.creates_streams
         self._needs_tls, self._is_tls_first = settings.needs_tls, settings.tls_first
         self._transport = _Transport(needs_tls=settings.needs_tls)
 
@@ -246,6 +247,11 @@ async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception])
             )
 
 
+def creates_streams(client: Client) -> bool:
+    """Whether nats-create-streams has who holds the connection make and change streams."""
+    return not isinstance(client, _Client) or client.creates_streams
+
+
 async def send_framed(client: Client, frames: bytes) -> None:
     """Publishes messages that are in the protocol's form already, a thousand for the price of one. Raises as ``publish``."""
     if not client.is_connected:
@@ -268,6 +274,7 @@ def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:
         "reconnect_time_wait": RECONNECT_PAUSE_S,
         "ping_interval": PING_INTERVAL_S,
         "pending_size": 64 * 1024 * 1024,
+        "inbox_prefix": settings.inbox_prefix,
     }
     if settings.user:
         options |= {"user": settings.user, "password": settings.password}

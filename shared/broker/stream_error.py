@@ -82,6 +82,13 @@ def payload_error(what: str) -> PgsluiceError:
     )
 
 
+def absent_error(what: str) -> PgsluiceError:
+    """What the operator reads where ``what`` is an administrator's to make, and is not there."""
+    return TerminalError(
+        f"{what} does not exist, and nats-create-streams is false", "have an administrator run 'pgsluice nats create'"
+    )
+
+
 def publish_error(stream: str, error: Mapping[str, Any], remedy: str) -> PgsluiceError:
     """What the operator reads when JetStream will never take a message for ``stream``."""
     fact = f"JetStream refuses messages for stream {stream}: {error.get('description', '')} (error {error.get('err_code')})"

@@ -35,12 +35,13 @@ from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, Placement, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
 from pgsluice.shared.broker.stream_error import (
     MESSAGE_NOT_FOUND,
     NO_MESSAGE_FOUND,
     STREAM_NOT_FOUND,
     WRONG_LAST_SEQUENCE,
+    absent_error,
     answer_of,
     is_too_large,
     publish_error,
@@ -127,27 +128,37 @@ class Stream:
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas, tags and compression of an existing one to ``settings``; never touches
         messages. JetStream takes another compression at once, and follows it when its server has started again.
-        Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own.
+        Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own. Where streams are
+        an administrator's to make, one that is missing raises TerminalError, and one that is other stays as it is.
         """
         try:
             found = (await self._manage(self._jetstream.stream_info(self.name))).config
         except nats.js.errors.APIError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise stream_error(self.name, answer_of(error)) from None
+            if not creates_streams(self._client):
+                raise absent_error(f"stream {self.name}") from None
             found = await self._create(settings)
         metadata = _own_metadata(found.metadata)
         is_trial = bool(metadata.pop(_TRIAL_METADATA, ""))
         own_size = found.max_bytes or 0
         size = settings.max_bytes or (share_of(own_size) if is_trial else own_size)
         chosen = self.configuration(replace(settings, max_bytes=size))
-        if is_trial or any(getattr(found, name) != value for name, value in chosen.items()):
+        different = [name for name, value in chosen.items() if getattr(found, name) != value]
+        if different and not creates_streams(self._client):
+            log.warning(
+                "the stream is an administrator's, and not as configured", stream=self.name, different=", ".join(different)
+            )
+        elif is_trial or different:
             update = self._jetstream.update_stream(StreamConfig(**chosen, metadata=metadata))
             await self._manage(update, f"{self.name} of {size / 1024**2:.0f} MiB")
-        if found.compression != chosen["compression"]:
-            compression = chosen["compression"].value
-            log.info("NATS compresses the stream in this way from its next start on", stream=self.name, compression=compression)
-        if is_trial:
-            log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
+            if found.compression != chosen["compression"]:
+                compression = chosen["compression"].value
+                log.info(
+                    "NATS compresses the stream in this way from its next start on", stream=self.name, compression=compression
+                )
+            if is_trial:
+                log.info("stream has a size that fits; stream-max-bytes sets another", stream=self.name, max_bytes=size)
         state = await self.state()
         if state is None:
             raise TransientError(f"stream {self.name} was removed while it was made", "it is tried again", Cause.NATS)

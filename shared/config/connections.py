@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -22,6 +23,12 @@ LOG_FORMATS = ("text", "json")
 
 def _group_name(text: str) -> str:
     return GroupNames(text).group
+
+
+def _inbox_prefix(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text) is None:
+        raise ValueError("is not a subject (letters, digits, '_' and '-', with dots between)")
+    return text
 
 
 GROUP = Option("group", Kind.TEXT, "Name that a replicator and its workers share", "orders", required=True, convert=_group_name)
@@ -177,6 +184,26 @@ class NatsSettings:
     tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/nats-client.key"))
     tls_first: bool = read(
         Option("nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server speaks (its handshake_first)", "true", "false")
+    )
+
+    inbox_prefix: str = read(
+        Option(
+            "nats-inbox-prefix",
+            Kind.TEXT,
+            "What the subjects begin with on which NATS answers us; one of our own keeps others from hearing the answers",
+            "_INBOX_orders",
+            "_INBOX",
+            convert=_inbox_prefix,
+        )
+    )
+    creates_streams: bool = read(
+        Option(
+            "nats-create-streams",
+            Kind.SWITCH,
+            "Make and change streams and buckets; with false they are an administrator's (pgsluice nats create)",
+            "false",
+            "true",
+        )
     )
 
     @property

@@ -226,6 +226,16 @@ class GroupSettings:
 
 
 @settings
+class BrokerSetupSettings:
+    """Of what an administrator of NATS does for a group."""
+
+    group: str = read(GROUP)
+    log: LogSettings = part(LogSettings)
+    nats: NatsSettings = part(NatsSettings)
+    stream: StreamSettings = part(StreamSettings)
+
+
+@settings
 class SubscriptionGroupSettings:
     """Of the commands about a group's subscriptions."""
 

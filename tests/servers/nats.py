@@ -66,7 +66,17 @@ class NatsServer(ServerProcess):
 
     def settings(self) -> NatsSettings:
         return NatsSettings(
-            url=self.url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="", tls_first=False
+            url=self.url,
+            user="",
+            password="",
+            token="",
+            credentials_file="",
+            tls_ca="",
+            tls_cert="",
+            tls_key="",
+            tls_first=False,
+            inbox_prefix="_INBOX",
+            creates_streams=True,
         )
 
     @property

@@ -73,7 +73,17 @@ class NatsCluster:
         """Of a client of ``nodes``, or of all."""
         url = ",".join(node.url for node in nodes or self.nodes)
         return NatsSettings(
-            url=url, user="", password="", token="", credentials_file="", tls_ca="", tls_cert="", tls_key="", tls_first=False
+            url=url,
+            user="",
+            password="",
+            token="",
+            credentials_file="",
+            tls_ca="",
+            tls_cert="",
+            tls_key="",
+            tls_first=False,
+            inbox_prefix="_INBOX",
+            creates_streams=True,
         )
 
     def wait_until_ready(self) -> None:

@@ -14,20 +14,26 @@ from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.preflight.finding import Finding, Severity
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.nats_permissions import client_permissions, group_permissions
 from tests.servers import NatsServer
 
 STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 28, compression="none", retention_s=1.0)
 
-_LIMITED = """
-accounts: {
-  SMALL: { jetstream: { max_file: 300MB }, users: [ { user: small, password: s3cret } ] }
-  POOR: { jetstream: enabled, users: [
-    { user: deaf, password: s3cret, permissions: { subscribe: "pgsluice.>" } }
-    { user: reader, password: s3cret, permissions: { publish: "$JS.API.>" } }
-    { user: enough, password: s3cret, permissions: {
-        publish: ["$JS.API.>", "$KV.pgsluice_g.>", "pgsluice.g.>"], subscribe: ["_INBOX.>", "pgsluice.g.>"] } }
-  ] }
-}
+
+def printed(*, makes: bool) -> str:
+    return (client_permissions("_INBOX_g") + group_permissions(GroupNames("g"), makes=makes)).block()
+
+
+_LIMITED = f"""
+accounts: {{
+  SMALL: {{ jetstream: {{ max_file: 300MB }}, users: [ {{ user: small, password: s3cret }} ] }}
+  POOR: {{ jetstream: enabled, users: [
+    {{ user: deaf, password: s3cret, permissions: {{ subscribe: "pgsluice.>" }} }}
+    {{ user: reader, password: s3cret, permissions: {{ publish: "$JS.API.>" }} }}
+    {{ user: maker, password: s3cret, {printed(makes=True)} }}
+    {{ user: finder, password: s3cret, {printed(makes=False)} }}
+  ] }}
+}}
 """
 
 
@@ -83,12 +89,28 @@ async def test_what_the_user_may_not_do_is_found_with_the_permissions_that_are_e
     findings = await found(dataclasses.replace(limited.settings(), user=user, password="s3cret"), "g")
     assert worst(findings) == [("nats-permissions", Severity.ERROR)]
     assert denied in findings[0].fact
+    assert "set nats-inbox-prefix: _INBOX_g, and give" in findings[0].remedy
     assert '"$KV.pgsluice_g.>"' in findings[0].remedy
+    assert '"_INBOX_g.>"' in findings[0].remedy
+    assert "API.>" not in findings[0].remedy
     assert "s3cret" not in str(findings)
 
 
-async def test_the_documented_permissions_are_enough(limited: NatsServer) -> None:
-    assert worst(await found(dataclasses.replace(limited.settings(), user="enough", password="s3cret"), "g")) == []
+def of_user(server: NatsServer, user: str, *, makes: bool) -> NatsSettings:
+    settings = dataclasses.replace(server.settings(), user=user, password="s3cret")
+    return dataclasses.replace(settings, inbox_prefix="_INBOX_g", creates_streams=makes)
+
+
+async def test_the_printed_permissions_are_enough(limited: NatsServer) -> None:
+    assert worst(await found(of_user(limited, "maker", makes=True), "g")) == []
+
+
+async def test_who_makes_no_streams_needs_no_right_to_and_is_told_which_are_missing(limited: NatsServer) -> None:
+    findings = await found(of_user(limited, "finder", makes=False), "g")
+    assert worst(findings) == [("nats-stream-missing", Severity.ERROR)] * 2
+    assert "pgsluice nats create" in findings[0].remedy
+    [refused] = [each for each in await found(of_user(limited, "finder", makes=True), "g") if each.severity is Severity.ERROR]
+    assert "publish $js.api.stream.create.pgsluice_g_changes" in refused.fact
 
 
 async def test_an_existing_stream_with_other_limits_is_told_and_probes_store_nothing(nats_server: NatsServer, group: str) -> None:

@@ -257,7 +257,9 @@ def test_settings_of_the_replicator_hold_what_was_given(tmp_path: Path) -> None:
         ReplicatorSettings, load(tmp_path, content, ReplicatorSettings, until_lsn="Current", password="secret")
     )
     assert settings.source == PostgresSettings("db", 5432, "shop", "app", "secret", "require", "", "", "", "")
-    assert settings.nats == NatsSettings("nats://nats:4222", "", "", "", "", "", "", "", tls_first=False)
+    assert settings.nats == NatsSettings(
+        "nats://nats:4222", "", "", "", "", "", "", "", tls_first=False, inbox_prefix="_INBOX", creates_streams=True
+    )
     assert settings.stream == StreamSettings(1, ("x",), 0, "zstd", 3600.0)
     assert settings.log == LogSettings("INFO", "text")
     assert (settings.group, settings.schema, settings.tables) == ("orders", "public", ("a", "sales.*"))
