@@ -36,6 +36,7 @@ from pgsluice.replicator.tasks import cancel
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker import connection as nats_connection
 from pgsluice.shared.broker.streams import SnapshotStream
+from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, SnapshotGoneError, TerminalError, TransientError
 from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.process.defect import place_of
@@ -98,6 +99,7 @@ class CopyProcess:
     def __init__(self) -> None:
         self._runner = _runner()
         self._client: Client | None = None
+        self._nats: NatsSettings | None = None
         self._connection: Connection | None = None
         self._snapshot_name = ""
         self._copying: asyncio.Task[RangeOutcome] | None = None
@@ -165,8 +167,11 @@ class CopyProcess:
             await publisher.close()
 
     async def _connected_client(self, parameters: CopyParameters) -> Client:
+        if self._client is not None and self._nats != parameters.nats:  # Spark outlived the program that it worked for
+            await self._disconnect_nats()
         if self._client is None or self._client.is_closed:
             self._client = await nats_connection.connect(parameters.nats, f"pgsluice copy {parameters.group}")
+            self._nats = parameters.nats
         return self._client
 
     async def _connected_source(self, parameters: CopyParameters) -> Connection:
@@ -195,6 +200,9 @@ class CopyProcess:
 
     async def _close(self) -> None:
         await self._disconnect_source()
+        await self._disconnect_nats()
+
+    async def _disconnect_nats(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await nats_connection.disconnect(client)
