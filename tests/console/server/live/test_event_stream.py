@@ -142,7 +142,7 @@ async def test_what_changes_right_after_views_were_taken_is_told_at_once(nats_se
     async with connected(nats_server.settings(), "test") as client:
         bucket = StateBucket(client, GroupNames(group))
         await bucket.make(1)
-        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument))
+        looks = GroupLooks(client, DocumentStore(ControlBucket(client), GroupDocument), DocumentBounds)
         assert await looks.look_now(group) is not None
         who = Principal("one", Role.VIEWER, "t", groups=(group,))
         stream = EventStreams(looks, lambda who: True).open(who, 0).events()
