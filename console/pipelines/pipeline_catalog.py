@@ -89,7 +89,11 @@ class PipelineCatalog:
         if found.problem is not None:
             raise found.problem
         assert found.pipeline is not None
-        settings = self._settings_of(found.pipeline, self.places())
+        places = self.places()
+        settings = self._settings_of(found.pipeline, places)
+        if found.document is not None:
+            is_trusted = places is not None and found.pipeline.source in places.trusted
+            settings = replace(settings, is_reader_required=not is_trusted)
         return RunnablePipeline(replace(found.pipeline, search_path=settings.schema), settings)
 
     async def listed(self, name: str) -> ListedPipeline:

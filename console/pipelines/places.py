@@ -1,7 +1,7 @@
 """The places file: what documents may name. It is the administrator's; a pipeline only names sources and sinks that are in it.
 
     sources:
-      shop: {config: shop.yaml}
+      shop: {config: shop.yaml}      # trusted: true where documents may have a role run that may do more than read
     sinks:
       warehouse: {kind: postgres, config: warehouse.yaml, targets: ["analytics.*"]}
     modules: ["marts.*"]
@@ -47,7 +47,8 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``sources`` are configuration files of runs, by name. ``modules`` are patterns of names: ``*`` stands for anything.
+    """``sources`` are configuration files of runs, by name; ``trusted`` are those at which a document may be run by a role that
+    may do more than read. ``modules`` are patterns of names: ``*`` stands for anything.
     ``groups`` are for documents of groups."""
 
     path: str
@@ -55,6 +56,7 @@ class Places:
     sinks: Mapping[str, SinkPlace]
     modules: tuple[str, ...]
     groups: DocumentBounds
+    trusted: frozenset[str] = frozenset()
 
     def check(self, pipeline: Pipeline) -> None:
         """Raises UsageError for the first thing that it names and may not."""
@@ -85,12 +87,14 @@ def read_places(path: str) -> Places:
     root, problems = open_document(path, _KIND, read_text(path, "places file"))
     root.finish(("sources", "sinks", "modules", "groups"))
     folder = Path(path).parent
-    sources = {name: _source(given, folder) for name, given in _named(root, "sources", "source").items()}
+    named = _named(root, "sources", "source")
+    sources = {name: _source(given, folder) for name, given in named.items()}
+    trusted = frozenset(name for name, given in named.items() if given.switch("trusted"))
     sinks = {name: _sink(name, given, folder) for name, given in _named(root, "sinks", "sink").items()}
     modules = tuple(root.texts("modules") or ())
     groups = _bounds(root.mapping("groups"), folder)
     problems.check()
-    return Places(path, sources, sinks, modules, groups)
+    return Places(path, sources, sinks, modules, groups, trusted)
 
 
 def read_bounds(path: str) -> DocumentBounds:
@@ -134,7 +138,7 @@ def _config(given: YamlMapping, folder: Path) -> str:
 
 
 def _source(given: YamlMapping, folder: Path) -> str:
-    given.finish(("config",))
+    given.finish(("config", "trusted"))
     return _config(given, folder)
 
 

@@ -57,6 +57,7 @@ from pgsluice.replicator.pipelines.run_planning import Asked, Planned, RunPlanni
 from pgsluice.replicator.pipelines.run_ranges import RunRanges
 from pgsluice.replicator.pipelines.run_retries import tried
 from pgsluice.replicator.pipelines.run_steps import bound
+from pgsluice.replicator.pipelines.source_role import check_source_role
 from pgsluice.replicator.pipelines.steps.step import check_modules
 from pgsluice.replicator.pipelines.wish_watch import WishWatch
 from pgsluice.replicator.snapshot.copy_task_messages import RowSteps
@@ -248,6 +249,8 @@ class _Opened:
             facts, system_id, encoding = await source.facts(), await source.system_id(), source.encoding
             if encoding == UNCHECKED:
                 raise TerminalError("the source's encoding is SQL_ASCII", "pipelines need a database that knows its encoding")
+            if settings.is_reader_required:
+                await check_source_role(source, pipeline.name)
             transactions = await look(source)
             await begin(holding)
             await QueryReader(holding, pipeline).hold()

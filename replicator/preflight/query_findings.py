@@ -12,6 +12,7 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.replicator.pipelines.pipeline_run import examine
+from pgsluice.replicator.pipelines.source_role import ROLE_REMEDY, SourceRole, read_source_role
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import PgsluiceError
@@ -19,14 +20,6 @@ from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 
 LONG_S = 60.0
-
-_ROLE: LiteralString = """
-    SELECT current_user::text AS role, rolsuper AS is_superuser,
-           EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                    WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^(pg_|information_schema$)'
-                      AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) AS may_write
-      FROM pg_roles WHERE rolname = current_user
-"""
 
 _OLDEST: LiteralString = """
     SELECT 'the transaction of pid ' || pid AS what, xact_start::text AS since,
@@ -40,13 +33,6 @@ _OLDEST: LiteralString = """
       FROM pg_prepared_xacts WHERE database = current_database()
      ORDER BY age_s DESC LIMIT 1
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Role:
-    role: str
-    is_superuser: bool
-    may_write: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +58,20 @@ async def role_findings(settings: PostgresSettings, named: str) -> list[Finding]
     except PgsluiceError as error:
         return [Finding.of(error, "pipeline-source", Subject.PIPELINES)]
     try:
-        [role] = await source.rows_of(_Role, "looking at the role", _ROLE)
+        role = await read_source_role(source)
         holders = await source.rows_of(_Holder, "looking for open transactions", _OLDEST)
     except PgsluiceError as error:
         return [Finding.of(error, "pipeline-source", Subject.PIPELINES)]
     finally:
         await source.close()
-    return [*_writing(role, named), *(_open(each, named) for each in holders if each.age_s >= LONG_S)]
+    return [*_strong(role, named), *(_open(each, named) for each in holders if each.age_s >= LONG_S)]
 
 
-def _writing(role: _Role, named: str) -> list[Finding]:
-    if not role.may_write and not role.is_superuser:
+def _strong(role: SourceRole, named: str) -> list[Finding]:
+    if not role.rights:
         return []
-    what = "is a superuser" if role.is_superuser else "may write"
-    fact = f"{named}: role {role.role!r} {what}, and whoever writes pipelines chooses what it runs"
-    remedy = "take a role of its own that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
-    return [Finding("pipeline-role", Severity.WARNING, Subject.PIPELINES, fact, remedy)]
+    fact = f"{named}: {role.in_words}, and whoever writes pipelines chooses what it runs"
+    return [Finding("pipeline-role", Severity.WARNING, Subject.PIPELINES, fact, ROLE_REMEDY)]
 
 
 def _open(holder: _Holder, named: str) -> Finding:

@@ -50,8 +50,8 @@ class ReadingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What a run of a pipeline needs beside the pipeline: ReadingSettings, NATS, and patterns of the modules that steps may
-    name."""
+    """What a run of a pipeline needs beside the pipeline: ReadingSettings, NATS, patterns of the modules that steps may name, and
+    whether the source's role has to be one that may only read."""
 
     nats: NatsSettings
     source: PostgresSettings
@@ -61,6 +61,7 @@ class PipelineSettings:
     retry: RetryPolicy
     steps_modules: tuple[str, ...] = ()
     placement: PlacementSettings = ANYWHERE
+    is_reader_required: bool = False
 
     @classmethod
     def of(cls, nats: NatsSettings, reading: ReadingSettings, modules: tuple[str, ...] = ()) -> PipelineSettings:

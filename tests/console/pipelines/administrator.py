@@ -39,7 +39,8 @@ class Administrator:
         given = {"host": settings.host, "port": settings.port, "dbname": settings.dbname, "user": user or settings.user}
         self.write("shop.yaml", given | {"password": "${SHOP_PASSWORD:-none}", "schema": "shop"})
         sink = {"kind": "postgres", "config": "warehouse.yaml", "targets": ["analytics.*"]}
-        self.places = self.write("places.yaml", {"sources": {"shop": {"config": "shop.yaml"}}, "sinks": {"warehouse": sink}})
+        shop = {"config": "shop.yaml", "trusted": not user}  # the tests' own user is a superuser
+        self.places = self.write("places.yaml", {"sources": {"shop": shop}, "sinks": {"warehouse": sink}})
 
     def write(self, name: str, content: Mapping[str, object]) -> str:
         path = self.directory / name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +106,24 @@ def test_the_runner_refuses_a_hostile_document_and_reads_nothing(administrator: 
     code, told = administrator.run(group, **{"pipelines-places": ""})
     assert (code, "the administrator has named none" in told) == (2, True), told
     assert not administrator.has_stream(group)
+
+
+def test_a_document_is_run_by_no_role_that_may_do_more_than_read(
+    nats_server: NatsServer, source: Database, group: str, tmp_path: Path
+) -> None:
+    """In a transaction that only reads it moves replication slots all the same."""
+    user = f"replicating_{uuid.uuid4().hex[:8]}"
+    source.execute(f"CREATE ROLE {user} LOGIN REPLICATION; GRANT pg_read_all_stats, pg_read_all_data TO {user}")
+    source.execute("CREATE SCHEMA IF NOT EXISTS shop; CREATE TABLE shop.spied (id int PRIMARY KEY)")
+    source.execute(f"SELECT pg_create_logical_replication_slot('{user}', 'pgoutput')")
+    try:
+        administrator = Administrator(nats_server, source, tmp_path, user)
+        query = f"SELECT s.id FROM shop.spied s, pg_drop_replication_slot('{user}') d"
+        administrator.put(group, {**GOOD, "query": query})
+        code, said = administrator.run(group)
+        assert (code, f"role '{user}' has REPLICATION" in said, "trusted: true" in said) == (2, True, True), said
+        [(left,)] = source.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [user])
+        assert left == 1
+    finally:
+        source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [user])
+        source.execute(f"DROP TABLE shop.spied; DROP OWNED BY {user}; DROP ROLE {user}")

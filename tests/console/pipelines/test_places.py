@@ -15,6 +15,7 @@ from pgsluice.shared.errors import UsageError
 PLACES = """
 sources:
   shop: {config: shop.yaml}
+  own: {config: own.yaml, trusted: true}
 sinks:
   warehouse: {kind: postgres, config: /etc/warehouse.yaml, targets: ["analytics.*", film_titles]}
   lines: {kind: "shop.sinks:Lines", config: lines.yaml, targets: ["*"]}
@@ -35,7 +36,8 @@ def pipeline(*, source: str = "shop", sink: str = "warehouse", target: str = "an
 
 def test_configuration_files_are_looked_for_beside_the_places_file(tmp_path: Path) -> None:
     places = read(tmp_path)
-    assert places.sources == {"shop": str(tmp_path / "shop.yaml")}
+    assert places.sources == {name: str(tmp_path / f"{name}.yaml") for name in ("shop", "own")}
+    assert places.trusted == {"own"}
     assert {name: sink.config for name, sink in places.sinks.items()} == {
         "warehouse": "/etc/warehouse.yaml",
         "lines": str(tmp_path / "lines.yaml"),

@@ -1,0 +1,72 @@
+"""What the role of a pipeline's source may do besides reading. Whoever writes a pipeline chooses what that role runs, and a
+transaction that only reads does not bind all that PostgreSQL lets a role do: it may move and drop replication slots, end
+sessions, read the server's files, or speak to other databases through dblink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import LiteralString
+
+from pgsluice.replicator.source.source import Source
+from pgsluice.shared.errors import UsageError
+
+_STRONG_ROLES = (
+    "pg_checkpoint",
+    "pg_create_subscription",
+    "pg_execute_server_program",
+    "pg_maintain",
+    "pg_read_server_files",
+    "pg_signal_backend",
+    "pg_write_all_data",
+    "pg_write_server_files",
+)
+
+_ROLE: LiteralString = """
+    SELECT r.rolname::text AS name,
+           CASE WHEN r.rolsuper THEN ARRAY['is a superuser'] ELSE
+               array_remove(ARRAY[
+                   CASE WHEN r.rolreplication THEN 'has REPLICATION' END,
+                   CASE WHEN r.rolcreaterole THEN 'has CREATEROLE' END,
+                   CASE WHEN EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                                      WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^(pg_|information_schema$)'
+                                        AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'))
+                        THEN 'may write tables' END], NULL)
+               || ARRAY(SELECT 'is a member of ' || m.rolname FROM pg_roles m
+                         WHERE m.rolname = ANY(%(strong)s) AND pg_has_role(m.oid, 'MEMBER') ORDER BY 1)
+               || ARRAY(SELECT DISTINCT 'may use ' || e.extname FROM pg_extension e
+                          JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+                                          AND d.classid = 'pg_proc'::regclass
+                         WHERE e.extname = 'dblink' AND has_function_privilege(d.objid, 'EXECUTE'))
+           END AS rights
+      FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+ROLE_REMEDY = "take a role of its own that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRole:
+    """``rights`` say what it may do besides reading, as the end of a sentence each."""
+
+    name: str
+    rights: list[str]
+
+    @property
+    def in_words(self) -> str:
+        return f"role {self.name!r} {', '.join(self.rights)}"
+
+
+async def read_source_role(source: Source) -> SourceRole:
+    [role] = await source.rows_of(SourceRole, "looking at the role", _ROLE, {"strong": [*_STRONG_ROLES]})
+    return role
+
+
+async def check_source_role(source: Source, pipeline: str) -> None:
+    """For a pipeline that a stranger may have written. Raises UsageError when the role may do anything but read."""
+    role = await read_source_role(source)
+    if role.rights:
+        raise UsageError(
+            f"pipeline '{pipeline}' is a document, and {role.in_words} at its source: whoever writes it chooses what that runs",
+            f"{ROLE_REMEDY}; or say 'trusted: true' of the source in the places file, if all who write documents may do so much",
+        )
