@@ -118,20 +118,37 @@ class Table:
     def decode(cls, relation: dict[str, Any]) -> Table:
         """Raises KeyError, TypeError or ValueError on a form that ``encode`` does not make."""
         return cls(
-            oid=int(relation["oid"]),
-            schema=relation["schema"],
-            name=relation["table"],
+            oid=_of_type(relation["oid"], _NUMBER),
+            schema=_of_type(relation["schema"], _TEXT),
+            name=_of_type(relation["table"], _TEXT),
             replica_identity=ReplicaIdentity(relation["replica_identity"]),
-            columns=tuple(Column(*column) for column in relation["columns"]),
+            columns=tuple(map(_column, relation["columns"])),
             origin=_origin(relation.get("origin")),
         )
+
+
+_NUMBER, _TEXT, _FLAG = (int,), (str,), (bool,)
+_COLUMN = (_TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, (int, type(None)), _FLAG, _TEXT, _TEXT, _NUMBER)
+"""What the fields of a column may be."""
+
+
+def _of_type(value: Any, types: tuple[type, ...]) -> Any:
+    if type(value) not in types:
+        raise TypeError
+    return value
+
+
+def _column(values: list[Any]) -> Column:
+    if len(values) > len(_COLUMN):
+        raise ValueError("more fields than a column has")
+    return Column(*map(_of_type, values, _COLUMN))
 
 
 def _origin(names: list[str] | None) -> tuple[str, str] | None:
     if names is None:
         return None
     schema, name = names
-    return schema, name
+    return _of_type(schema, _TEXT), _of_type(name, _TEXT)
 
 
 class Unchanged(enum.Enum):
