@@ -22,7 +22,8 @@ from pgsluice.shared.rows.copy_text import NULL_FIELD, fields_of_rows, plain_fie
 from pgsluice.shared.wire.table import Value
 
 _TAB, _LINE_FEED = b"\t\n"
-_HEAD_BYTES = 12  # a frame's length and shape
+_SHAPE_BYTES = 8
+_HEAD_BYTES = 4 + _SHAPE_BYTES  # a frame's length and shape
 _NULL_MARK, _FIRST_NULL_MARK = b"\x01\x02"  # with a tab before it, and at the begin of a row
 _FIRST_PRINTABLE = 0x20
 
@@ -126,6 +127,8 @@ def rows_of_frames(frames: bytes, lengths: list[int], width: int) -> PlainRows |
 
     None when they are not plain: a value would need an escape or was not sent, or a frame is malformed.
     """
+    if min(lengths) < _SHAPE_BYTES:
+        return None
     source = np.frombuffer(frames + bytes(8), np.uint8)
     long_at = np.ndarray((len(source) - 3,), ">u4", source, 0, (1,))  # the number that begins at each byte
     ends = np.cumsum(np.array(lengths, np.int64) + 4)

@@ -6,7 +6,7 @@ Frames of one shape become such rows all at once: the same as value by value, or
 from __future__ import annotations
 
 from itertools import compress
-from struct import Struct
+from struct import Struct, pack
 
 import pytest
 from hypothesis import given
@@ -141,6 +141,12 @@ def test_a_damaged_byte_is_refused_or_stays_inside_its_value(rows: list[Row], da
         return
     assert isinstance(part, TableChanges)
     assert {len(column) for column in part.new} == {len(part)}
+
+
+@pytest.mark.parametrize("length", range(8))
+def test_a_frame_that_is_shorter_than_its_shape_is_not_plain(length: int) -> None:
+    """Its first eight bytes are those of the others only with what comes after it."""
+    assert rows_of_frames(pack(">I", length) + bytes(length), [length], 1) is None
 
 
 @pytest.mark.parametrize("length", [0, 1, 13, 1 << 31, (1 << 32) - 1])
