@@ -107,7 +107,7 @@ class DeadLetter:
         """The inverse of ``messages``, from the headers of any of them and the data of all. Raises WireError."""
         try:
             return cls(
-                position=Position.parse(headers[POSITION_HEADER]), **json.loads(headers[LETTER_HEADER]), body=b"".join(bodies)
+                position=Position.parse(headers[POSITION_HEADER]), **orjson.loads(headers[LETTER_HEADER]), body=b"".join(bodies)
             )
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"a message of the dead-letter stream is malformed ({type(error).__name__})") from None

@@ -62,16 +62,24 @@ class RunMark:
 
     @classmethod
     def decode(cls, text: str) -> RunMark:
-        """Passes over what it does not know. Raises ValueError and KeyError for what ``encode`` does not make."""
+        """Passes over what it does not know. Raises ValueError for what ``encode`` does not make."""
         said: Any = orjson.loads(text)
-        deletes = said.get("deletes")
+        if not isinstance(said, dict):
+            raise ValueError("a run's mark is no object")
         return cls(
-            run=int(said["run"]),
-            version=int(said["version"]),
+            run=_number(said, "run"),
+            version=_number(said, "version"),
             replaces=said.get("replaces") == 1,
             ends=said.get("ends") == 1,
-            deletes=None if deletes is None else int(deletes),
+            deletes=_number(said, "deletes") if "deletes" in said else None,
         )
+
+
+def _number(said: dict[str, Any], name: str) -> int:
+    number = said.get(name)
+    if type(number) is not int:
+        raise ValueError(f"a run's mark says no {name}")
+    return number
 
 
 NO_RUN = RunMark()

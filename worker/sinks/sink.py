@@ -241,9 +241,15 @@ class Applied:
     @classmethod
     def decode(cls, text: str) -> Applied:
         """Raises ValueError for what ``encode`` does not make."""
-        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, catch_up = orjson.loads(text)
+        fields = orjson.loads(text)
+        if not isinstance(fields, list) or tuple(map(type, fields)) != _ENCODED_TYPES:
+            raise ValueError("not a position")
+        sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, catch_up = fields
         place = CatchUp.decode(catch_up)
         return cls(sequence, commit_lsn, committed_at, stream_created, snapshot_sequence, rules, place)
+
+
+_ENCODED_TYPES = (int, int, int, str, int, str, str)
 
 
 Place = TypeVar("Place", Applied, CatchUp)

@@ -80,6 +80,12 @@ def test_a_missing_or_malformed_header_is_an_error(name: str, value: str | None)
         SnapshotHeaders.decode(headers)
 
 
+@pytest.mark.parametrize("mark", ["", "1", "[]", "{}", '{"run": 1}', '{"run": [], "version": 1}', '{"run": 1e400, "version": 1}'])
+def test_a_malformed_mark_of_a_run_is_an_error(mark: str) -> None:
+    with pytest.raises(WireError):
+        SnapshotHeaders.decode(begin_headers() | {"Pgsluice-Run-Mark": mark})
+
+
 @pytest.mark.parametrize("headers", [None, {}, {"Pgsluice-Format": "pgoutput/1"}])
 def test_another_format_is_an_error(headers: dict[str, str] | None) -> None:
     with pytest.raises(WireError, match="copy-text/1"):

@@ -102,7 +102,7 @@ def _decode(record: dict[str, Any]) -> FilePosition:
             stream_created=str(record["stream_created"]),
             snapshot_sequence=int(record["snapshot_sequence"]),
             rules=str(record["rules"]),
-            catch_up=CatchUp.decode(record.get("catch_up", "")),
+            catch_up=CatchUp.decode(str(record.get("catch_up", ""))),
         ),
         number=int(record["number"]),
         size=int(record["bytes"]),
