@@ -67,6 +67,7 @@ _LAST_YEAR = 9_999_999
 _INTERVAL = re.compile(r"(?:[+-]?\d+(?:\.\d+)? *[a-z]+ *)*(?:[+-]?\d+:\d\d(?::\d\d(?:\.\d{1,6})?)?)?", re.IGNORECASE)
 _AMOUNT = re.compile(r"([+-]?\d+(?:\.\d+)?) *([a-z]+)", re.IGNORECASE)
 _CLOCK = re.compile(r"([+-]?)(\d+):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?$")
+_LONGEST_INTERVAL = 200  # no number of it is too long to be one, and no expression takes its time
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _UNITS = {
@@ -154,7 +155,7 @@ def interval_key(text: str) -> float:
     if text.lower() in ("infinity", "-infinity"):
         return -math.inf if text.startswith("-") else math.inf
     text = text.strip()
-    if not text or _INTERVAL.fullmatch(text) is None:
+    if not text or len(text) > _LONGEST_INTERVAL or _INTERVAL.fullmatch(text) is None:
         raise ValueError("is not an interval (write one like 1 day 02:30:00 or 90 minutes)")
     total = 0
     for amount, word in _AMOUNT.findall(text):

@@ -76,6 +76,8 @@ _SIZE_UNITS: Mapping[str, int] = {"": 1, "b": 1} | {
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?", re.IGNORECASE)
 _DURATION_UNITS_S = (86400, 3600, 60, 1)
+_LONGEST_YEARS = 100  # so that a time can be told that is so far from now
+_LONGEST_S = _LONGEST_YEARS * 365.25 * 86400
 
 _LIST_SEPARATOR = re.compile(r"[\s,]+")
 
@@ -109,7 +111,10 @@ def parse_duration(text: str) -> float:
         return 0.0
     if match is None or not any(match.groups()):
         raise ValueError("is not a duration (numbers followed by d, h, m or s, the largest first)")
-    return sum(float(count) * unit_s for count, unit_s in zip(match.groups(), _DURATION_UNITS_S, strict=True) if count)
+    seconds = sum(float(count) * unit_s for count, unit_s in zip(match.groups(), _DURATION_UNITS_S, strict=True) if count)
+    if seconds > _LONGEST_S:
+        raise ValueError(f"is longer than {_LONGEST_YEARS} years")
+    return seconds
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -200,7 +205,7 @@ def parse_pairs(text: str) -> dict[str, str]:
     """A JSON object whose values are scalars."""
     try:
         content = json.loads(text, parse_int=str, parse_float=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or any(isinstance(value, (dict, list)) or value is None for value in content.values()):
         raise ValueError("is not a JSON object of texts, numbers, true and false")

@@ -201,6 +201,8 @@ def test_null_compares_with_nothing(operator: str) -> None:
         ("timestamp", "eq", "noon", "is not a timestamp"),
         ("time", "eq", "25:00", "is not a time of day"),
         ("interval", "eq", "5 parsecs", "'parsecs' is no unit of time"),
+        ("interval", "eq", f"{'9' * 400}.5 days", "is not an interval"),
+        ("interval", "eq", f"0.{'1' * 60_000} days", "is not an interval"),
         ("uuid", "eq", "42", "is not a uuid"),
         ("inet", "eq", "300.0.0.1", "is not an address"),
         ("json", "eq", "{}", "is json, which cannot be compared"),

@@ -12,7 +12,6 @@ secrets allow changing them without a moment at which signatures fail.
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import hashlib
 import hmac
@@ -84,7 +83,7 @@ def decode_secrets(secrets: str, option: str = "webhook-secret") -> tuple[bytes,
 def _decode_secret(secret: str, option: str) -> bytes:
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if secret.startswith(_PREFIX) else b""
-    except binascii.Error:
+    except ValueError:  # binascii.Error is one, and there is another for what is not ASCII
         key = b""
     if len(key) not in _SECRET_BYTES:
         raise UsageError(

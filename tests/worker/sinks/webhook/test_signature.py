@@ -42,7 +42,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
     assert Signer.parse("").headers("id", 17, b"[]") == {}
 
 
-@pytest.mark.parametrize("secret", ["hunter2", "whsec_", "whsec_not base64", "whsec_c2hvcnQ=", "whsec_" + "A" * 88])
+@pytest.mark.parametrize("secret", ["hunter2", "whsec_", "whsec_not base64", "whsec_c2hvcnQ=", "whsec_" + "A" * 88, "whsec_ä"])
 def test_a_secret_of_another_form_is_a_mistake_and_is_not_shown(secret: str) -> None:
     with pytest.raises(UsageError, match="webhook-secret is not 'whsec_'") as raised:
         Signer.parse(secret)
