@@ -122,7 +122,7 @@ class DeadLetter:
         try:
             end = _U32.size + _U32.unpack_from(encoded)[0]
             facts: dict[str, Any] = orjson.loads(encoded[_U32.size : end])
-            return cls(position=Position.parse(facts.pop("position")), **facts, body=encoded[end:])
+            return cls(**(facts | {"position": Position.parse(str(facts["position"]))}), body=encoded[end:])
         except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"a dead letter is malformed ({type(error).__name__})") from None
 

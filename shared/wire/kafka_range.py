@@ -68,6 +68,8 @@ class IndexEntry:
         """Raises WireError."""
         try:
             content = orjson.loads(body)
+            if not isinstance(content, dict):
+                raise ValueError("it is no object")
             if content.pop("check") != _digest(content):
                 raise ValueError("its digest is another one")
             ends = {topic: TopicEnds(topic_id, tuple(offsets)) for topic, (topic_id, offsets) in content.pop("ends").items()}

@@ -17,6 +17,13 @@ def test_no_two_copied_rows_share_a_position() -> None:
     assert positions == sorted(set(positions))
 
 
+@pytest.mark.parametrize("facts", [b"", b"1", b"{}", b"[]", b'{"position": 1}'])
+def test_what_is_no_letter_is_an_error(facts: bytes) -> None:
+    assert DeadLetter.decode(LETTER.encode()) == LETTER
+    with pytest.raises(WireError):
+        DeadLetter.decode(len(facts).to_bytes(4, "big") + facts)
+
+
 @pytest.mark.parametrize("facts", ["", "1", "{}", "[" * 100_000, '{"worker": 1}'])
 def test_a_malformed_header_is_an_error(facts: str) -> None:
     [(headers, body)] = LETTER.messages(1000)

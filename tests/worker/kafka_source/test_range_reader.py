@@ -79,7 +79,7 @@ def test_an_entry_is_read_as_it_was_written_or_not_at_all() -> None:
     entry = IndexEntry(AT, {"b": TopicEnds("id-2", (1,)), "a": TopicEnds("id-1", (20, 7))})
     encoded = entry.encode()
     assert IndexEntry.decode(encoded) == entry
-    for broken in (encoded.replace(b'"end":20', b'"end":21'), encoded[:-1], b"{}"):
+    for broken in (encoded.replace(b'"end":20', b'"end":21'), encoded[:-1], b"{}", b"1", b"[]"):
         with pytest.raises(WireError):
             IndexEntry.decode(broken)
 
