@@ -176,6 +176,9 @@ class TableRows:
         """Reads what was deferred, if anything, into ``new``."""
         shape, self._deferred_shape = self._deferred_shape, None
         if shape is not None:
+            shortest = min(self._deferred_lengths)
+            if shortest < _HEAD.size:  # its first eight bytes were those of the others only with what follows it
+                raise _misfit(shortest)
             del self._deferrals[shape.head]
             self._operations += shape.operation * len(self._change_indexes)
             for frames in self._deferred:

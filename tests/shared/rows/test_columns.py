@@ -31,6 +31,7 @@ from pgsluice.shared.pgoutput.messages import (
 )
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Transaction, Truncation
 from pgsluice.shared.rows.columns import decode_changes
+from pgsluice.shared.rows.parts import FEWEST_PLAIN_ROWS
 from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
@@ -255,6 +256,19 @@ MALFORMED_ROWS = {
 def test_a_malformed_row_is_refused(frame: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=re.escape(reason)):
         decode(row_body(frame))
+
+
+@pytest.mark.parametrize("rows", [1, FEWEST_PLAIN_ROWS])
+def test_a_frame_that_is_a_row_only_with_what_follows_it_is_refused(rows: int) -> None:
+    """It ends inside of its shape, whose other bytes are the head of a logical message: 77 columns are the letter M."""
+    columns = tuple(RelationColumn(False, f"c{number}", 23, -1) for number in range(77))
+    wide = Relation(1 << 16, "public", "wide", ReplicaIdentity.DEFAULT, columns)
+    body = body_of([wide, BEGIN, *[Insert(wide.oid, (None,) * 77)] * rows])
+    shape = pack(">cIcH", b"I", wide.oid, b"N", 77)
+    follows = int.from_bytes(shape[3:7], "big")
+    message = pack(">cBQ2sI", b"M", 0, 1, b"x\0", follows - 16) + bytes(follows - 16)
+    with pytest.raises(WireError, match="do not fill its frame of 3 bytes"):
+        decode(body + pack(">I", 3) + shape[:7] + message)
 
 
 def test_an_error_does_not_hold_a_row_value() -> None:
