@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -29,6 +29,7 @@ help:
 	@echo "make page-pictures  renew docs/images/page-*.png"
 	@echo "make test-search-real  the search sink on a real OpenSearch, whose jars it fetches into build/jars (takes a JDK; minutes)"
 	@echo "make test-kafka  a real Kafka, whose jars it fetches into build/jars (minutes)"
+	@echo "make fuzz       inputs that nobody wrote for every reader, guided by atheris, which it fetches into build/fuzz (two hours; SECONDS=600 for each target)"
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
 	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
@@ -110,6 +111,12 @@ test-versions: $(INSTALLED) java
 test-deploy: $(INSTALLED) java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
 	$(BIN)/python -m pytest -m deploy
+
+SECONDS ?= 600
+
+fuzz: $(INSTALLED)
+	@sh tests/fuzz/install_atheris.sh build/fuzz/packages $(BIN)/python
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 test-page: $(INSTALLED) java
 	@sh tests/console/server/page/install_browser.sh build/browser

@@ -1,0 +1,127 @@
+"""Requests to the server of the API, made up by schemathesis from its own description: those that it allows, and others.
+
+They are asked in two roles. An answer is a finding when it is not as described, when it takes too long, or when it lets a viewer
+do what is for others; and so is a server that is gone or has grown too large.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+
+from pgsluice.console.server.access.principal import Role
+from pgsluice.console.server.api.table import all_endpoints
+from pgsluice.console.server.endpoint_table import PREFIX, Endpoint
+from tests.console.server.served import PASSWORD, Served
+from tests.fuzz.outcome import BUILD, MOST_MIB, Outcome
+from tests.fuzz.target import LONGEST_S
+from tests.servers import NatsServer
+from tests.state_bucket import ensure_bucket
+
+ROLES = (Role.VIEWER, Role.ADMIN)
+ENDPOINTS = [endpoint for endpoint in all_endpoints("") if endpoint.media_type == "application/json"]
+
+_EXAMPLES = 20
+"""Of an operation, before the next one has its turn."""
+_CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+_GROUP = "described"
+
+
+def run_api(seconds: int) -> dict[str, Outcome]:
+    """By role, each for ``seconds``."""
+    outcomes = {}
+    with NatsServer() as nats, tempfile.TemporaryDirectory() as folder:
+        ensure_bucket(nats.settings(), _GROUP)
+        with Served(nats.url, Path(folder), env={"SOURCE_PASSWORD": PASSWORD}) as served:
+            for role in ROLES:
+                asker = Asker(served, role)
+                outcomes[role.value] = _run(asker, seconds, BUILD / "findings" / f"api-{role}")
+    return outcomes
+
+
+def _run(asker: Asker, seconds: int, folder: Path) -> Outcome:
+    folder.mkdir(parents=True, exist_ok=True)
+    began, known = time.monotonic(), set[tuple[str, str]]()
+    for endpoint in _again_and_again():
+        if time.monotonic() - began > seconds or not asker.served.process.is_running:
+            break
+        try:
+            asker.ask(endpoint, _EXAMPLES)
+        except Exception as error:  # noqa: BLE001  whatever comes is a finding
+            if (endpoint.name, type(error).__name__) not in known:
+                known.add((endpoint.name, type(error).__name__))
+                path = folder / f"{endpoint.name}-{type(error).__name__}.txt"
+                path.write_text("".join(traceback.format_exception(error)))
+                print(f"api as {asker.role}: {path}: {str(error)[:200]}")
+    return Outcome(asker.requests, time.monotonic() - began, len(known))
+
+
+def _again_and_again() -> Iterator[Endpoint]:
+    while True:
+        yield from ENDPOINTS
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks ``served`` in one role."""
+
+    served: Served
+    role: Role
+    requests: int = 0
+    _token: str = ""
+    _described: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._token = self.served.token(f"fuzz-{self.role}", self.role.value)
+        with self.served.client() as client:
+            self._described = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+    def ask(self, endpoint: Endpoint, examples: int, *, is_repeatable: bool = False) -> None:
+        """Raises for a finding."""
+        operation = self._described[PREFIX + endpoint.path][endpoint.verb]
+        for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
+            cases = operation.as_strategy(generation_mode=mode)
+            self._asked(endpoint, examples, is_repeatable)(given(case=cases))()
+        self._look_at_server()
+
+    def _asked(self, endpoint: Endpoint, examples: int, is_repeatable: bool) -> Callable[[Any], Callable[[], None]]:
+        def ask_one(case: Any) -> None:
+            self.requests += 1
+            began = time.monotonic()
+            answer = case.call_and_validate(
+                base_url=self.served.address, headers={"Authorization": f"Bearer {self._token}"}, checks=_CHECKS
+            )
+            took = time.monotonic() - began
+            assert took < LONGEST_S, f"{endpoint.verb} {endpoint.path} was answered in {took:.1f} s"
+            if not self.role.includes(endpoint.role) or endpoint.reads_values:
+                assert answer.status_code >= 400, f"{endpoint.verb} {endpoint.path} is not for a {self.role}"
+
+        made_up = settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            derandomize=is_repeatable,
+        )
+        return lambda over: made_up(over(ask_one))
+
+    def _look_at_server(self) -> None:
+        assert self.served.process.is_running, "the server is gone"
+        used = psutil.Process(self.served.process.pid).memory_info().rss
+        assert used < MOST_MIB << 20, f"the server has {used >> 20} MiB"
