@@ -58,7 +58,7 @@ class HistoryStore:
             return History()
         try:
             versions = unpack(entry.value.versions)
-            return History(Version(Position.parse(position), decode_defined(fields)) for position, fields in versions)
+            return History(Version(Position.parse(str(position)), decode_defined(fields)) for position, fields in versions)
         except (KeyError, TypeError, ValueError, WireError) as error:
             raise malformed(key, self._bucket.described, type(error).__name__, HistoryRecord.MALFORMED_REMEDY) from None
 
