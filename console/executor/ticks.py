@@ -39,9 +39,11 @@ def check_cron(text: str) -> None:
     if len(text.split()) != 5:
         raise ValueError("has not the five fields of cron (minute, hour, day, month, day of week)")
     try:
-        CronSim(text, datetime(2026, 1, 1, tzinfo=UTC))
+        first = next(CronSim(text, datetime(2026, 1, 1, tzinfo=UTC)), None)
     except CronSimError as error:
         raise ValueError(f"is no cron text ({str(error).lower()})") from None
+    if first is None:
+        raise ValueError("is cron text for a time that never comes")
 
 
 def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) -> RunRequests:

@@ -158,7 +158,7 @@ def test_ticks_within_an_hour_go_on_by_real_time_when_clocks_change(day: datetim
     assert {later - earlier for earlier, later in pairwise(ticks)} == {timedelta(minutes=30)}
 
 
-@pytest.mark.parametrize("text", ["61 * * * *", "* * * *", "* * * * * *", "0 0 30 2 *", "never", "@daily"])
+@pytest.mark.parametrize("text", ["61 * * * *", "* * * *", "* * * * * *", "0 0 30 2 *", "0 0 LW * */6", "never", "@daily"])
 def test_what_is_no_cron_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cron"):
         check_cron(text)
