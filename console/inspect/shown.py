@@ -29,6 +29,8 @@ from pgsluice.shared.wire.table import TablePattern
 NOT_FOUND = 1
 """The exit code when the stream holds no change of the row."""
 
+_MOST_DIGITS = 19  # of a sequence, which NATS counts in 64 bits
+
 T = TypeVar("T")
 
 
@@ -74,15 +76,14 @@ def parse_place(text: str) -> Place:
     """A sequence or a time. Raises UsageError."""
     if not text:
         return Place()
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return Place(sequence=int(text))
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
+        return Place(time=datetime.fromisoformat(text).astimezone(UTC))
+    except (ValueError, OverflowError):  # the latter where UTC has no such year
         raise UsageError(
             f"{text!r} is neither a sequence nor a time", "write it like 4711 or 2026-01-31T09:15:00+00:00"
         ) from None
-    return Place(time=time.astimezone(UTC))
 
 
 def parse_pattern(text: str) -> TablePattern:

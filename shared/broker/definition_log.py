@@ -167,7 +167,9 @@ async def load_outcomes(bucket: StateBucket, worker: str) -> Outcomes:
     if entry is None:
         return {}
     try:
-        return {Position.parse(str(at)): NotedOutcome(_outcomes(said), str(time)) for at, said, time in unpack(entry.value.entries)}
+        return {
+            Position.parse(str(at)): NotedOutcome(_outcomes(said), str(time)) for at, said, time in unpack(entry.value.entries)
+        }
     except (MalformedError, TypeError, ValueError) as error:
         raise malformed(key, bucket.described, type(error).__name__, _REMEDY) from None
 
@@ -210,7 +212,9 @@ def _fields(each: LoggedDefinition) -> list[Any]:
 
 def _definition(position: str, committed_at: str, tag: str, oid: int, name: str, changes: list[str], *_: Any) -> LoggedDefinition:
     """Further fields are those of a later version."""
-    return LoggedDefinition(Position.parse(str(position)), str(committed_at), str(tag), int(oid), str(name), tuple(map(str, changes)))
+    return LoggedDefinition(
+        Position.parse(str(position)), str(committed_at), str(tag), int(oid), str(name), tuple(map(str, changes))
+    )
 
 
 def _outcomes(said: list[str]) -> tuple[Outcome, ...]:

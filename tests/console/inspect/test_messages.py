@@ -117,7 +117,11 @@ def test_looking_leaves_nothing_in_the_broker(three: Group, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [(["--from", "yesterday"], "neither a sequence nor a time"), (["--table", "a.b.c"], "is not a table")],
+    [
+        (["--from", "yesterday"], "neither a sequence nor a time"),
+        (["--from", "0001-01-01T00:00:00+14:00"], "neither a sequence nor a time"),
+        (["--table", "a.b.c"], "is not a table"),
+    ],
     ids=str,
 )
 def test_what_cannot_be_meant_is_refused(
