@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.console.server.access.principal import Role
 from tests.console.server.served import Served
-from tests.fuzz.api_requests import ENDPOINTS, Asker
+from tests.fuzz.api_requests import ENDPOINTS, GROUP, Asker
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 
@@ -16,7 +16,7 @@ EXAMPLES = 2
 
 @pytest.mark.hypothesis
 def test_a_viewer_is_answered_as_described_and_does_nothing_that_is_for_others(served: Served, nats_server: NatsServer) -> None:
-    ensure_bucket(nats_server.settings(), "described")
+    ensure_bucket(nats_server.settings(), GROUP)
     viewer = Asker(served, Role.VIEWER)
     for endpoint in ENDPOINTS:
         viewer.ask(endpoint, EXAMPLES, is_repeatable=True)
