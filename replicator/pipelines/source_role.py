@@ -1,6 +1,7 @@
-"""What the role of a pipeline's source may do besides reading. Whoever writes a pipeline chooses what that role runs, and a
-transaction that only reads does not bind all that PostgreSQL lets a role do: it may move and drop replication slots, end
-sessions, read the server's files, or speak to other databases through dblink.
+"""The rights that the role of a pipeline's source has besides reading.
+
+Whoever writes a pipeline chooses what that role runs, and a transaction that only reads does not bind all that PostgreSQL lets a
+role do: it may move and drop replication slots, end sessions, read the server's files, or use other databases through dblink.
 """
 
 from __future__ import annotations
