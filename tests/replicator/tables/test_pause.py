@@ -11,7 +11,7 @@ from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, Desired, DesiredRecord, ProcessRecord, desired_key, process_key
 from pgsluice.shared.process.pulse import Activity
 from tests.replicator.tables.streaming_group import StreamingGroup
-from tests.servers import Database, NatsServer
+from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.stream_audit import audit_stream
 from tests.waiting import wait_until
 
@@ -126,6 +126,7 @@ def test_a_pause_in_a_copy_releases_the_snapshot_and_the_copy_starts_over(
     source_database: Database, nats_server: NatsServer, group: str
 ) -> None:
     made = StreamingGroup(group, source_database, nats_server, tables="*")
+    made.process = PgsluiceProcess("replicator", config=made.keys, is_fresh=True)  # tasks' connections end with its own Spark
     try:
         made.create("large")
         source_database.execute("INSERT INTO large SELECT n, repeat('v', 500) || n FROM generate_series(1, 60000) n")
