@@ -86,7 +86,7 @@ def connections(pid: int) -> bool:
 
 
 def test_nobody_at_nats_is_told_with_the_cause_in_short_lines_that_do_not_crowd() -> None:
-    keys = REPLICATOR | {"nats-url": "nats://127.0.0.1:1", "connect-timeout": "3s"}
+    keys = REPLICATOR | {"nats-url": "nats://127.0.0.1:1", "host": "localhost", "connect-timeout": "3s"}
     with PgsluiceProcess("replicator", config=keys) as process:
         assert process.wait() == 75
         lines = process.log().splitlines()
