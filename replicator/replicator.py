@@ -61,9 +61,9 @@ def run(settings: ReplicatorSettings, reload: Reload | None = None) -> None:
     TransientError when the first session (or the copy, when there is nothing else) could not begin within
     ``connect_timeout_s``."""
     reuse_freed_memory()
-    warn_of_unverified(settings.source, "source", "")
     if settings.copy is not None:
         check_java(os.environ)
+    warn_of_unverified(settings.source, "source", "")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_replicate(settings, reload))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.borrowed_spark import borrowed_spark
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -67,6 +69,20 @@ def test_a_jvm_dies_with_a_process_that_was_killed(keys: dict[str, object]) -> N
         worker.wait_for_log("reading")
         worker.kill()
     wait_until(lambda: len(lent_jvms()) < len(there), what="end of the JVM that was lent")
+
+
+def test_a_borrower_leaves_no_thread_behind_whether_its_jvm_lives_on_or_was_killed() -> None:
+    """One that looks after a closed socket without a pause takes a processor from all tests that follow."""
+    before = set(threading.enumerate())
+    with borrowed_spark() as spark:
+        assert spark.run_tasks(list, [b"a"]) == [97]
+    with borrowed_spark() as spark:
+        assert spark.process_id is not None
+        os.kill(spark.process_id, signal.SIGKILL)
+        wait_until(lambda: spark.has_died, what="the JVM's end")
+    wait_until(
+        lambda: not [each for each in set(threading.enumerate()) - before if "serve_forever" in each.name], what="threads' end"
+    )
 
 
 def test_a_jvm_that_was_killed_while_nobody_had_it_is_not_lent(keys: dict[str, object]) -> None:

@@ -238,10 +238,11 @@ def _give_back(spark: Any, loan: socket.socket) -> int | None:
     from pyspark import SparkContext
 
     spark.expect_end()
+    # It looks once a second whether it is to end; one that was merely closed would look for ever, without a pause.
+    threading.Thread(target=spark.context._accumulatorServer.shutdown, name="spark-accumulators", daemon=True).start()
     with loan:
         if spark._process.poll() is None:
             spark.context.cancelAllJobs()
-            spark.context._accumulatorServer.server_close()
             spark._gateway.close()
             loan.sendall(_DONE)
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
