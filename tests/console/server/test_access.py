@@ -144,7 +144,8 @@ def test_what_is_forwarded_is_believed_of_the_proxies_that_are_listed(peer: str,
 
 def test_the_audit_names_who_is_connected_where_no_proxy_is(served: Served) -> None:
     with served.client() as client:
-        client.delete("/groups/nobodys/document", headers={"X-Forwarded-For": "203.0.113.7"})
+        forged = {"X-Forwarded-For": "203.0.113.7"}
+        assert client.put("/groups/nobodys/document", json={"yaml": "group: nobodys"}, headers=forged).status_code == 201
         newest = client.get("/audit", params={"limit": "1"}).json()["entries"][0]["entry"]
     assert (newest["target"], newest["client"]) == ("nobodys", "127.0.0.1")
 
