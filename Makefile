@@ -81,7 +81,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 
 # The first ring needs no server, the second shows every promise once on real servers, the third is all that runs on one machine.
-SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Two processes for each core: most tests wait for servers and JVMs.
+SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka
 ORDINARY := -m "$(APART)" $(SPREAD)
 

@@ -66,6 +66,7 @@ SILENCE_S = 1.0  # of a first connection; then the log says what it waits for
 WAIT_LOG_INTERVAL_S = 10.0
 MOST_FAILURES = 20  # of the first connect, remembered to tell what went wrong
 DISCONNECT_DEADLINE_S = 3.0
+CANCEL_INTERVAL_S = 0.1
 RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
 REQUEST_TIMEOUT_S = 5.0
@@ -190,8 +191,7 @@ async def connect(
     finally:
         waiting.cancel()
         if not connecting.done():
-            connecting.cancel()
-            await asyncio.wait({connecting})
+            await _cancel(connecting)
             await disconnect(client)
     if connecting.cancelled():
         raise _connect_error(settings, complaints.newest)
@@ -206,6 +206,14 @@ async def connect(
         raise
     complaints.is_connected = True
     return client
+
+
+async def _cancel(connecting: asyncio.Future[None]) -> None:
+    """Until it has ended: before Python 3.12 ``asyncio.wait_for``, by which nats-py connects, swallows a cancellation that comes
+    together with what it waits for."""
+    while not connecting.done():
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=CANCEL_INTERVAL_S)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from pgsluice.shared.broker.connection import _Client, connected
+from pgsluice.shared.broker.connection import _Client, connect, connected
 from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -52,6 +52,19 @@ def silent() -> Iterator[int]:
     """A port where connections are made and nobody ever says anything, as behind a paused server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
+
+
+async def test_a_connection_that_is_given_up_at_whatever_moment_is_given_up(silent: int) -> None:
+    """Before Python 3.12 ``asyncio.wait_for`` swallows a cancellation that comes together with what it waits for, and nats-py
+    goes on to connect."""
+    settings = NatsServer(port=silent).settings()
+    for turns in range(1, 80):
+        connecting = asyncio.ensure_future(connect(settings, "test", 60.0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        ended, _ = await asyncio.wait({connecting}, timeout=20)
+        assert ended, f"cancelled after {turns} turns of the loop"
 
 
 def first_line_s(process: PgsluiceProcess, text: str) -> float:
