@@ -36,9 +36,15 @@ pytest_plugins = [
 
 PgsluiceProcess.may_fork = True
 
-# What was started under nohup ignores hang-ups, and so would every process that it starts; a handler is not passed on.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
+# What was started under nohup ignores hang-ups, and what a shell started in the background Ctrl-C and Ctrl-\, and so would every
+# process that it starts; a handler is not passed on.
+for _number, _handler in (
+    (signal.SIGHUP, lambda *_: None),
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # A busy machine is slow, not wrong; pytest-timeout ends what hangs.
 settings.register_profile("few", deadline=None, max_examples=25)
