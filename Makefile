@@ -18,7 +18,7 @@ endif
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make demo-page  the shop for as long as you want, with the page of 'pgsluice server' at an address that is printed"
-	@echo "make test-fast  the tests that start no server and no process (a minute on two cores)"
+	@echo "make test-fast  the tests that start no server and no process (45 s on two cores)"
 	@echo "make test       every promise once, on real servers that the tests start (12 minutes on two cores)"
 	@echo "make test-all   everything that runs on this machine: test, and all of the following tests (hours)"
 	@echo "make test-long  tests that take minutes each, and property tests with many examples"
@@ -33,7 +33,7 @@ help:
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
 	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
-	@echo "make check      format, lint, types, import contract, and test-fast (two minutes)"
+	@echo "make check      format, lint, types, import contract, and test-fast (a minute)"
 	@echo "make test-profile  make test, with wall and CPU time by folder, module, test, fixture, server start and sleep"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
 	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
