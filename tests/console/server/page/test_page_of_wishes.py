@@ -206,7 +206,7 @@ def test_alerts_are_set_and_silenced(browsed: BrowsedGroup, visit: Visit) -> Non
     dialog.get_by_label("Seconds that a worker may be behind").fill("900")
     dialog.get_by_label("Webhook, as a variable of the processes").fill("https://hooks.example.com/x")
     dialog.get_by_role("button", name="Set").click()
-    expect(page.get_by_role("alert").get_by_text("webhook is not a reference")).to_be_visible()
+    expect(page.get_by_role("alert").get_by_text("webhook is no reference to a variable for alerts")).to_be_visible()
     dialog.get_by_label("Webhook, as a variable of the processes").fill("${ALERT_URL}")
     dialog.get_by_role("button", name="Set").click()
     expect(alerts.get_by_text("Sent to ${ALERT_URL}.")).to_be_visible()
