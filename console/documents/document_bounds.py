@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from pgsluice.console.documents.group_document import GroupDocument, format_document, worker_entries
+from pgsluice.console.documents.group_document import GroupDocument, format_document, values_of, worker_entries
 from pgsluice.console.flags import known_options
 from pgsluice.shared.config.file import expand, variables_in
 from pgsluice.shared.config.kinds import Kind, Raw, parse, parse_list
@@ -85,7 +85,7 @@ class DocumentBounds:
     def _refused_values(self, option: Option, given: Raw) -> Iterator[str]:
         """What of an option's value is outside, in words that repeat nothing which a reference stands for."""
         if names_files(option):
-            for path in _texts(given):
+            for path in values_of(given):
                 if path not in option.words and not self._has_file(path):
                     yield "a file that is in none of the directories"
         if self.hosts is not None and any(not self._has_host(host) for host in hosts_of(option, given)):
@@ -136,7 +136,7 @@ def hosts_of(option: Option, given: Raw) -> list[str]:
     """The hosts that a process with this value connects to, or lets others make it connect to. What is malformed is one: nobody
     knows what it would come to."""
     try:
-        return [host for text in _texts(given) for host in _hosts(option, text) if host]
+        return [host for text in values_of(given) for host in _hosts(option, text) if host]
     except ValueError:
         return ["?"]
 
@@ -174,14 +174,4 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _listed(given: Raw) -> tuple[str, ...]:
-    return parse_list(given) if isinstance(given, str) else tuple(_texts(given))
-
-
-def _texts(raw: Raw) -> Iterator[str]:
-    match raw:
-        case str():
-            yield raw
-        case tuple():
-            yield from raw
-        case _:
-            yield from raw.values()
+    return parse_list(given) if isinstance(given, str) else tuple(values_of(given))

@@ -161,13 +161,19 @@ def _problems(file: ConfigFile, known: Mapping[str, Option]) -> Iterator[UsageEr
 
 
 def _texts_of(raw: Raw) -> Iterator[str]:
+    if isinstance(raw, Mapping):
+        yield from raw.keys()
+    yield from values_of(raw)
+
+
+def values_of(raw: Raw) -> Iterator[str]:
+    """Without the keys of a mapping."""
     match raw:
         case str():
             yield raw
         case tuple():
             yield from raw
         case _:
-            yield from raw.keys()
             yield from raw.values()
 
 

@@ -72,20 +72,7 @@ def url(directory: Path) -> str:
 
 
 def settings(directory: Path) -> NatsSettings:
-    token = token_file(directory).read_text()
-    return NatsSettings(
-        url=url(directory),
-        user="",
-        password="",
-        token=token,
-        credentials_file="",
-        tls_ca="",
-        tls_cert="",
-        tls_key="",
-        tls_first=False,
-        inbox_prefix="_INBOX",
-        creates_streams=True,
-    )
+    return NatsSettings.of_url(url(directory), token=token_file(directory).read_text())
 
 
 def options(directory: Path) -> dict[str, str]:

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
-from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, check_cluster, has_other_machines, is_of_one_machine
+from pgsluice.shared.hosts import is_of_one_machine
+from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, check_cluster, has_other_machines
 
 
 def cluster_problems(values: Values, *addresses: str) -> Iterator[UsageError]:

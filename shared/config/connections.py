@@ -8,10 +8,11 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from pgsluice.shared.config.declaration import read, settings
-from pgsluice.shared.config.kinds import Kind, may_be_name
+from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.hosts import may_be_name
 from pgsluice.shared.spark.spark_settings import full_names
 from pgsluice.shared.wire.names import GroupNames
 
@@ -53,6 +54,9 @@ SPARK = Option(
 
 
 _URL = "{database}-url"
+
+INBOX = "_INBOX"
+"""NATS's own prefix of the subjects on which it answers."""
 
 
 @settings
@@ -185,14 +189,13 @@ class NatsSettings:
     tls_first: bool = read(
         Option("nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server speaks (its handshake_first)", "true", "false")
     )
-
     inbox_prefix: str = read(
         Option(
             "nats-inbox-prefix",
             Kind.TEXT,
             "What the subjects begin with on which NATS answers us; one of our own keeps others from hearing the answers",
-            "_INBOX_orders",
-            "_INBOX",
+            f"{INBOX}_orders",
+            INBOX,
             convert=_inbox_prefix,
         )
     )
@@ -205,6 +208,11 @@ class NatsSettings:
             "true",
         )
     )
+
+    @classmethod
+    def of_url(cls, url: str, user: str = "", password: str = "", token: str = "") -> NatsSettings:
+        """What is not given is as it is by default."""
+        return cls(url, user, password, token, "", "", "", "", tls_first=False, inbox_prefix=INBOX, creates_streams=True)
 
     @property
     def needs_tls(self) -> bool:

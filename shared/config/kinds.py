@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from pgsluice.shared.config.postgres_url import url_parts
+from pgsluice.shared.hosts import may_be_name
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 
 Raw = str | tuple[str, ...] | Mapping[str, str]
@@ -158,15 +159,6 @@ def _parse_server(url: str) -> str:
     if not usable:
         raise ValueError("is not a list of NATS URLs (nats://host:port or tls://host:port, separated by commas)")
     return complete
-
-
-def may_be_name(host: str) -> bool:
-    """Whether a host can be looked up. Of what is no name, such as a..b, Python tells by an error that no client expects."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
 
 
 def parse_url(text: str) -> str:

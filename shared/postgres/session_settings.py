@@ -14,7 +14,7 @@ from psycopg import pq
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.spark.spark_settings import is_of_one_machine
+from pgsluice.shared.hosts import is_of_one_machine
 
 CONNECT_TIMEOUT_S = 10
 """Long enough for a loaded server; the caller tries again."""

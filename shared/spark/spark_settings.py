@@ -6,13 +6,13 @@ trusted with what they are given, and reach what they are to reach.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.hosts import is_of_one_machine
 
 _LOCAL_MASTER = re.compile(r"local(?:\[\s*(?P<tasks>\*|[0-9]+)\s*(?:,\s*[0-9]+\s*)?\])?")
 DEFAULT_MASTER = "local[*]"
@@ -79,17 +79,6 @@ def has_other_machines(master: str) -> bool:
         return True
     hosts = [urlsplit(f"//{address}").hostname or "" for address in master.removeprefix("spark://").split(",")]
     return not all(is_of_one_machine(host) for host in hosts)
-
-
-def is_of_one_machine(host: str) -> bool:
-    """Whether ``host`` means another machine on each machine: a loopback address, or the directory of a socket."""
-    if host.startswith(("/", "@")) or host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
 
 
 def check_cluster(settings: Mapping[str, str]) -> None:

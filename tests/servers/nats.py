@@ -65,19 +65,7 @@ class NatsServer(ServerProcess):
         return f"pgsluice-{self.port}"
 
     def settings(self) -> NatsSettings:
-        return NatsSettings(
-            url=self.url,
-            user="",
-            password="",
-            token="",
-            credentials_file="",
-            tls_ca="",
-            tls_cert="",
-            tls_key="",
-            tls_first=False,
-            inbox_prefix="_INBOX",
-            creates_streams=True,
-        )
+        return NatsSettings.of_url(self.url)
 
     @property
     def store(self) -> Path:

@@ -71,20 +71,7 @@ class NatsCluster:
 
     def settings(self, *nodes: NatsServer) -> NatsSettings:
         """Of a client of ``nodes``, or of all."""
-        url = ",".join(node.url for node in nodes or self.nodes)
-        return NatsSettings(
-            url=url,
-            user="",
-            password="",
-            token="",
-            credentials_file="",
-            tls_ca="",
-            tls_cert="",
-            tls_key="",
-            tls_first=False,
-            inbox_prefix="_INBOX",
-            creates_streams=True,
-        )
+        return NatsSettings.of_url(",".join(node.url for node in nodes or self.nodes))
 
     def wait_until_ready(self) -> None:
         """Returns when all nodes that run know a leader that answers for JetStream."""

@@ -14,19 +14,7 @@ from pgsluice.shared.errors import UsageError
 
 SOURCE = {"host": "db", "port": "5432", "dbname": "shop", "user": "ada"}
 ANYTHING = DocumentBounds(variables=("*",))
-OURS = NatsSettings(
-    "nats://broker:4222",
-    "u",
-    "m4rk3r",
-    token="",
-    credentials_file="",
-    tls_ca="",
-    tls_cert="",
-    tls_key="",
-    tls_first=False,
-    inbox_prefix="_INBOX",
-    creates_streams=True,
-)
+OURS = NatsSettings.of_url("nats://broker:4222", "u", "m4rk3r")
 
 
 def source_in_any(document: GroupDocument) -> PostgresSettings | None:

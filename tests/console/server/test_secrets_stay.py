@@ -46,9 +46,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, N
     env = {variable(option): MARKER for option in SECRETS} | {"PGSLUICE_NATS_PASSWORD": MARKER}
     with NatsServer(config=LOGIN) as nats:
         settings = nats.settings()
-        login = NatsSettings(
-            settings.url, "pgsluice", MARKER, "", "", "", "", "", tls_first=False, inbox_prefix="_INBOX", creates_streams=True
-        )
+        login = NatsSettings.of_url(settings.url, "pgsluice", MARKER)
 
         async def prepare() -> None:
             async with connected(login, "test") as client:

@@ -9,10 +9,8 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import nats.errors
 import pytest
 import trustme
-from nats.aio.client import Client
 
 from pgsluice.shared.broker.connection import connect, connected, disconnect
 from pgsluice.shared.config.settings import NatsSettings
@@ -21,6 +19,7 @@ from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.servers.child import HOST, free_port
 from tests.servers.nats_accounts import NatsAccounts
+from tests.shared.broker.test_connection import is_answered
 from tests.waiting import LONGEST_S, wait_on_loop, wait_until_async
 
 TRACED = "debug: true\ntrace: true\n"
@@ -213,14 +212,6 @@ def tls_config(certificate: Path, more: str = "") -> str:
 
 def asking(server: NatsServer, certificates: Certificates) -> NatsSettings:
     return dataclasses.replace(server.settings(), url=f"tls://{HOST}:{server.port}", tls_ca=str(certificates.authority))
-
-
-async def is_answered(client: Client) -> bool:
-    try:
-        await client.flush(timeout=1)
-    except (nats.errors.Error, OSError):
-        return False
-    return True
 
 
 async def test_a_server_that_comes_back_without_tls_is_told_nothing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,14 +16,6 @@ from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RequestState, R
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 from tests.shared.broker.turns import Actor, History, SharedBucket
-
-
-@pytest.fixture
-async def bucket(nats_server: NatsServer, group: str) -> AsyncIterator[StateBucket]:
-    async with connected(nats_server.settings(), "test") as client:
-        bucket = StateBucket(client, GroupNames(group))
-        await bucket.make(1)
-        yield bucket
 
 
 async def leave_run(bucket: StateBucket, state: RunState, number: int = 1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import socketserver
 import struct
 import threading
@@ -27,34 +28,45 @@ from tests.servers import PostgresServer
 SSL_REQUEST = 80877103
 
 
+def read_startup(connection: socket.socket) -> None:
+    """Reads a client's startup message, as a server does that has no TLS."""
+    while True:
+        (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+        (code,) = struct.unpack_from(">i", connection.recv(length - 4, socket.MSG_WAITALL))
+        if code != SSL_REQUEST:
+            return
+        connection.sendall(b"N")
+
+
 class GermanDoor(socketserver.BaseRequestHandler):
     """Answers a startup message as PostgreSQL 15.18 does under lc_messages = 'de_DE.utf8', with ``error``."""
 
     error: ClassVar[tuple[str, str]]
 
     def handle(self) -> None:
-        while True:
-            (length,) = struct.unpack(">i", self.request.recv(4, 0x100))  # MSG_WAITALL
-            (code,) = struct.unpack_from(">i", self.request.recv(length - 4, 0x100))
-            if code != SSL_REQUEST:
-                break
-            self.request.sendall(b"N")
+        read_startup(self.request)
         sqlstate, text = self.error
         fields = f"SFATAL\0VFATAL\0C{sqlstate}\0M{text}\0Fauth.c\0L335\0Rauth_failed\0\0".encode()
         self.request.sendall(b"E" + struct.pack(">i", len(fields) + 4) + fields)
 
 
 @contextmanager
-def german_door(sqlstate: str, text: str) -> Iterator[PostgresSettings]:
-    handler = type("Handler", (GermanDoor,), {"error": (sqlstate, text)})
+def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    """The port at which ``handler`` answers."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield PostgresSettings("127.0.0.1", server.server_address[1], "shop", "ada", "geheim", "", "", "", "", "")
+            yield server.server_address[1]
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def german_door(sqlstate: str, text: str) -> Iterator[PostgresSettings]:
+    with listening(type("Handler", (GermanDoor,), {"error": (sqlstate, text)})) as port:
+        yield PostgresSettings("127.0.0.1", port, "shop", "ada", "geheim", "", "", "", "", "")
 
 
 def source_refusal(settings: PostgresSettings) -> PgsluiceError:
@@ -105,12 +117,7 @@ class PasswordThief(socketserver.BaseRequestHandler):
     told: ClassVar[list[bytes]]
 
     def handle(self) -> None:
-        while True:
-            (length,) = struct.unpack(">i", self.request.recv(4, 0x100))  # MSG_WAITALL
-            (code,) = struct.unpack_from(">i", self.request.recv(length - 4, 0x100))
-            if code != SSL_REQUEST:
-                break
-            self.request.sendall(b"N")
+        read_startup(self.request)
         self.request.sendall(b"R" + struct.pack(">ii", 8, 3))  # AuthenticationCleartextPassword
         self.told.append(self.request.recv(1000))
 
@@ -122,19 +129,11 @@ ANOTHER_MACHINE = "127.1"
 @pytest.mark.parametrize("sslmode", ["", "disable", "prefer"])
 def test_a_server_that_shows_no_certificate_is_not_told_the_password(sslmode: str) -> None:
     told: list[bytes] = []
-    handler = type("Handler", (PasswordThief,), {"told": told})
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            port = server.server_address[1]
-            settings = PostgresSettings(ANOTHER_MACHINE, port, "shop", "ada", "geheim", sslmode, "", "", "", "")
-            for refusal in (source_refusal(settings), target_refusal(settings)):
-                assert type(refusal) is UsageError
-                assert "sslmode: verify-full" in refusal.remedy
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(type("Handler", (PasswordThief,), {"told": told})) as port:
+        settings = PostgresSettings(ANOTHER_MACHINE, port, "shop", "ada", "geheim", sslmode, "", "", "", "")
+        for refusal in (source_refusal(settings), target_refusal(settings)):
+            assert type(refusal) is UsageError
+            assert "sslmode: verify-full" in refusal.remedy
     assert set(told) == {b""}
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pgsluice.shared.spark.spark_settings import full_names, has_other_machines, is_of_one_machine, local_tasks, with_most_cores
+from pgsluice.shared.spark.spark_settings import full_names, has_other_machines, local_tasks, with_most_cores
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,6 @@ def test_a_local_master_says_how_many_tasks_run_at_the_same_time(master: str, ta
 )
 def test_a_master_says_whether_executors_may_be_on_other_machines(master: str, has: bool) -> None:
     assert has_other_machines(master) is has
-
-
-@pytest.mark.parametrize("host", ["localhost", "LocalHost.", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "/run/postgresql"])
-def test_a_loopback_address_means_each_machine_itself(host: str) -> None:
-    assert is_of_one_machine(host)
-
-
-@pytest.mark.parametrize("host", ["db", "db.localhost.example", "10.0.0.1", "fd00::1", ""])
-def test_any_other_address_means_one_machine(host: str) -> None:
-    assert not is_of_one_machine(host)
 
 
 def test_an_application_asks_a_cluster_for_some_cores_unless_the_user_says_how_many() -> None:

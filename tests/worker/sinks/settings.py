@@ -8,7 +8,7 @@ from pgsluice.shared.process.retrying import DEFAULT_POLICY
 from tests.alerting import NO_ALERTS
 from tests.endpoints import NO_METRICS
 
-NO_NATS = NatsSettings("", "", "", "", "", "", "", "", tls_first=False, inbox_prefix="_INBOX", creates_streams=True)
+NO_NATS = NatsSettings.of_url("")
 
 
 def worker_settings(group: str, nats: NatsSettings = NO_NATS, name: str = "sink") -> WorkerSettings:

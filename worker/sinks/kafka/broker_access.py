@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.hosts import is_of_one_machine
 from pgsluice.shared.http.receiver import AllowedHosts, Receiver, allowed_addresses
 from pgsluice.shared.kafka.kafka_settings import NO_SASL, KafkaSettings
-from pgsluice.shared.spark.spark_settings import is_of_one_machine
 
 OPTIONS = "kafka"
 

@@ -23,7 +23,7 @@ from tests.servers import Database
 from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.settings import worker_settings
 
-NO_NATS = NatsSettings("", "", "", "", "", "", "", "", tls_first=False, inbox_prefix="_INBOX", creates_streams=True)
+NO_NATS = NatsSettings.of_url("")
 
 Changes = Sequence[Change | Truncate]
 
