@@ -1,7 +1,8 @@
 """The rights that the role of a pipeline's source has besides reading.
 
 Whoever writes a pipeline chooses what that role runs, and a transaction that only reads does not bind all that PostgreSQL lets a
-role do: it may move and drop replication slots, end sessions, read the server's files, or use other databases through dblink.
+role do: it may move and drop replication slots, end sessions, read the server's files, or use other databases through dblink. A
+query may also become each role of which this one is a member (``set_config('role', ...)``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _STRONG_ROLES = (
     "pg_write_server_files",
 )
 
+_OUTWARD = ("aws_lambda", "aws_s3", "dblink", "http")
+"""Extensions whose functions reach other servers at once, from a transaction that only reads too."""
+
 _ROLE: LiteralString = """
     SELECT r.rolname::text AS name,
            CASE WHEN r.rolsuper THEN ARRAY['is a superuser'] ELSE
@@ -34,11 +38,12 @@ _ROLE: LiteralString = """
                                         AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'))
                         THEN 'may write tables' END], NULL)
                || ARRAY(SELECT 'is a member of ' || m.rolname FROM pg_roles m
-                         WHERE m.rolname = ANY(%(strong)s) AND pg_has_role(m.oid, 'MEMBER') ORDER BY 1)
+                         WHERE (m.rolname = ANY(%(strong)s) OR m.rolsuper OR m.rolreplication OR m.rolcreaterole)
+                           AND m.oid <> r.oid AND pg_has_role(m.oid, 'MEMBER') ORDER BY 1)
                || ARRAY(SELECT DISTINCT 'may use ' || e.extname FROM pg_extension e
                           JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
                                           AND d.classid = 'pg_proc'::regclass
-                         WHERE e.extname = 'dblink' AND has_function_privilege(d.objid, 'EXECUTE'))
+                         WHERE e.extname = ANY(%(outward)s) AND has_function_privilege(d.objid, 'EXECUTE'))
            END AS rights
       FROM pg_roles r WHERE r.rolname = current_user
 """
@@ -59,7 +64,7 @@ class SourceRole:
 
 
 async def read_source_role(source: Source) -> SourceRole:
-    [role] = await source.rows_of(SourceRole, "looking at the role", _ROLE, {"strong": [*_STRONG_ROLES]})
+    [role] = await source.rows_of(SourceRole, "looking at the role", _ROLE, {"strong": [*_STRONG_ROLES], "outward": [*_OUTWARD]})
     return role
 
 

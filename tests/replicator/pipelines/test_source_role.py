@@ -75,6 +75,16 @@ def test_a_role_that_may_do_more_is_told_of_and_refused_for_a_document(
         asyncio.run(check())
 
 
+@pytest.mark.parametrize("attribute", ["REPLICATION", "SUPERUSER", "CREATEROLE"])
+def test_a_role_that_may_become_a_stronger_one_is_as_strong(database: Database, role: str, attribute: str) -> None:
+    """Attributes are not inherited, but a query may call set_config('role', ...)."""
+    database.execute(f"CREATE ROLE stronger {attribute} NOLOGIN; GRANT stronger TO {role}")
+    try:
+        assert rights(database, role) == ["is a member of stronger"]
+    finally:
+        database.execute("DROP ROLE stronger")
+
+
 def test_a_role_that_may_connect_elsewhere_from_there_is_told_of(database: Database, role: str) -> None:
     database.execute("CREATE EXTENSION dblink")
     assert rights(database, role) == ["may use dblink"]
