@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from weakref import WeakValueDictionary
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.server.problem import Kind, Problem
@@ -61,32 +61,19 @@ class RequestKey:
         return hashlib.sha256(f"{self.who}\0{self.key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-@dataclass(slots=True)
-class _OneAtATime:
-    """``requests`` have the lock or wait for it: a lock that was just released looks free to all but the one that is due."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    requests: int = 0
-
-
 class RepeatedRequests:
     """Of one bucket. Several servers may share it."""
 
     def __init__(self, bucket: ControlBucket) -> None:
         self._bucket = bucket
-        self._under_way: defaultdict[str, _OneAtATime] = defaultdict(_OneAtATime)
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
+        """A lock for each request, for as long as one has it or waits for it."""
 
     async def once(self, request: RequestKey, carry_out: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
         """The first answer. What is refused leaves nothing, so it may come again when it is mended."""
-        turns = self._under_way[request.id]
-        turns.requests += 1
-        try:
-            async with turns.lock:
-                return await self._once(request, carry_out)
-        finally:
-            turns.requests -= 1
-            if not turns.requests:
-                del self._under_way[request.id]
+        turn = self._turns.setdefault(request.id, asyncio.Lock())
+        async with turn:
+            return await self._once(request, carry_out)
 
     async def remove_old(self) -> None:
         """Forgets answers that are older than KEPT."""

@@ -15,6 +15,7 @@ from pgsluice.shared.errors import UsageError
 from pgsluice.shared.hosts import may_be_name
 from pgsluice.shared.spark.spark_settings import full_names
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.nats_permissions import EVERYBODYS_INBOX
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 CHANNEL_BINDINGS = ("disable", "prefer", "require")
@@ -54,9 +55,6 @@ SPARK = Option(
 
 
 _URL = "{database}-url"
-
-INBOX = "_INBOX"
-"""NATS's own prefix of the subjects on which it answers."""
 
 
 @settings
@@ -194,8 +192,8 @@ class NatsSettings:
             "nats-inbox-prefix",
             Kind.TEXT,
             "What the subjects begin with on which NATS answers us; one of our own keeps others from hearing the answers",
-            f"{INBOX}_orders",
-            INBOX,
+            f"{EVERYBODYS_INBOX}_orders",
+            EVERYBODYS_INBOX,
             convert=_inbox_prefix,
         )
     )
@@ -212,7 +210,9 @@ class NatsSettings:
     @classmethod
     def of_url(cls, url: str, user: str = "", password: str = "", token: str = "") -> NatsSettings:
         """What is not given is as it is by default."""
-        return cls(url, user, password, token, "", "", "", "", tls_first=False, inbox_prefix=INBOX, creates_streams=True)
+        return cls(
+            url, user, password, token, "", "", "", "", tls_first=False, inbox_prefix=EVERYBODYS_INBOX, creates_streams=True
+        )
 
     @property
     def needs_tls(self) -> bool:
