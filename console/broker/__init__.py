@@ -1,1 +1,2 @@
-"""``pgsluice nats``: what an administrator of NATS permits pgsluice's users, and makes for them."""
+"""``pgsluice nats``: the permissions that an administrator of NATS gives to the users of pgsluice, and the streams and buckets
+that the administrator creates for them."""

@@ -15,7 +15,7 @@ _server = click.option("--server", "server", is_flag=True, help="For 'pgsluice s
 
 @click.group()
 def nats() -> None:
-    """What an administrator of NATS does for a group."""
+    """Prepare NATS for a group: print the permissions of its user, create its streams."""
 
 
 @nats.command()
@@ -24,9 +24,9 @@ def nats() -> None:
 @_server
 @click.pass_context
 def permissions(context: click.Context, pipeline: bool, server: bool) -> None:
-    """Print what a group's NATS user needs, as a NATS server's configuration has it. Asks nobody.
+    """Print the permissions of a group's NATS user, as a NATS server's configuration takes them. Connects to no server.
 
-    With --nats-create-streams=false the user may neither make nor change nor remove a stream.
+    With --nats-create-streams=false the user may not create, change or remove a stream.
     """
     settings = load_settings(context, BrokerSetupSettings)
     from pgsluice.console.broker.broker_setup import print_permissions
@@ -40,9 +40,9 @@ def permissions(context: click.Context, pipeline: bool, server: bool) -> None:
 @_server
 @click.pass_context
 def create(context: click.Context, pipeline: bool, server: bool) -> None:
-    """Make a group's streams and bucket, or bring them to the configuration. Run it as a NATS user who may.
+    """Create a group's streams and bucket, or change them to match the configuration. Run it as a NATS user that may.
 
-    The group's processes run with nats-create-streams: false then.
+    Then run the group's processes with nats-create-streams: false.
     """
     settings = load_settings(context, BrokerSetupSettings)
     from pgsluice.console.broker.broker_setup import create_streams

@@ -1,4 +1,4 @@
-"""What a NATS user of a group is permitted, and the streams and buckets that it finds."""
+"""Permissions of the NATS user of a group, and the streams and buckets that an administrator creates for it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CHANGES = 1
 """The exit code of a plan by which something would change."""
 
 MOST_DOCUMENTS = 200
-"""Of one text."""
+"""The most documents in one text."""
 
 _BORDER = re.compile(r"^---[ \t]*$", re.MULTILINE)
 """Between documents of one text."""
@@ -65,8 +65,8 @@ def apply_files(settings: DocumentSettings, files: Sequence[str]) -> None:
 
 
 def export_documents(settings: DocumentSettings, groups: Sequence[str]) -> None:
-    """Raises UsageError for a group without a document; when all others are written, what is wrong with one that cannot be
-    read."""
+    """Raises UsageError for a group without a document. When a document cannot be read, raises UsageError with its problems
+    after all others are written."""
 
     async def read(store: DocumentStore[GroupDocument]) -> tuple[list[StoredDocument[GroupDocument]], list[PgsluiceError]]:
         if not groups:

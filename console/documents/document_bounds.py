@@ -1,4 +1,4 @@
-"""What documents of groups may name: the administrator says so, in section ``groups`` of the places file.
+"""Bounds on what the documents of groups may name. The administrator sets them in section ``groups`` of the places file.
 
     groups:
       variables: ["SHOP_*"]
@@ -8,9 +8,9 @@
       alert-commands: [/usr/local/bin/tell]
       spark: ["spark.sql.*"]
 
-Whoever writes a document chooses where a server connects, and what it sends there: variables and files of the server's machine.
-Where the server runs processes, they also choose what those start. So a server holds every document against these bounds, when
-it is stored and again whenever it is used: it may have been stored by anybody who reaches the broker.
+The author of a document chooses where a server connects, and which variables and files of its machine the server sends there.
+Where the server runs processes, the author also chooses what those processes start. So a server checks every document against
+these bounds when the document is stored, and again whenever it is used: any client of the broker may have stored it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from pgsluice.worker.sinks.sink_registry import SINKS
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ADDRESSES = ("search-url", "kafka-brokers", "source-kafka-brokers")
-"""Lists of addresses or URLs, whose kind does not say so."""
+"""Options that are lists of addresses or URLs, although their kind does not say so."""
 _MOST_TOLD = 20
 _REMEDY = "name what is allowed, or have the administrator allow it: 'groups' in the file that pipelines-places names"
 
 
 def own_variables(group: str) -> str:
-    """What the names of variables begin with that each document of the group may name."""
+    """The prefix of the names of variables that each document of the group may name."""
     return f"GROUP_{group.upper().replace('-', '_')}_"
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentBounds:
-    """What documents may name. ``*`` in a text stands for anything. ``variables`` are allowed beside ``own_variables``. ``hosts``
-    are names, addresses and networks, None: any. ``directories`` are those of files and outputs. ``spark`` are Spark settings
-    beside memory and a local master. Without more, a document starts no program and no code but ours."""
+    """Bounds on documents. ``*`` in a text matches any characters. ``variables`` are allowed besides ``own_variables``.
+    ``hosts`` are names, addresses and networks; None allows any host. ``directories`` hold the files and outputs that
+    documents may name. ``spark`` are Spark settings that are allowed besides memory and a local master. By default, a document
+    starts no program and no code but ours."""
 
     variables: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
@@ -59,9 +60,9 @@ class DocumentBounds:
     spark: tuple[str, ...] = ()
 
     def check(self, document: GroupDocument, environment: Mapping[str, str]) -> None:
-        """``environment`` is what its references are resolved in. Where one is not set there, nothing can be connected to or
-        started, and what it stands for is not judged. Raises UsageError with all that the document names and may not, and no
-        value of a variable."""
+        """Raises UsageError that lists everything that the document names and may not, and no value of a variable.
+        ``environment`` resolves its references. Where a variable is not set there, nothing can be connected to or started, and
+        its value is not judged."""
         refused = list(dict.fromkeys(self._refused(document, environment)))
         if refused:
             told = ", ".join(refused[:_MOST_TOLD]) + (" and more" if len(refused) > _MOST_TOLD else "")
@@ -83,7 +84,8 @@ class DocumentBounds:
             yield from (f"{what} ({name})" for what in self._refused_values(option, given))
 
     def _refused_values(self, option: Option, given: Raw) -> Iterator[str]:
-        """What of an option's value is outside, in words that repeat nothing which a reference stands for."""
+        """Describes the parts of an option's value that are out of bounds, in words that never repeat the value of a
+        reference."""
         if names_files(option):
             for path in values_of(given):
                 if path not in option.words and not self._has_file(path):
@@ -103,7 +105,7 @@ class DocumentBounds:
                 yield from (f"the setting {key}" for key in self._refused_spark(given))
 
     def _has_file(self, path: str) -> bool:
-        """Links are followed: what counts is what would be opened."""
+        """Returns whether the path is in a listed directory. Links are followed: the file that would be opened counts."""
         found = os.path.realpath(os.path.expanduser(path))
         return any(os.path.commonpath([found, folder]) == folder for folder in map(os.path.realpath, self.directories))
 
@@ -128,13 +130,13 @@ class DocumentBounds:
 
 
 def names_files(option: Option) -> bool:
-    """Whether its value is a path of the machine that reads it."""
+    """Returns whether the option's value is a path on the machine that reads it."""
     return option.kind is Kind.FILE or option.name.endswith("-dir")
 
 
 def hosts_of(option: Option, given: Raw) -> list[str]:
-    """The hosts that a process with this value connects to, or lets others make it connect to. What is malformed is one: nobody
-    knows what it would come to."""
+    """Returns the hosts that a process with this value connects to, or lets others make it connect to. A malformed value
+    counts as one host, because its meaning is unknown."""
     try:
         return [host for text in values_of(given) for host in _hosts(option, text) if host]
     except ValueError:

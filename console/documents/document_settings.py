@@ -35,12 +35,12 @@ class SourceSettings:
 
 
 Bounds = Callable[[], DocumentBounds]
-"""What documents may name now. Raises UsageError when that cannot be read."""
+"""Returns what documents may name now. Raises UsageError when the bounds cannot be read."""
 
 
 def load_document(document: GroupDocument, bounds: Bounds, *settings: type[Any]) -> config.Values:
-    """What a command with these settings reads. Raises UsageError, without a value, for what the document may not name, and for
-    what is wrong with it here, as a variable that is not set."""
+    """Returns the values that a command with these settings reads. Raises UsageError, without a value, when the document names
+    what it may not, and when something is wrong with it on this machine, for example a variable that is not set."""
     text = format_document(document)
     path = f"the document of group '{document.group}'"
     check_bounds(document, bounds)

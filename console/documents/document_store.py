@@ -13,7 +13,7 @@ from pgsluice.shared.broker.record import MalformedError, decode, malformed
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 
 MOST_RECORD_BYTES = 128 * 1024
-"""Of a document as it is stored: JSON, in which some characters take two bytes, and who applied it when."""
+"""The most bytes of a stored document: JSON, in which some characters take two bytes, with who applied it and when."""
 
 
 class Document(Protocol):
@@ -30,7 +30,7 @@ class Document(Protocol):
         """The same, applied at that time by that person."""
 
     def check(self) -> None:
-        """Raises UsageError for what none of us stores: whoever reaches the broker may have stored it."""
+        """Raises UsageError for what no process of ours stores: any client of the broker may have stored it."""
 
 
 D = TypeVar("D", bound=Document)
@@ -86,7 +86,8 @@ class DocumentStore(Generic[D]):
         return found, problems
 
     async def history(self, name: str) -> list[StoredDocument[D]]:
-        """What is kept of it, the newest first; a time when there was none, or none that can be read, is left out."""
+        """Returns the revisions that NATS keeps of the document, the newest first, without deletions and without revisions
+        that cannot be read."""
         found = []
         for entry in await self._bucket.read_history(self._key(name)):
             with contextlib.suppress(TerminalError):

@@ -28,7 +28,7 @@ from pgsluice.worker.sinks.sink_registry import SINKS, is_sink_class
 
 WORKERS = "workers"
 MOST_DOCUMENT_BYTES = 64 * 1024
-"""Of one document's text. ``config.example.yaml``, with every option and a remark on each, has 21 KiB."""
+"""The most bytes of one document's text. ``config.example.yaml``, with every option and a remark on each, has 21 KiB."""
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
 """To a variable. A default would be written out, so none but an empty one."""
@@ -38,7 +38,7 @@ _SECRET_NAME = re.compile(
 """Of a header, a Spark setting or a sink's option, whose names are not ours."""
 
 _UNPRINTABLE = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]")
-"""What YAML does not take as it is, or would take for the end of a line."""
+"""Characters that YAML refuses unescaped, or reads as the end of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class GroupDocument:
                 return None
 
     def check(self) -> None:
-        """Raises UsageError for what ``parse_document`` would not have made, with all that is wrong and no value."""
+        """Raises UsageError with all that is wrong, and no value, for what ``parse_document`` would not have made."""
         GroupNames(self.group)
         if self.settings.get("group") != self.group:
             raise UsageError("another group is in it", "apply the document of that group")

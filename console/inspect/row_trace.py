@@ -38,7 +38,7 @@ SEARCHED_MESSAGES = 20_000
 MOST_CHANGES = 200
 
 Try = Callable[[Sequence[MessageChanges]], Awaitable[RuledChanges]]
-"""What the rules and routes that workers have make of changes."""
+"""Returns what the rules and routes of the workers make of changes."""
 
 
 class Outcome(StrEnum):

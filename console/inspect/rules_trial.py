@@ -1,6 +1,6 @@
-"""What people who are not trusted with the server try: rules and routes, on changes that they bring or that a stream holds.
+"""Trials of rules and routes, on changes that a user sends or that a stream holds. The server does not trust that user.
 
-Reading and applying them happens in ``trial_process``, which may die of it.
+``trial_process`` reads and applies them, and may die while it does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.table import Table
 
 TRYING_S = 10.0
-"""After which rules are tried on no more changes of a request."""
+"""Seconds after which rules are tried on no more changes of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchedChange:
-    """``before`` is the change's JSON line, ``after`` those of what a worker would hand to its sink."""
+    """``before`` is the JSON line of the change, ``after`` are the lines that a worker would hand to its sink."""
 
     before: object
     steps: tuple[TrialStep, ...]
@@ -85,7 +85,7 @@ class BenchTrial:
 
 @dataclass(frozen=True, slots=True)
 class ChangesTrial:
-    """As BenchTrial, on ``messages`` of one change each."""
+    """Like BenchTrial, but on ``messages`` of one change each."""
 
     rules: str
     routing: str

@@ -1,7 +1,7 @@
-"""A process that tries rules of people who are not trusted with the server, within bounds of its own that the system holds.
+"""A process that tries the rules of users who are not trusted with the server, within bounds that the operating system enforces.
 
-A pattern may take gigabytes when it is compiled, or for ever on a value, and then no exception is raised: so this process ends,
-and nobody else waits or dies. It is given a trial in pickle and answers in JSON.
+A pattern may take gigabytes when it is compiled, or for ever on a value, and then no exception is raised. So this process ends,
+and the server and other requests go on. It receives a trial in pickle and answers in JSON.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.process.defect import place_of
 
 MOST_MEMORY_BYTES = 768 * 1024 * 1024
-"""Of addresses: a third of it is the program."""
+"""Limit on the address space of the process; the program itself takes a third of it."""
 MOST_PROCESSOR_S = 15
 LONGEST_S = 60.0
-"""As the clock goes: other trials and all else may have the processors."""
+"""Limit on wall-clock time: other trials and other processes may occupy the processors."""
 MOST_ANSWER_BYTES = 32 * 1024 * 1024
 
 _COMMAND = (sys.executable, "-P", "-m", "pgsluice.console.inspect.trial_process")
 _KEPT_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-"""The rest may hold secrets."""
+"""Variables that the process gets; the other ones may hold secrets."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""A thread for each processor takes addresses for each."""
+"""Settings for one thread: with a thread for each processor, each would take addresses."""
 _DONE, _DEFECT, _USAGE, _NO_MEMORY, _TERMINAL = 0, 1, 2, 3, 70
-"""Exit codes. With any other one the system ended it."""
+"""Exit codes of the process. With any other one, the operating system ended it."""
 _NICENESS = 10
 
 log = telemetry.logger(__name__)
 
 
 async def run_trial(trial: BenchTrial | ChangesTrial) -> bytes:
-    """The trial's result in JSON. Raises UsageError, also when it takes too much; TerminalError."""
+    """Returns the result of the trial in JSON. Raises UsageError, also when the trial takes too much, and TerminalError."""
     variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _ONE_THREAD
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

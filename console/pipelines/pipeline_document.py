@@ -35,7 +35,7 @@ class PipelineDocument:
         return replace(self, applied_at=at, applied_by=by)
 
     def check(self) -> None:
-        """Raises UsageError for a name that no document has. What it says is ``parsed`` by whoever uses it."""
+        """Raises UsageError for a name that no document has. The reader of the document calls ``parsed`` for its content."""
         GroupNames(self.name)
 
     def parsed(self) -> Pipeline:

@@ -1,4 +1,4 @@
-"""The places file: what documents may name. It is the administrator's; a pipeline only names sources and sinks that are in it.
+"""The places file: what documents may name. The administrator writes it; a pipeline names only sources and sinks that are in it.
 
     sources:
       shop: {config: shop.yaml}      # trusted: true where documents may have a role run that may do more than read
@@ -8,8 +8,8 @@
     groups: {variables: ["SHOP_*"]}
 
 Hosts, users and references to passwords are in the configuration files that it names, so no pipeline's document ever holds one.
-Whoever begins a run holds the pipeline against this file, whatever was checked before. ``groups`` bounds what documents of groups
-name (``console.documents.document_bounds``).
+A process that begins a run checks the pipeline against this file, whatever was checked before. ``groups`` bounds what documents
+of groups name (``console.documents.document_bounds``).
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def read_places(path: str) -> Places:
 
 
 def read_bounds(path: str) -> DocumentBounds:
-    """What documents of groups may name by the places file at ``path``, "" where there is none. Raises as ``read_places``."""
+    """Returns what documents of groups may name by the places file at ``path``, "" if there is none. Raises as
+    ``read_places``."""
     return read_places(path).groups if path else DocumentBounds()
 
 

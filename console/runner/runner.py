@@ -88,8 +88,8 @@ class Runner:
                 await self._groups.pop(name).leave()
 
     async def _readable(self) -> list[StoredDocument[GroupDocument]]:
-        """Of a group whose document cannot be read, or names what it may not, what runs goes on, and no other group is hindered
-        by that."""
+        """Returns the documents that can be read and that name only what they may. Where the document of a group fails, its
+        running processes go on, and the server serves the other groups as before."""
         found, problems = await self._documents.readable()
         allowed = []
         for stored in found:

@@ -1,10 +1,10 @@
 """From a request to an answer: the checks that every endpoint has in common, in one order, and the page's files.
 
 1. It is meant for this server, and no other site's page sends it (``access.origin``).
-2. It says who asks (``access.entrance``), who has not asked for too much (``access.request_rates``) and may do that.
+2. It names its principal (``access.entrance``), who has not asked for too much (``access.request_rates``) and may do that.
 3. Its path, query and body are what the endpoint takes (``typed_json``).
-4. It names the revision that it replaces, where one is wanted; under a key that came before, it has its answer already.
-5. The endpoint does it, when there is an audit to take that. What was written is in there before anybody hears of it.
+4. It names the revision that it replaces, where one is required; a request with a known key gets the earlier answer.
+5. The endpoint does it, when the audit can take an entry. The entry is in the audit before the answer is sent.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """Whoever asked has gone before all of the request was here, or took too long with it."""
+    """Answers for the client that closed the connection before it had sent its whole request, or took too long to send it."""
     return Response(status_code=400)
 
 

@@ -1,10 +1,10 @@
-"""Who did what to what: streams that are only appended to, and that ends by age alone.
+"""The audit: who did what to what. Streams that are append-only, and whose entries end by age alone.
 
-A write that nobody could be held to is not done: that the stream is there and has room is seen before, and the entry is stored
-before the answer is sent. Nobody pushes an entry out by writing more: a full stream takes none, and each token has so many.
+The server does no write without an entry: it checks first that the stream exists and has room, and stores the entry before it
+sends the answer. No token can push entries out by writing more: a full stream takes no entry, and each token has a limit.
 
-Writes that were refused change nothing, and whoever has a token may send any number. So they are in a stream of their own, of
-which the oldest go: the first of each token and minute, and then how many there were. Logins that fail are in the log alone.
+Refused writes change nothing, and the holder of a token may send any number of them. So they go into a stream of their own, which
+drops the oldest. It holds the first refusal of each token and minute, and then their number. Only the log has failed logins.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from pgsluice.shared.errors import Cause, TransientError
 KEPT_S = 90 * 24 * 3600
 COUNTING_S = 60.0
 MOST_OF_A_TOKEN = 40_000
-"""Entries in KEPT_S: one every three minutes. As many of the longest are not half of the stream."""
+"""The most entries of a token in KEPT_S: one every three minutes. So many of the longest entries take less than half of the
+stream."""
 
 AUDIT_STREAM = "pgsluice-audit"
 REFUSED_STREAM = "pgsluice-audit-refused"
 AUDIT_SUBJECT = "pgsluice-audit.entries"
-"""Followed by the token's id; alone for servers of an older version."""
+"""The subject of writes, followed by the id of the token; alone for servers of an older version."""
 _MOST_BYTES = 256 * 1024 * 1024
 _MOST_REFUSED_BYTES = 32 * 1024 * 1024
 _ROOM_BYTES = 1024 * 1024
-"""What is left for writes that are under way when a full stream is seen."""
+"""Room for the writes that are under way when the server sees that a stream is full."""
 
 log = telemetry.logger(__name__)
 
@@ -75,7 +76,7 @@ class NumberedEntry:
 
 @dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """Those of the sequences from ``first`` to ``last`` are there no more: by age, or because somebody removed them in NATS."""
+    """The sequences from ``first`` to ``last`` are missing: by age, or because an administrator of NATS removed them."""
 
     first: int
     last: int
@@ -83,7 +84,7 @@ class MissingEntries:
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """The newest first. ``next_before`` leads to earlier entries; None when there are none."""
+    """Entries, the newest first. ``next_before`` leads to earlier entries; None when there are none."""
 
     entries: tuple[NumberedEntry, ...] = ()
     missing: tuple[MissingEntries, ...] = ()
@@ -92,7 +93,7 @@ class AuditPart:
 
 @dataclass(slots=True)
 class _Refused:
-    """Of one token in one minute: the newest of those that are counted only, and their number."""
+    """Refusals of one token in one minute that are only counted: the newest, and their number."""
 
     minute: int
     newest: AuditEntry
@@ -107,15 +108,15 @@ class AuditStream:
         self._jetstream = client.jetstream(timeout=REQUEST_TIMEOUT_S)
         self._replicas = replicas
         self._refused: dict[str, _Refused] = {}
-        """By token."""
+        """The refusals by the id of the token."""
 
     async def make(self) -> None:
-        """Makes the streams where there are none. Raises TerminalError where that is an administrator's to do."""
+        """Creates the streams that do not exist. Raises TerminalError where only an administrator creates them."""
         await self._ensure_done(None)
         await self._ensure_refused()
 
     async def ensure(self, token: str) -> None:
-        """Makes the stream where there is none. Raises Problem when it has no room for an entry of the token of that id."""
+        """Creates the stream if it does not exist. Raises Problem when it has no room for an entry of the token of that id."""
         info = await self._ensure_done(f"{AUDIT_SUBJECT}.{token}")
         if (info.config.max_bytes or 0) > 0 and info.state.bytes > (info.config.max_bytes or 0) - _ROOM_BYTES:
             raise Problem(
@@ -131,11 +132,12 @@ class AuditStream:
             )
 
     async def add(self, token: str, entry: AuditEntry) -> None:
-        """What was done by whoever has the token of that id. Returns when the entry is durable."""
+        """Adds an entry for what the holder of the token of that id did. Returns when the entry is durable."""
         await self._publish(f"{AUDIT_SUBJECT}.{token}", entry)
 
     async def count_refused(self, token: str, entry: AuditEntry) -> None:
-        """The first of the token and the minute is durable when it returns; of others there will be the number."""
+        """Counts a refusal. The first of the token and the minute is durable when it returns; of later ones the audit gets the
+        number."""
         minute, before = int(time.time() // COUNTING_S), self._refused.get(token)
         if before is not None and before.minute == minute:
             before.newest, before.count = entry, before.count + 1
@@ -147,7 +149,7 @@ class AuditStream:
             await self._store_count(token, before)
 
     async def store_counts(self, *, at_end: bool = False) -> None:
-        """Those of minutes that are over; ``at_end``: all."""
+        """Writes the counts of the minutes that are over; ``at_end``: all counts."""
         minute = int(time.time() // COUNTING_S)
         for token, refused in list(self._refused.items()):
             if at_end or refused.minute < minute:
@@ -155,7 +157,7 @@ class AuditStream:
                 await self._store_count(token, refused)
 
     async def newest(self, most: int, before: int | None = None, *, refused: bool = False) -> AuditPart:
-        """Up to ``most`` entries of those before the sequence ``before``, and which are missing between them."""
+        """Returns up to ``most`` entries before the sequence ``before``, and the sequences that are missing between them."""
         stream = REFUSED_STREAM if refused else AUDIT_STREAM
         try:
             state = (await self._jetstream.stream_info(stream)).state
@@ -172,7 +174,7 @@ class AuditStream:
         return AuditPart(entries, tuple(_gaps(entries, last, 1 if following is None else first)), following)
 
     async def _ensure_done(self, counted: str | None) -> StreamInfo:
-        """With the number of messages on the subject ``counted``."""
+        """Ensures the stream of writes. Its info has the number of messages on the subject ``counted``."""
         subjects = [AUDIT_SUBJECT, f"{AUDIT_SUBJECT}.*"]
         config = self._config(AUDIT_STREAM, subjects, DiscardPolicy.NEW, _MOST_BYTES)
         info = await self._ensured(config, counted)
@@ -197,7 +199,7 @@ class AuditStream:
         )
 
     async def _ensured(self, config: StreamConfig, counted: str | None = None) -> StreamInfo:
-        """The stream, made where there is none."""
+        """Returns the stream, created if it does not exist."""
         assert config.name is not None
         try:
             return await self._jetstream.stream_info(config.name, subjects_filter=counted)
@@ -212,7 +214,8 @@ class AuditStream:
             raise _unreachable(error) from None
 
     async def _bring_up_to_date(self, info: StreamInfo, config: StreamConfig) -> None:
-        """One that an older version made lets the oldest entries go when it is full. What else people set stays."""
+        """Changes a stream of an older version, which drops the oldest entries when it is full. Other settings stay as
+        administrators made them."""
         if not creates_streams(self._client):
             log.warning("the stream is an administrator's, and that of an older version", stream=config.name)
             return
@@ -222,7 +225,7 @@ class AuditStream:
             raise _unreachable(error) from None
 
     async def _publish(self, subject: str, entry: AuditEntry) -> None:
-        """Beside NATS the log has it: there nobody takes it out who reaches NATS only."""
+        """Publishes the entry, and logs it: a client that reaches only NATS cannot remove it from the log."""
         log.info("audit", **asdict(entry))
         try:
             await self._jetstream.publish(subject, encode(entry))
@@ -239,12 +242,12 @@ def now() -> str:
 
 
 def plain_text(text: str, most: int) -> str:
-    """As much of a text of whoever asks as an entry takes: no more characters than ``most``, none that steers a terminal."""
+    """Returns as much of a client's text as an entry takes: at most ``most`` characters, and none that controls a terminal."""
     return "".join(character if character.isprintable() else " " for character in text[:most])
 
 
 def _gaps(entries: Sequence[NumberedEntry], last: int, first: int) -> list[MissingEntries]:
-    """Of the sequences from ``last`` down to ``first`` those that are not among ``entries``, which begin with the newest."""
+    """Returns the sequences from ``last`` down to ``first`` that are missing in ``entries``, which begin with the newest."""
     gaps, expected = [], last
     for sequence in [*(each.sequence for each in entries), first - 1]:
         if sequence < expected:

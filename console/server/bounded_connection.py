@@ -1,6 +1,6 @@
-"""A client's connection that ends: who sends a request or takes an answer too slowly is cut off, as are those who are too many.
+"""Connections of clients, with deadlines and a limit: the server closes one that sends a request or reads an answer too slowly.
 
-uvicorn waits for ever for a head and for a body, and for a client to take its answer; a deadline it has only between requests.
+uvicorn waits for ever for a head and for a body, and for a client to read its answer; it has a deadline only between requests.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANSWERED_CONNECTIONS = 1000
-"""With more of them open, requests are answered with 503."""
+"""Connections up to which the server answers requests; with more of them open, it answers with 503."""
 MOST_CONNECTIONS = 2 * ANSWERED_CONNECTIONS
 RECEIVING_S = 10.0
-"""For the head of a request, from its first byte or the connection's begin, and as long again for its body."""
+"""Seconds that a client has for the head of a request, from its first byte or the start of the connection, and again for its
+body."""
 SENDING_S = 60.0
-"""For what is to be sent while the client takes nothing."""
+"""Seconds that the server waits with an answer while the client reads none of it."""
 
 
 class BoundedConnection(H11Protocol):
-    """Aborts itself when one of the deadlines has passed."""
+    """A connection that aborts itself when one of the deadlines has passed."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -66,7 +67,7 @@ class BoundedConnection(H11Protocol):
         self._receiving = None if awaited is None else self.loop.call_later(RECEIVING_S, self.transport.abort)
 
     def _owed(self) -> tuple[str, object] | None:
-        """Nothing between two requests: for that there is uvicorn's own deadline."""
+        """Returns nothing between two requests: uvicorn has its own deadline for that."""
         if self.conn.their_state is h11.SEND_BODY:
             return "body", self.cycle
         if self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:

@@ -49,13 +49,13 @@ class Answer:
 
 
 class Rows(Enum):
-    """What becomes of row values by a request. Whoever has them answered or sent needs the right to see them."""
+    """Where a request sends row values. A principal that is shown them, or has them sent, needs the right to see them."""
 
     STAY = auto()
-    """They go where they went before, if anywhere."""
+    """The values go where they went before, if anywhere."""
     ANSWERED = auto()
     SENT = auto()
-    """They are sent to where whoever asks says, or others than before are sent."""
+    """The request says where to send them, or has other values sent than before."""
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -65,7 +65,7 @@ Handler = Callable[[Call], Awaitable[Answer]]
 class Endpoint:
     """``path`` is below PREFIX, with names in braces. ``status`` is that of a success.
 
-    ``rows`` says what becomes of row values, or how the body decides that. An endpoint that does not say asks for the right to
+    ``rows`` says where row values go, or how the body decides that. An endpoint that does not say requires the right to
     them. ``names_revision``: If-Match is read, and wanted where something is replaced. ``takes_key``: an Idempotency-Key is
     obeyed."""
 
@@ -88,7 +88,7 @@ class Endpoint:
         return self.verb != "GET"
 
     def wants_values(self, body: object) -> bool:
-        """Whether whoever sends ``body`` needs the right to row values."""
+        """Returns whether the sender of ``body`` needs the right to row values."""
         rows = self.rows(body) if callable(self.rows) else self.rows
         return rows is not Rows.STAY
 

@@ -1,4 +1,4 @@
-"""Who may do at the same time what takes memory and processors."""
+"""Fair shares of memory and processors: the work that each principal may have done at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 
 class FairShare:
-    """``at_once`` may, and each of them once: who asks for much waits for themself."""
+    """Lets ``at_once`` principals work at the same time, each of them once: a principal that asks for much waits for itself
+    only."""
 
     def __init__(self, at_once: int) -> None:
         self._all = asyncio.Semaphore(at_once)
@@ -17,7 +18,7 @@ class FairShare:
 
     @asynccontextmanager
     async def of(self, token: str) -> AsyncIterator[None]:
-        """The share of whoever has this token, held until the block ends."""
+        """Holds the share of the holder of this token until the block ends."""
         own = self._own.setdefault(token, asyncio.Lock())
         async with own, self._all:
             yield

@@ -57,16 +57,16 @@ class ServerParts:
     streams: EventStreams
     series: SeriesStore
     trying: FairShare
-    """Held by each trial of rules and each trace: they take memory, threads and processes."""
+    """The shares of trials of rules and of traces: they take memory, threads and processes."""
     parsing: Executor
-    """One thread, in which texts of people are read: some take long, and nobody else's answer waits for that."""
+    """One thread that reads texts of clients: some take long, and no other answer waits for that."""
     checks: Executor
     """Threads of checks, which wait for servers that may not answer: all else that blocks has others."""
     runner: Runner | None
     executors: Executors | None
 
     async def parsed(self, who: Principal, parse: Callable[..., T], *arguments: object) -> T:
-        """What ``parse`` makes of a text that somebody sent, at their cost."""
+        """Returns what ``parse`` makes of a text that a client sent, and charges the time to the client's rate."""
         loop = asyncio.get_running_loop()
 
         def timed() -> T:

@@ -47,8 +47,8 @@ class ProblemContent:
 
 
 class Problem(Exception):  # noqa: N818  it is an answer
-    """Raised by whoever answers a request. Holds no secret and no row value, as every error. ``retry_after_s`` is 0 where nobody
-    knows when to try again."""
+    """The problem of a request, raised by the code that answers it. Holds no secret and no row value, as every error.
+    ``retry_after_s`` is 0 where the time of a retry is unknown."""
 
     def __init__(self, kind: Kind, detail: str, remedy: str = "", where: str = "", *, retry_after_s: int = 0) -> None:
         super().__init__(kind, detail)

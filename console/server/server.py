@@ -102,8 +102,8 @@ def check_certificate(settings: TokenSettings) -> None:
 
 
 def forget_libpq_defaults() -> None:
-    """Where a document says nothing libpq would take passwords of the server's user, from variables and from ~/.pgpass. What this
-    process starts does without them too."""
+    """Removes libpq's defaults from this process and from those that it starts: where a document names no password, libpq
+    would take passwords of the server's user, from variables and from ~/.pgpass."""
     for name in list(os.environ):
         if name.startswith("PG") and not name.startswith((PREFIX, PG_FLO_PREFIX)):
             del os.environ[name]
@@ -152,7 +152,7 @@ async def _store_refusals(parts: ServerParts) -> None:
 
 
 async def _store_rest(parts: ServerParts) -> None:
-    """The audit's counts of the minute in which the server ends."""
+    """Writes the counts of the minute in which the server ends into the audit."""
     try:
         await parts.audit.store_counts(at_end=True)
     except TransientError as error:
@@ -160,7 +160,7 @@ async def _store_rest(parts: ServerParts) -> None:
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to us, and has no patience with who does not begin to speak TLS."""
+    """A server that leaves signals to us, and waits no longer than the deadline for a client to begin TLS."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's own, for a socket that listens already, but for the deadline: it has no setting of that."""

@@ -32,7 +32,7 @@ def token() -> None:
 @takes(TokenSettings)
 @click.pass_context
 def token_list(context: click.Context) -> None:
-    """Show the names, roles, groups and ages of tokens. Their texts are kept nowhere."""
+    """Show the names, roles, groups and ages of tokens. The server stores no token's text."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import show
 

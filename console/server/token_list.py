@@ -23,7 +23,7 @@ def show(settings: TokenSettings) -> None:
 
 
 def create(settings: TokenSettings, name: str, role: str, *, values: bool, groups: str) -> None:
-    """Prints the token's text, which nothing can show again. ``groups`` are names and patterns with commas between."""
+    """Prints the token's text, which is shown only this once. ``groups`` are names and patterns with commas between."""
     patterns = tuple(each.strip() for each in groups.split(",") if each.strip())
     sys.stdout.write(_entrance(settings).tokens.create(name, Role(role), values=values, groups=patterns) + "\n")
 

@@ -142,7 +142,7 @@ async def set_paused(
 
 
 async def _obeyed(bucket: StateBucket, identifier: str, worker: str) -> int:
-    """How many of a person's orders to go on the worker has obeyed, as far as it has written."""
+    """Returns how many of a user's orders to resume the worker has obeyed, according to what the worker has written."""
     live, states = await load_receivers(bucket, worker)
     return states[identifier].resumed if identifier in states else live.get(identifier, 0)
 

@@ -43,7 +43,7 @@ NOT_THERE_YET = 75
 
 
 class UnitVerb(StrEnum):
-    """What is ordered. A pause and a stop are two wishes: RESUME lifts the one, START the other, and nothing else does."""
+    """The verb of an order. A pause and a stop are separate: only RESUME lifts a pause, and only START lifts a stop."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -64,7 +64,7 @@ class UnitOrder:
 
 
 def desired_after(verb: UnitVerb, before: DesiredRecord) -> DesiredRecord:
-    """What is desired of a unit after the order: each verb undoes its opposite alone."""
+    """Returns the desired state of a unit after the order: each verb undoes only its opposite."""
     is_stopped = before.state is Desired.STOPPED
     is_paused = before.state is Desired.PAUSED or before.paused_when_started
     match verb:
@@ -125,7 +125,8 @@ def _say(lines: Iterator[str]) -> None:
 
 
 async def write_order(bucket: StateBucket, unit: str, verbs: Iterable[UnitVerb], by: str, reason: str) -> Entry[DesiredRecord]:
-    """What is desired then, under revision 0 when nobody ever said anything. Does nothing where that is desired already."""
+    """Writes the order and returns the desired state then, with revision 0 when no order was ever given. Writes nothing when
+    that state is desired already."""
 
     def changed(before: DesiredRecord) -> DesiredRecord:
         after = reduce(lambda desired, verb: desired_after(verb, desired), verbs, before)

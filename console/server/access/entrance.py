@@ -22,7 +22,7 @@ SESSION_COOKIE = "pgsluice-session"
 CSRF_COOKIE = "pgsluice-csrf"
 CSRF_HEADER = "x-pgsluice-csrf"
 _OF_THIS_HOST = "__Host-"
-"""Browsers take a cookie of such a name over https alone, and from no other host (RFC 6265bis, 4.1.3.2)."""
+"""Prefix of names of cookies that browsers take over https alone, and from no other host (RFC 6265bis, 4.1.3.2)."""
 FIRST_TOKEN = "admin"  # noqa: S105  its name
 
 log = telemetry.logger(__name__)
@@ -34,8 +34,8 @@ def state_directory(settings: TokenSettings) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Of a server that keeps its tokens, its key and its links in ``state_directory``. ``is_secure``: browsers reach it
-    by https."""
+    """The access checks of a server that keeps its tokens, its key and its links in ``state_directory``. ``is_secure``:
+    browsers reach it by https."""
 
     state_directory: Path
     tokens: Tokens
@@ -54,7 +54,7 @@ class Entrance:
         )
 
     def own_names(self, listen_host: str) -> frozenset[str]:
-        """By which names the server is called beside those that others may know."""
+        """Returns the names of the server besides those that outsiders may know."""
         return frozenset({self.sessions.host_name()} if is_loopback(listen_host) and not self.is_secure else ())
 
     def make_first_token(self) -> Path | None:
@@ -66,10 +66,10 @@ class Entrance:
         return path
 
     def link_of(self, address: str, token: KnownToken) -> str:
-        """A link that lets a browser in once, as that token, at the server's address.
+        """Makes a link that lets a browser in once, as the holder of that token, at the server's address.
 
         Cookies go to every port of the host that set them. So a link to this machine has a name of the server's own, which
-        browsers take for the machine itself (RFC 6761, 6.3) and which no other server's page is opened by."""
+        browsers take for the machine itself (RFC 6761, 6.3), and under which browsers open no page of another server."""
         parts = urlsplit(address)
         if self.own_names(parts.hostname or ""):
             address = f"{parts.scheme}://{self.sessions.host_name()}:{parts.port}"
@@ -93,7 +93,7 @@ class Entrance:
         return found
 
     def is_good(self, who: Principal) -> bool:
-        """Whether the token that somebody came in with is still there, and their session has not ended."""
+        """Returns whether the token of the principal still exists, and its session has not ended."""
         return self.tokens.with_id(who.token) is not None and not (who.session and self.sessions.has_ended(who.session))
 
     def check_intention(self, request: Request) -> None:
@@ -116,7 +116,7 @@ class Entrance:
         return response
 
     def leave(self, who: Principal) -> None:
-        """Ends the session of whoever asks. Raises Problem for a program: it has none."""
+        """Ends the session of the browser that asks. Raises Problem for a program: it has no session."""
         if not who.session:
             raise Problem(
                 Kind.CONFLICT, "the request comes with a token and with no session", "'pgsluice token revoke' ends a token"

@@ -61,13 +61,13 @@ class OwnOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Those in front of the server, of which X-Forwarded-For is believed."""
+    """The proxies in front of the server whose X-Forwarded-For is believed."""
 
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 
     @classmethod
     def of(cls, settings: TokenSettings) -> Proxies | None:
-        """None for a server that is behind none. Raises UsageError for what is no address or network."""
+        """Returns None for a server behind no proxy. Raises UsageError for a text that is no address or network."""
         if not settings.behind_proxy:
             return None
         try:
@@ -79,7 +79,8 @@ class Proxies:
             ) from None
 
     def client(self, peer: str, forwarded: Sequence[str]) -> str:
-        """Whom the proxies speak for: each adds whom it was asked by at the end, so it is the last that is none of them."""
+        """Returns the client that the proxies speak for. Each proxy appends the address of its client, so the client is the
+        last address that is none of the proxies."""
         addresses = [each.strip() for each in ",".join(forwarded).split(",") if each.strip()]
         found = peer
         while addresses and self._holds(found):
@@ -96,7 +97,7 @@ class Proxies:
 
 
 def is_secure(settings: TokenSettings) -> bool:
-    """Whether browsers reach the server by https."""
+    """Returns whether browsers reach the server by https."""
     return bool(settings.tls_cert) or settings.behind_proxy
 
 

@@ -37,9 +37,9 @@ def _rank(role: Role) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """``name`` is the token's, ``token`` says which one of that name. ``values``: may see row values, whatever the role.
-    ``groups`` are names, and patterns with ``*``, of the groups that there are for whoever asks. ``session`` is that of the
-    browser that asks, "" for a program."""
+    """``name`` is that of the token, ``token`` tells tokens of one name apart. ``values``: may see row values, whatever the
+    role. ``groups`` are names of groups, and patterns with ``*``, that the principal may see. ``session`` is that of the
+    browser, "" for a program."""
 
     name: str
     role: Role
@@ -56,7 +56,7 @@ class Principal:
         return any(fnmatchcase(group, pattern) for pattern in self.groups)
 
     def check_group(self, group: str) -> None:
-        """Raises Problem for a group that is not theirs, whether there is one of that name or not."""
+        """Raises Problem for a group that the principal may not see, whether a group of that name exists or not."""
         if not self.sees(group):
             raise Problem(
                 Kind.FORBIDDEN,

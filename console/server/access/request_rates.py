@@ -1,7 +1,7 @@
-"""How much each principal may ask for: a bucket of tokens, of which a request takes one, and reading what it sends more.
+"""Rate limits for each principal: a token bucket. A request takes one token, and reading its body takes more.
 
-It bounds work: whoever asks for more than the bucket is filled with is told when to come again, and nobody else notices. What is
-refused so is no entry of the audit: it would fill that.
+The bucket bounds work: a principal that asks for more than the bucket holds is told when to ask again, and the other principals
+are served as before. The audit has no entries for requests that are refused here: they would fill it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pgsluice.console.server.problem import Kind, Problem
 PER_SECOND = 100.0
 """The page asks for a few each second, and a script that looks at many groups for some dozens."""
 MOST = 1000.0
-"""That are saved up."""
+"""Tokens that the bucket holds at most."""
 PER_BODY_KIB = 0.5
-"""That a body takes before it is read."""
+"""Tokens that each KiB of a body takes before the server reads the body."""
 PER_PROCESSOR_S = 500.0
-"""That a second of reading takes: nobody has more than a fifth of a processor for long."""
+"""Tokens that a second of reading takes: no principal has more than a fifth of a processor for long."""
 
 
 class RequestRates:
@@ -29,10 +29,11 @@ class RequestRates:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
-        """What is left, below zero where more was taken than there was, and when that was so; by the principal's token."""
+        """The tokens that were left, and the time when they were counted, by the principal's token. Below zero when a
+        principal took more than the bucket held."""
 
     def take(self, who: Principal) -> None:
-        """For a request. Raises Problem (429) where nothing is left."""
+        """Takes one token for a request. Raises Problem (429) when none is left."""
         left = self._left(who)
         if left < 1:
             wait_s = math.ceil((1 - left) / PER_SECOND)
@@ -45,7 +46,7 @@ class RequestRates:
         self._buckets[who.token] = left - 1, self._now()
 
     def charge(self, who: Principal, *, body_bytes: int = 0, processor_s: float = 0.0) -> None:
-        """For what was sent, however much, and the time to read it: whoever sent it waits for longer before the next request."""
+        """Takes tokens for a body of any size and for the time to read it: its sender waits longer before the next request."""
         taken = PER_BODY_KIB * body_bytes / 1024 + PER_PROCESSOR_S * processor_s
         self._buckets[who.token] = self._left(who) - taken, self._now()
 

@@ -1,4 +1,4 @@
-"""How a browser gets in: a link that works once, and the session that it is exchanged for.
+"""Sessions of browsers: a link that works once, and the session that a browser gets for it.
 
 A session is a signed text in a cookie; the key lies in the state directory, so sessions outlive a restart. It names a token by
 its id, and ends with it, or when the browser logs out: the digest of its text is kept for as long as it would last.
@@ -41,7 +41,8 @@ class Session:
 
 
 class Sessions:
-    """Signed with the key in ``path``, which is made when it is first needed; ``ended`` is a folder of those that were ended."""
+    """Sessions are signed with the key in ``path``, which is made when it is first needed. ``ended`` is a folder of those that
+    were ended."""
 
     def __init__(self, path: Path, ended: Path) -> None:
         self._path = path
@@ -66,7 +67,7 @@ class Sessions:
         return self._session(text, content["token"], content["ends_at"])
 
     def end(self, session: str) -> None:
-        """The one of that id: whoever has its cookie is not let in by it any more."""
+        """Ends the session of that id: its cookie lets no browser in any more."""
         _remove_old(self._ended, SESSION_S)
         write_private(self._ended / session, b"")
 
@@ -74,7 +75,7 @@ class Sessions:
         return (self._ended / session).exists()
 
     def host_name(self) -> str:
-        """A name of this machine that other servers on it do not know, and so are not sent the cookies of."""
+        """Returns a name of this machine that other servers on it do not know, so that browsers send them no cookies for it."""
         return f"{hmac.digest(self._load_key(), b'host name', 'sha256').hex()[:_HOST_NAME_LENGTH]}.localhost"
 
     def _session(self, text: str, token: str, ends_at: float) -> Session:

@@ -72,8 +72,8 @@ class Tokens:
         return self._known
 
     def create(self, name: str, role: Role, *, values: bool, groups: tuple[str, ...] = ALL_GROUPS) -> str:
-        """The text of a new token, which nobody can ask for again. Raises UsageError for a name that is taken or is none, and for
-        what no group can be called."""
+        """Returns the text of a new token, which is shown only this once. Raises UsageError for a name that is taken or
+        malformed, and for what cannot be the name of a group."""
         if _NAME.fullmatch(name) is None:
             raise UsageError(f"{name!r} is no name for a token", "use up to 64 lower-case letters, digits, '_', '.', '@' and '-'")
         wrong = [pattern for pattern in groups if _GROUPS.fullmatch(pattern) is None]

@@ -57,8 +57,9 @@ class SilenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlertsRequest:
-    """What is left out is as the processes were started. ``webhook`` and ``token`` are references to variables of the processes
-    with ALERT in their names, like ``${ALERT_URL}``; only an admin changes them. ``reason`` is for the audit."""
+    """A change of the alerts. A field that is left out keeps the value with which the processes were started. ``webhook`` and
+    ``token`` are references to variables of the processes with ALERT in their names, like ``${ALERT_URL}``; only an admin
+    changes them. ``reason`` is for the audit."""
 
     webhook: str = ""
     token: str = ""

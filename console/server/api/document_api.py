@@ -112,7 +112,7 @@ async def apply(call: Call) -> Answer:
 
 
 async def export(call: Call) -> Answer:
-    """Those that can be read, and a remark on each that cannot."""
+    """Answers with the documents that can be read, and a remark on each that cannot."""
     found, problems = await call.parts.documents.readable()
     remarks = "".join(f"# left out: {problem.fact}\n" for problem in problems)
     shown = [each.document for each in found if call.who.sees(each.document.group)]

@@ -27,7 +27,7 @@ MOST_CHANGES = 1000
 MOST_SEARCHED = 200_000
 MOST_SAMPLE = 200
 MOST_CHARACTERS = 64 * 1024
-"""Of rules, and of routes."""
+"""The most characters of the rules, and of the routes."""
 
 
 @dataclass(frozen=True, slots=True)

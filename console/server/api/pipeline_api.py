@@ -186,18 +186,19 @@ async def found_pipeline(call: Call) -> ListedPipeline:
 
 
 async def _named(call: Call) -> ListedPipeline | None:
-    """One of the file stands before a document of the same name, as it does where runs begin."""
+    """Returns the pipeline of that name. One of the file takes precedence over a document of the same name, as it does when a
+    run begins."""
     return next((each for each in await call.parts.pipelines.all() if each.name == call.path["pipeline"]), None)
 
 
 async def _is_open(call: Call) -> bool:
-    """Whether the pipeline of that name, if there is one, is of a group that there is for whoever asks."""
+    """Returns whether the pipeline of that name, if it exists, belongs to a group that the principal may see."""
     found = None if call.who.sees_all else await _named(call)
     return found is None or _is_shown(call, found)
 
 
 def _is_shown(call: Call, listed: ListedPipeline) -> bool:
-    """One that cannot be read may be of any group."""
+    """Returns whether the principal may see the pipeline. One that cannot be read may be of any group."""
     return call.who.sees_all or (listed.pipeline is not None and call.who.sees(listed.pipeline.group))
 
 

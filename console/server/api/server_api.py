@@ -18,8 +18,8 @@ MOST_ENTRIES = 500
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """``runs``: it runs processes of groups itself. ``who`` and what follows is of whoever asks; ``groups`` are names of the
-    groups that there are for them, and patterns."""
+    """``runs``: the server itself runs processes of groups. ``who`` and what follows belong to the principal; ``groups`` are
+    names of the groups that it may see, and patterns."""
 
     version: str
     runs: bool
@@ -40,7 +40,8 @@ class HealthView:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """``before`` is the sequence of the last entry that is known, to go on from there. ``refused``: what was not done."""
+    """``before`` is the sequence of the last entry that is known; the answer continues from there. ``refused``: list refused
+    writes instead."""
 
     limit: int = 100
     before: int | None = None
@@ -68,7 +69,7 @@ async def show_audit(call: Call) -> Answer:
 
 
 def _is_told(who: Principal, entry: AuditEntry) -> bool:
-    """What is of no group is for those who see all of them."""
+    """Returns whether the principal may see the entry. Only a principal of all groups sees an entry that belongs to no group."""
     return who.sees_all or (bool(entry.groups) and all(map(who.sees, entry.groups)))
 
 

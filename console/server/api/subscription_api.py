@@ -132,7 +132,8 @@ async def start_again(call: Call) -> Answer:
 
 
 def _shown(view: SubscriptionView) -> Answer:
-    """With where rows go, for the audit: the receiver's scheme, host and port, and nothing else of its URL."""
+    """Answers with the view. The audit gets the destination of the rows: the receiver's scheme, host and port, and nothing
+    else of its URL."""
     return Answer(view, target=f"{view.id} {view.receiver}")
 
 

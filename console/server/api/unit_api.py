@@ -39,9 +39,9 @@ class UnitList:
 
 @dataclass(frozen=True, slots=True)
 class DesiredRequest:
-    """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. Whoever is to rest or to end obeys by itself, and
-    soon; ``reason`` is shown with the state. A pause lifts no stop. What is to run is neither paused nor stopped any more;
-    ``instead_of`` has it lift one of both alone."""
+    """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. A unit that is to pause or to stop obeys by
+    itself, and soon; ``reason`` is shown with the state. A pause lifts no stop. A unit that is to run is neither paused nor
+    stopped any more; ``instead_of`` lifts one of both alone."""
 
     state: Desired
     units: tuple[str, ...] = ()

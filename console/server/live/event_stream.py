@@ -19,7 +19,7 @@ from pgsluice.console.server.problem import Kind, Problem
 
 HEARTBEAT_S = 15.0
 MOST_STREAMS = 16
-"""At once for each token: a page has one in each of its browser's windows."""
+"""The most streams that each token has open at once: a page has one in each window of its browser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class GroupGone:
 
 
 class EventStreams:
-    """Those of all clients, which are sent the same bytes. ``is_good`` says whether somebody's token or session has not ended."""
+    """The streams of all clients, which get the same bytes. ``is_good`` says whether a token and its session have not ended."""
 
     def __init__(self, looks: GroupLooks, is_good: Callable[[Principal], bool]) -> None:
         self.looks = looks
         self.is_good = is_good
         self._opened: Counter[str] = Counter()
-        """By token."""
+        """The number of open streams by token."""
         self._written: dict[str, tuple[int, bytes]] = {}
         """Each group's newest view, as it is sent, with its number."""
 
     def open(self, who: Principal, last_number: int) -> EventStream:
-        """Of the groups that there are for ``who``. Raises Problem when they have too many already."""
+        """Opens a stream of the groups that ``who`` may see. Raises Problem when the token has too many streams open already."""
         if self._opened[who.token] >= MOST_STREAMS:
             raise Problem(
                 Kind.TOO_MANY, f"'{who.name}' has {MOST_STREAMS} streams of events open", "close one, or use another token"
@@ -55,7 +55,7 @@ class EventStreams:
             del self._opened[who.token]
 
     def text(self, view: GroupView) -> bytes:
-        """Written once, however many are sent it."""
+        """Returns the text of the view, written once for all clients."""
         number, text = self._written.get(view.group, (-1, b""))
         if number != view.number:
             text = _event("group", view.number, view)
@@ -67,7 +67,7 @@ class EventStreams:
 
 
 class EventStream:
-    """One client's. Whoever has it closes it once."""
+    """The stream of one client. Its owner closes it once."""
 
     def __init__(self, streams: EventStreams, who: Principal, last_number: int) -> None:
         self._streams = streams
@@ -78,7 +78,7 @@ class EventStream:
         self._streams.close(self._who)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """For ever, or until the client's token or session has ended, which is asked before anything is sent."""
+        """Yields events until the client's token or session has ended, which is checked before anything is sent."""
         number, known, looks = self._last_number, set[str](), self._streams.looks
         while self._streams.is_good(self._who):
             views, changed = [view for view in looks.views if self._who.sees(view.group)], asyncio.ensure_future(looks.changed())

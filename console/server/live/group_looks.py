@@ -1,7 +1,7 @@
-"""What is known of every group on one NATS: looked up once for all who ask, whenever something changed.
+"""The views of all groups on one NATS: each is looked up once for all clients, whenever something has changed.
 
-Whatever a group's processes tell is a write to its state bucket, and each write passes by as an ordinary message: a plain
-subscription to those of each group is a bell, which needs no consumer and may be missed. A group that rang is looked at within
+A group's processes report by writes to its state bucket, and each write is also an ordinary message: a plain subscription to
+those of each group is a bell, which needs no consumer and may be missed. A group that rang is looked at within
 LOOK_INTERVAL_S, any other once in a while. A group that was never started is there too where it has a document: its units are
 drafts.
 """
@@ -118,7 +118,7 @@ class GroupLooks:
         self._unknown = True
 
     def changed(self) -> Coroutine[Any, Any, object]:
-        """Ends when there is a view with a new number, or a group has gone, since this was called."""
+        """Waits until there is a view with a new number, or a group has gone, since the call."""
         return self._changed.wait()
 
     async def run(self) -> None:
@@ -135,7 +135,7 @@ class GroupLooks:
                 await watched.close()
 
     async def _hear(self, bucket: str) -> Subscription | None:
-        """Has writes to the bucket ring; None where that fails."""
+        """Subscribes the bell to writes to the bucket; returns None when that fails."""
         try:
             return await self._client.subscribe(f"$KV.{bucket}.>", cb=self._ring, pending_msgs_limit=0, pending_bytes_limit=0)
         except nats.errors.Error as error:
