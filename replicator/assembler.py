@@ -10,9 +10,9 @@ messages in commit order (``shared.wire.message`` describes their bodies). It cu
   of its transaction;
 - when the caller says the socket is drained and no transaction is open.
 
-A definition is a change like others and has an ordinal, and so has a message that somebody forged. Whoever calls passes over
-logical messages of any other prefix, so an ordinal does not depend on what else is emitted. Where logical messages are not asked
-for, definitions are no changes.
+A definition is a change like others and has an ordinal, and so has a forged message. The caller passes over logical messages of
+any other prefix, so an ordinal does not depend on the messages of other programs. Where logical messages are not requested,
+definitions are no changes.
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
@@ -266,13 +266,13 @@ class Assembler:
         return message
 
     def add_forged(self, frame: bytes) -> Message | None:
-        """Takes what stands for a message that somebody forged, which may be one of very many: it cuts nothing."""
+        """Takes the replacement of a forged message, of which there may be very many: it cuts nothing."""
         return self._add_change(frame) if self._counts_definitions else None
 
     @property
     def _counts_definitions(self) -> bool:
-        """Whether they are among the ordinals of the transaction that began last: one that an earlier session began to publish
-        goes on as it began."""
+        """Returns whether definitions count among the ordinals of the transaction that began last. A transaction that an
+        earlier session began to publish goes on as it began."""
         last = self._published.last
         if last is not None and self._commit_lsn <= last.commit_lsn:
             return self._published.counts_definitions

@@ -210,7 +210,7 @@ def event_trigger_names(names: GroupNames) -> list[str]:
 
 
 def others_query(names: GroupNames, installer: str) -> str:
-    """In whose hands the capture is besides that of the ``installer`` (``owner_sql``)."""
+    """Returns the query for the roles other than the ``installer`` that own a part of the capture (``owner_sql``)."""
     return owner_sql.OTHERS.format(
         schema=SOURCE_SCHEMA,
         installer=installer.format(ddl=names.in_source("ddl")),

@@ -1,12 +1,12 @@
-"""In whose hands the capture of a group is: statements that tell.
+"""Statements that tell which roles own the capture of a group.
 
-Whoever owns a schema may exchange anybody's objects in it, and whoever may create in
-it may put a function beside ours that PostgreSQL prefers; what event triggers call then runs with the rights of whoever installed
-the capture, and what is in the place of our tables with those of the group's role.
+The owner of a schema may replace the objects of any role in it, and a role that may create in it may add a function next to ours
+that PostgreSQL prefers. What event triggers call then runs with the rights of the role that installed the capture, and what
+replaces our tables runs with the rights of the group's role.
 
-So the schema and what is the group's in it belong to the role that installed it (that of the function ``ddl``) or to superusers,
-and nobody else may create there. That role is the group's own, one that this is a member of, a superuser, or who owns the event
-triggers, as administrators of services do that have no superuser.
+So the schema and the group's objects in it belong to the role that installed them (the owner of the function ``ddl``) or to
+superusers, and no other role may create there. The installing role is the group's own, a role that this one is a member of, a
+superuser, or the owner of the event triggers, as with administrators of hosted services that offer no superuser.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SELECT o.kind, o.name, r.rolname::text AS role
   LEFT JOIN pg_roles r ON r.oid = o.owner
  WHERE r.rolsuper IS NOT TRUE
  ORDER BY o.kind DESC, o.name"""
-"""In whose hands it is besides. ``installer`` is INSTALLING or INSTALLED. A superuser is a member of every role, which says
-nothing about trust."""
+"""The owners of parts of the capture other than the installer. ``installer`` is INSTALLING or INSTALLED. A superuser is a
+member of every role, so membership says nothing about trust."""
 
 INSTALLING = "SELECT oid FROM me"
 INSTALLED = "SELECT coalesce((SELECT o.owner FROM object o WHERE o.proname = '{ddl}' LIMIT 1), me.oid) AS oid FROM me"

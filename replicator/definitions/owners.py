@@ -1,4 +1,4 @@
-"""Whether a group's capture is in hands that the group's role, and whoever installed it, can trust (``owner_sql`` says whose)."""
+"""Check that a group's capture belongs to roles that the group's role and its installer can trust (``owner_sql`` says which)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """``role`` is None for everybody."""
+    """``role`` is None for PUBLIC."""
 
     kind: str
     name: str
@@ -24,8 +24,8 @@ class _Other:
 
 
 async def check_owners(source: Source, names: GroupNames) -> None:
-    """To be called before anything in the schema is touched. Raises TerminalError when somebody else could have put anything
-    there."""
+    """Checks the owners; call it before anything in the schema is touched. Raises TerminalError when another role could have
+    put anything there."""
     raise_all(await owner_errors(source, names), "the source's schema pgsluice")
 
 

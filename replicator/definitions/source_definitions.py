@@ -45,7 +45,7 @@ from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FORGERY_LOG_INTERVAL_S = 60.0
 FORGED = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
-"""What is published in the place of a message that somebody forged."""
+"""The message that the replicator publishes in place of a forged one."""
 
 log = telemetry.logger(__name__)
 
@@ -78,7 +78,7 @@ class SourceDefinitions:
 
     @property
     def wanted(self) -> WantedMessages:
-        """Which logical messages of the stream ``take`` wants."""
+        """The logical messages of the stream that ``take`` wants."""
         return WantedMessages(self._prefix.encode(), MOST_BYTES, SIGNED_BYTES)
 
     @property
@@ -99,9 +99,9 @@ class SourceDefinitions:
         return await self._catalog.describe(relation, xid)
 
     async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
-        """The frame to be published for the logical message ``frame``, which would be the change at ``position`` of a transaction
-        that was committed then, in microseconds since 2000-01-01 UTC. FORGED when somebody else emitted it in the group's name,
-        None when it is none of ours. Raises TransientError."""
+        """Returns the frame to publish for the logical message ``frame``, which would be the change at ``position`` of a
+        transaction that was committed then, in microseconds since 2000-01-01 UTC. Returns FORGED when anything but the group's
+        functions emitted it in the group's name, None when it is none of ours. Raises TransientError."""
         message = decode_message(frame)
         assert isinstance(message, LogicalMessage)
         if not message.transactional or message.prefix != self._prefix:
@@ -155,7 +155,7 @@ class SourceDefinitions:
         return event
 
     def _log_forgery(self) -> None:
-        """Once in a while: whoever forges one may forge millions."""
+        """Logs forged messages, once in a while: a role that forges one may forge millions."""
         now = time.monotonic()
         if now - self._forgery_logged_at >= FORGERY_LOG_INTERVAL_S:
             self._forgery_logged_at = now

@@ -212,7 +212,7 @@ class OrderExecution:
 
 
 async def is_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapshot_sequence: int) -> bool:
-    """Whether a worker may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
+    """Returns whether a worker may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
     state, recorded = await stream.state(), await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
     published = LSN(0) if recorded is None else parse_lsn(recorded.value.flushed_lsn)
     for worker, report in (await read_reports(bucket)).items():

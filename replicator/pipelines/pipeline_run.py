@@ -214,7 +214,7 @@ async def _reconcile(
 
 
 async def _ended_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
-    """The run of what is asked, if it is over: finished by an executor that died since, or cancelled."""
+    """Returns the run of the request, if it is over: finished by an executor that died since, or cancelled."""
     record = await load_pipeline(bucket) if asked.request or asked.begun else None
     found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
     return None if found is None or found.state.is_left else found

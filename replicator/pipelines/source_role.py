@@ -1,7 +1,7 @@
 """The rights that the role of a pipeline's source has besides reading.
 
-Whoever writes a pipeline chooses what that role runs, and a transaction that only reads does not bind all that PostgreSQL lets a
-role do: it may move and drop replication slots, end sessions, read the server's files, or use other databases through dblink. A
+The author of a pipeline chooses what that role runs, and a read-only transaction does not bind all that PostgreSQL lets a role
+do: it may move and drop replication slots, end sessions, read the server's files, or use other databases through dblink. A
 query may also become each role of which this one is a member (``set_config('role', ...)``).
 """
 
@@ -53,7 +53,7 @@ ROLE_REMEDY = "take a role of its own that may only read: CREATE ROLE …; GRANT
 
 @dataclass(frozen=True, slots=True)
 class SourceRole:
-    """``rights`` say what it may do besides reading, as the end of a sentence each."""
+    """``rights`` say what the role may do besides reading, each as the end of a sentence."""
 
     name: str
     rights: list[str]
@@ -69,7 +69,7 @@ async def read_source_role(source: Source) -> SourceRole:
 
 
 async def check_source_role(source: Source, pipeline: str) -> None:
-    """For a pipeline that a stranger may have written. Raises UsageError when the role may do anything but read."""
+    """Checks the role for a pipeline whose author is not trusted. Raises UsageError when the role may do anything but read."""
     role = await read_source_role(source)
     if role.rights:
         raise UsageError(

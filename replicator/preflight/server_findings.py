@@ -50,7 +50,8 @@ _EMITTING: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class _EmittingFunction:
-    """Which everybody may call. ``users`` are roles of ours that have it from that alone."""
+    """A function that emits logical messages and that every role may call. ``users`` are our roles that have the right to call
+    it from PUBLIC only."""
 
     function: str
     users: list[str]
@@ -82,7 +83,8 @@ async def server_findings(source: Source, facts: SourceFacts, slot: str, needs: 
 
 
 async def emitting_findings(source: Source, names: GroupNames) -> list[Finding]:
-    """Of a source whose definitions are captured: whoever may emit logical messages has the replicator read past them."""
+    """Returns the findings for a source whose definitions are captured: the replicator must read past the logical messages of
+    every role that may emit them."""
     parameters = {"schema": SOURCE_SCHEMA, "ddl": names.in_source("ddl")}
     found = await source.rows_of(_EmittingFunction, "looking at who may emit logical messages", _EMITTING, parameters)
     if not found:

@@ -51,8 +51,8 @@ def end_error(message: bytes) -> PgsluiceError:
 
 
 class PlainCopyBoth:
-    """Of a connection that is not encrypted, and on which libpq waits for nothing. ``start`` comes before everything else.
-    Logical messages that are not ``wanted`` are thrown away as they arrive, those that do not arrive whole at least."""
+    """The stream of a connection that is not encrypted and on which libpq waits for nothing. ``start`` comes before everything
+    else. It discards logical messages that are not ``wanted`` as they arrive, at least those that do not arrive whole."""
 
     def __init__(self, pgconn: pq.abc.PGconn, wanted: WantedMessages | None = None) -> None:
         self._pgconn = pgconn

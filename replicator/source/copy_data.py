@@ -8,8 +8,8 @@ keepalives. Integers are big-endian.
             1    length, u32           6    WAL start, WAL end, clock       31   of a row change: oid of its relation, u32
                                                                             40   of a logical message: its prefix, a zero byte
 
-A logical message may have a GiB, and every role of the source may emit one. So those of other prefixes are told by their heads,
-and of one with our prefix that is too long only the beginning is kept.
+A logical message may have a GiB, and every role of the source may emit one. So the reader recognizes those of other prefixes by
+their heads, and keeps only the beginning of one that has our prefix and is too long.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def missing_bytes(cut_off: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WantedMessages:
-    """Of the logical messages of a stream, those that are wanted: of the prefix ``prefix``. One with a content of more than
+    """The logical messages of a stream that are wanted: those of the prefix ``prefix``. A message with a content of more than
     ``most_bytes`` is cut to its first ``kept_bytes``."""
 
     prefix: bytes
@@ -106,12 +106,13 @@ class WantedMessages:
     kept_bytes: int
 
     def has(self, data: bytes, start: int) -> bool:
-        """Whether the logical message at ``start``, of which ``data`` holds the prefix at least, is one of them."""
+        """Returns whether the logical message at ``start`` is wanted. ``data`` holds its prefix at least."""
         return data.startswith(self.prefix + b"\0", start + _PREFIX_OFFSET)
 
     def beginning(self, cut_off: bytes) -> tuple[bytes, int]:
-        """Of the message that begins ``cut_off``: what of it is to be received in its place, and how many bytes are to be thrown
-        away then as they arrive. Nothing and 0 when it has to be received, as far as ``lacking_bytes`` says."""
+        """Returns, for the message that begins with ``cut_off``, the bytes to receive in its place, and how many of the bytes
+        that follow to discard as they arrive. Returns nothing and 0 when the message has to be received, as far as
+        ``lacking_bytes`` says."""
         content_start = _PREFIX_OFFSET + len(self.prefix) + 5
         if not _is_logical_message(cut_off):
             return b"", 0
@@ -124,8 +125,8 @@ class WantedMessages:
         return encode_message(COPY_DATA, head + _LENGTH.pack(len(content)) + content), rest_bytes
 
     def lacking_bytes(self, cut_off: bytes) -> int:
-        """How many bytes ``cut_off`` lacks at least: of the message, or of what ``beginning`` has to know. Raises ValueError when
-        no message begins so."""
+        """Returns the least number of bytes that ``cut_off`` lacks: of the message, or of what ``beginning`` has to know.
+        Raises ValueError when no message begins so."""
         missing = missing_bytes(cut_off)
         content_start = _PREFIX_OFFSET + len(self.prefix) + 5
         if len(cut_off) <= FRAME_OFFSET:

@@ -105,7 +105,7 @@ class WalSender:
         self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN, wanted: WantedMessages | None = None
     ) -> None:
         """Starts streaming at ``lsn``, or where the slot is when that is later. If logical messages are ``wanted``, others may
-        come too. Servers before 16 take no ``origin`` but "any". Raises TransientError while somebody else reads the slot."""
+        come too. Servers before 16 take no ``origin`` but "any". Raises TransientError while another process reads the slot."""
         name = sql.Identifier(slot).as_string(self._connection)
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
         origins = "" if origin == ANY_ORIGIN else ", origin 'none'"

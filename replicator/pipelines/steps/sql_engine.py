@@ -125,7 +125,7 @@ class SqlEngine:
                 self._has_context = False
 
     def _start(self) -> None:
-        """What did not start can be started again."""
+        """Starts the JVM. After a failed start, it can be started again."""
         with self._changing:
             if self._is_closed:
                 raise jvm_ended("it was closed")
@@ -274,7 +274,7 @@ def _check_sizes(given: pa.RecordBatch, made: pa.RecordBatch) -> None:
 
 
 def _row_sizes(batch: pa.RecordBatch) -> pa.Array | None:
-    """How many bytes the texts of each row have; None where there are no texts."""
+    """Returns the number of bytes of the texts in each row, None where there are no texts."""
     total = None
     for column in batch.columns:
         if any(is_kind(column.type) for is_kind in _TEXTS):

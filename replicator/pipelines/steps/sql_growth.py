@@ -1,8 +1,8 @@
 """How many times as large as its row a statement may make a value. Pure.
 
-What is counted is the worst case, by the statement alone: so what would grow with the value's own length, as
-``replace(v, 'a', v)`` does, is refused, and functions in each other multiply. What a row really becomes is held against a closer
-bound when it is evaluated (``sql_engine``).
+The bound is the worst case by the statement alone. So a call whose result would grow with the value's own length, like
+``replace(v, 'a', v)``, is refused, and the factors of nested functions multiply. ``sql_engine`` checks the real size of a row
+against a closer bound when it evaluates the row.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _TIMES = {
 _JOINING = ("concat", "concat_ws", "overlay", "Concat", "Overlay")
 _REPLACING = ("replace", "regexp_replace")
 _LOOKS_AROUND = ("(?=", "(?<=")
-"""With these, a group may be more than what its match is."""
+"""Look-around, with which a group may match more than the whole match does."""
 
 
 def check_growth(root: SqlNode) -> None:
-    """Of a statement that may be. Raises SqlRefusedError."""
+    """Checks a statement that is allowed otherwise. Raises SqlRefusedError."""
     _of_plan(root)
 
 
 def _of_plan(plan: SqlNode) -> int:
-    """How many times as large as a row that is read a value is."""
+    """Returns the largest size of a value, as a multiple of the row that is read."""
     times = max((_of_plan(child) for child in plan.children if child.is_plan), default=1)
     expressions = [child for child in plan.children if not child.is_plan]
     made = [_checked(expression, times) for expression in expressions]
@@ -68,7 +68,7 @@ def _of(node: SqlNode, times: int) -> int:
 
 
 def _checked_replacing(name: str, node: SqlNode, given: list[int]) -> int:
-    """Of ``(text, what, by)``."""
+    """Returns the bound of a replacement with the arguments ``(text, what, by)``."""
     if len(node.children) < 3:
         return max(given, default=1)
     text, what, by = node.children[:3]

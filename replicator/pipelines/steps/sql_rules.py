@@ -1,7 +1,7 @@
 """Which statements a step may be: those that make of each row one row or none, by themselves, and the same each time. Pure.
 
 What is allowed is listed, by the names that Spark's parser gives to the parts of a statement; whatever is not listed is refused.
-So a function that a later Spark brings is not allowed before somebody has looked at it. Left out on purpose is what
+So a function of a later Spark stays refused until we have examined it. Left out on purpose is what
 
 - looks at other rows (aggregates, windows, ORDER BY, LIMIT): which rows come in one batch is not promised;
 - reads anything else (other relations, files, subqueries), runs code (``reflect``, TRANSFORM) or changes the session;
