@@ -1,4 +1,4 @@
-"""How much the rules of strangers may take: how large their patterns are, and a budget for one message."""
+"""Bounds for the rules of users who are not trusted: the size of their patterns, and a budget for one message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _CLASS_SIZE = 100
 
 
 def pattern_size(pattern: str) -> int:
-    """About how large an RE2 pattern is once its repetitions are written out, which is what it costs to compile and to apply."""
+    """Returns the approximate size of an RE2 pattern once its repetitions are written out, which determines the cost to
+    compile and to apply it."""
     open_groups, last = [0], 0
     for match in _PIECE.finditer(pattern):
         piece = match[0]
@@ -51,7 +52,7 @@ class BudgetSpentError(Exception):
 
 
 class RuleBudget:
-    """Seconds of ``clock``, and bytes by which rules make a message larger. Rules ask while they run."""
+    """A budget of seconds of ``clock``, and of bytes by which rules make a message larger. Rules ask it while they run."""
 
     def __init__(self, clock: Callable[[], float], seconds: float, growth_bytes: int) -> None:
         self._clock = clock

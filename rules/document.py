@@ -43,7 +43,8 @@ class Problems:
         self._found.append((line, f"{where}: {text}" if where else text))
 
     def suggestion(self, text: str, choices: Collection[str]) -> str:
-        """What ``text`` may have been meant for; "" when there are many problems already: to look takes time."""
+        """Returns a hint at what ``text`` may have been meant for; "" when there are many problems already, because the search
+        takes time."""
         if len(self._found) >= MOST_SUGGESTIONS:
             return ""
         close = get_close_matches(text, choices, n=1)

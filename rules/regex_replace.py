@@ -7,8 +7,8 @@ one call. What RE2 does not have, references to groups and look-around, is match
 In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole match,
 ``$$`` is a dollar, ``\\\\`` a backslash. A number ends with its last digit: ``$1st`` is group 1, followed by "st".
 
-What a value becomes is bounded (``shared.rows.growth``), and measured before it is made: RE2 makes it in one piece, and a process
-that has no memory for that ends there and then.
+The new size of a value is bounded (``shared.rows.growth``), and measured before the value is made: RE2 makes it in one piece, and
+a process that lacks the memory for that ends at once.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _RE2_GROUPS = 9
 MOST_PATTERN_CHARACTERS = 1000
 MOST_PATTERN_SIZE = 1000
 MOST_SEARCHED_BYTES = 64 * 1024
-"""Of a value that a stranger's pattern is applied to. To replace all matches takes RE2 the square of the value's length where
-each match has to look at all of the rest, and nothing ends that within a value: in this length it is seconds."""
+"""The most bytes of a value that an untrusted pattern is applied to. Where each match has to look at all of the rest, RE2
+needs the square of the value's length to replace all matches, and nothing interrupts it within a value: at this length it
+takes seconds."""
 
 _QUOTED_CHARACTERS = 100
 _TOO_LARGE = f"the value would become more than {MOST_GROWTH} times as large and {ALLOWANCE_BYTES >> 10} KiB"
@@ -78,7 +79,7 @@ class RegexReplace:
         return _replace_in_column(values, self.pattern, _re2_replacement(self.parts))
 
     def _failures(self, values: Sequence[bytes]) -> dict[int, str]:
-        """Of a column that RE2 is to replace in. Raises ValueError when a value is not UTF-8."""
+        """Returns the failures in a column that RE2 is to replace in. Raises ValueError when a value is not UTF-8."""
         searched = f"the value has more than {self.longest >> 10} KiB, and no pattern of these rules is applied to one that long"
         failures = {index: searched for index, value in enumerate(values) if len(value) > self.longest}
         safe = _longest_safe(self.parts)
@@ -110,11 +111,11 @@ class RegexReplace:
 
 
 class _TooLargeError(Exception):
-    """What the matches of a value are replaced by is more than it may become."""
+    """The replacements of the matches in a value are larger than the value may become."""
 
 
 class _Expansion:
-    """What stands for each match of one value, all of them together of ``most`` characters at most."""
+    """The replacements of the matches in one value, together at most ``most`` characters."""
 
     def __init__(self, parts: tuple[Part, ...], most: int) -> None:
         self._parts = parts
@@ -145,8 +146,8 @@ def regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS
 
 
 def strangers_regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS) -> RegexReplace:
-    """The same of somebody who is not trusted with the process: a pattern of RE2 that is small when it is compiled. Raises
-    ValueError."""
+    """Makes the same for a user who is not trusted with the process: the pattern must be one of RE2's and small when it is
+    compiled. Raises ValueError."""
     if len(pattern) > MOST_PATTERN_CHARACTERS:
         raise ValueError(f"pattern has {len(pattern)} characters, and {MOST_PATTERN_CHARACTERS} is the most")
     if pattern_size(pattern) > MOST_PATTERN_SIZE:
@@ -217,7 +218,8 @@ def _group_count(pattern: str) -> int:
 
 @lru_cache(maxsize=256)
 def _longest_safe(parts: tuple[Part, ...], *, is_re2: bool = True) -> int:
-    """The most bytes of a value that cannot become too large, whatever matches. In n bytes are n + 1 matches at most."""
+    """Returns the most bytes of a value that cannot become too large, whatever matches. In n bytes there are n + 1 matches at
+    most."""
     groups = sum(isinstance(part, int) for part in parts)
     literal = sum(len(part.encode()) for part in parts if isinstance(part, str))
     if literal > ALLOWANCE_BYTES:
@@ -231,8 +233,9 @@ def _longest_safe(parts: tuple[Part, ...], *, is_re2: bool = True) -> int:
 
 
 def _sizes_in_column(values: Sequence[bytes], pattern: str, parts: tuple[Part, ...]) -> list[int]:
-    """How many bytes each value becomes, without making more of it than twice as many. RE2 finds the same matches whatever they
-    are replaced by: what a letter in their place adds is their number, and what a group in their place adds its length."""
+    """Returns the size in bytes that each value becomes, without building more than twice as many bytes as the value has. RE2
+    finds the same matches whatever replaces them: one letter in their place adds their number, and a group in their place adds
+    its length."""
     kept = list(map(len, _replace_in_column(values, pattern, "")))
     sizes = list(kept)
     for part in set(parts):

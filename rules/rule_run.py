@@ -337,7 +337,8 @@ class _Applied:
 
 
 def _pieces(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Of so many values and bytes, or of one value, that a budget is asked before they cost much."""
+    """Splits the values into pieces of so many values and bytes, or of one value, so that a budget is asked before a piece
+    costs much."""
     for first in range(0, len(values), _PIECE_VALUES):
         some = values[first : first + _PIECE_VALUES]
         if sum(map(len, some)) <= _PIECE_BYTES:

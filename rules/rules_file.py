@@ -63,7 +63,7 @@ class RulesFile:
 
 
 MakeRegex = Callable[[str, str, int], RegexReplace]
-"""Of a pattern, a replacement and a time limit. Raises ValueError, with a sentence."""
+"""Makes a replacement of a pattern, a replacement text and a time limit. Raises ValueError with a sentence."""
 
 
 def load_rules(path: str, text: str | None = None, make_regex: MakeRegex = regex_replace) -> RulesFile:
