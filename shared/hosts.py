@@ -6,7 +6,8 @@ import ipaddress
 
 
 def may_be_name(host: str) -> bool:
-    """Whether a host can be looked up. Of what is no name, such as a..b, Python tells by an error that no client expects."""
+    """Returns whether a host can be looked up. For a text that is no name, such as a..b, Python raises an error that no client
+    expects."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -15,7 +16,7 @@ def may_be_name(host: str) -> bool:
 
 
 def is_of_one_machine(host: str) -> bool:
-    """Whether ``host`` means another machine on each machine: a loopback address, or the directory of a socket."""
+    """Returns whether ``host`` means another machine on each machine: a loopback address, or the directory of a socket."""
     if host.startswith(("/", "@")) or host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -1,10 +1,11 @@
-"""What people set of a group's alerts while its processes run, in the state bucket, and the tests of delivery that they ask for.
+"""Settings of the alerts of a group that people change while its processes run, and the tests of delivery that they order: in
+the state bucket.
 
     alert_settings    what holds instead of what the processes were started with; they obey at their next look
     alert_test        the newest test: who asked, and what came of it
 
 An address is a reference to a variable of the processes, ``${NAME}`` and nothing else, and ALERT is in that name: the bucket
-holds no secret, and nobody who writes it can have other variables sent anywhere. Which hosts may be posted to remains the
+holds no secret, and a writer of it can have no other variables sent anywhere. Which hosts may be posted to remains the
 configuration's.
 """
 
@@ -92,7 +93,7 @@ class AlertTest:
 
 
 def is_reference(text: str) -> bool:
-    """Whether it stands for a variable that is meant for alerts."""
+    """Returns whether the text stands for a variable that is meant for alerts."""
     return _REFERENCE.fullmatch(text) is not None
 
 

@@ -95,7 +95,7 @@ class Bucket:
         return True
 
     async def make(self, replicas: int) -> None:
-        """Creates the bucket when there is none. Raises TerminalError where that is an administrator's to do."""
+        """Creates the bucket when there is none. Raises TerminalError where only an administrator creates it."""
         if not await self.exists():
             if not creates_streams(self._client):
                 raise absent_error(self.described)
@@ -127,7 +127,7 @@ class Bucket:
         return Entry(entry.value, entry.revision)
 
     async def read_history(self, key: str) -> list[Entry[bytes]]:
-        """What is kept of the key, whatever it is, the newest first, without its deletions."""
+        """Returns the entries of the key that NATS keeps, whatever they hold, the newest first, without deletions."""
         found: list[Entry[bytes]] = []
         sequence = 1
         subject = f"$KV.{self.name}.{key}"
@@ -170,9 +170,9 @@ class Bucket:
             return None
 
     async def change(self, key: str, nothing: R, change: Callable[[R], R]) -> Entry[R]:
-        """Has the record under ``key`` be what ``change`` makes of it, of ``nothing`` where there is none: whoever comes second
-        starts from what is there then, and what is so already is not written. Returns what is there, under revision 0 when
-        nothing is. Raises as ``read``."""
+        """Changes the record under ``key`` to what ``change`` makes of it, of ``nothing`` where there is none. When two write
+        at the same moment, the second starts from what the first wrote; a record that would stay the same is not written.
+        Returns what is there, under revision 0 when nothing is. Raises as ``read``."""
         while True:
             found = await self.read(key, type(nothing))
             before = Entry(nothing, 0) if found is None else found

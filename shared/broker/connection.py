@@ -75,13 +75,13 @@ log = telemetry.logger(__name__)
 
 
 class _NoTlsError(ConnectionError):
-    """TLS was asked for, and a server does not offer it. An OSError, after which nats-py tries the next server."""
+    """TLS is required, and a server does not offer it. An OSError, after which nats-py tries the next server."""
 
 
 class _Transport(TcpTransport):
     """Does with a connection that is lost what asyncio's own loop does: nothing when it is written to, and ConnectionResetError
     when it is drained, upon which nats-py makes a new one. uvloop raises RuntimeError when it is written to; that ends nats-py's
-    flusher for good, and then whoever publishes gets it.
+    flusher for good, and then every publisher gets it.
 
     ``needs_tls``: nothing is written in the clear. nats-py speaks TLS where the server's first line asks for it, and that line
     is anybody's on the way."""
@@ -126,8 +126,8 @@ class _Client(Client):
         self._transport = _Transport(needs_tls=settings.needs_tls)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """What comes before TLS is anybody's on the way. So servers that are named there are no servers of ours; ours name them
-        again after CONNECT. And where a server leaves TLS to its clients (``allow_non_tls``), it is used."""
+        """Passes over what comes before TLS: anybody on the network path may have written it. Servers that are named there are
+        not used; ours name them again after CONNECT. TLS is used where a server leaves it to its clients (``allow_non_tls``)."""
         if initial_connection and self._needs_tls and not self._is_tls_first:
             info.pop("connect_urls", None)
             info["tls_required"] = info.get("tls_required") or info.get("tls_available", False)
@@ -146,8 +146,7 @@ class _Client(Client):
 
 
 class _Complaints:
-    """What goes wrong with one connection. Once it was made, nobody waits for it: then the log says why a server does not take us
-    again."""
+    """The errors of one connection. Once it has been made, no caller waits for it: then the log says why a server refuses us."""
 
     def __init__(self, settings: NatsSettings, told: Callable[[Exception], None]) -> None:
         self._settings = settings
@@ -209,8 +208,8 @@ async def connect(
 
 
 async def _cancel(connecting: asyncio.Future[None]) -> None:
-    """Until it has ended: before Python 3.12 ``asyncio.wait_for``, by which nats-py connects, swallows a cancellation that comes
-    together with what it waits for."""
+    """Cancels until the attempt has ended: before Python 3.12 ``asyncio.wait_for``, by which nats-py connects, swallows a
+    cancellation that arrives together with what it waits for."""
     while not connecting.done():
         connecting.cancel()
         await asyncio.wait({connecting}, timeout=CANCEL_INTERVAL_S)
@@ -256,7 +255,7 @@ async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception])
 
 
 def creates_streams(client: Client) -> bool:
-    """Whether nats-create-streams has who holds the connection make and change streams."""
+    """Returns whether nats-create-streams lets the holder of the connection create and change streams."""
     return not isinstance(client, _Client) or client.creates_streams
 
 

@@ -83,7 +83,7 @@ def payload_error(what: str) -> PgsluiceError:
 
 
 def absent_error(what: str) -> PgsluiceError:
-    """What the operator reads where ``what`` is an administrator's to make, and is not there."""
+    """Returns the error for a missing ``what`` that only an administrator creates."""
     return TerminalError(
         f"{what} does not exist, and nats-create-streams is false", "have an administrator run 'pgsluice nats create'"
     )

@@ -128,8 +128,8 @@ class Stream:
     async def ensure(self, settings: StreamSettings) -> StreamState:
         """Creates the stream, or brings size, replicas, tags and compression of an existing one to ``settings``; never touches
         messages. JetStream takes another compression at once, and follows it when its server has started again.
-        Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own. Where streams are
-        an administrator's to make, one that is missing raises TerminalError, and one that is other stays as it is.
+        Where ``settings`` leave the size open, a new stream gets one that fits, an existing one keeps its own. Where only an
+        administrator creates streams, a missing one raises TerminalError, and one that differs stays as it is.
         """
         try:
             found = (await self._manage(self._jetstream.stream_info(self.name))).config

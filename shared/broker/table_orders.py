@@ -100,7 +100,8 @@ async def give_order(
 
 
 async def note_taken(bucket: StateBucket, order: TableOrder) -> bool:
-    """Whether the order is still to be carried out: another process may have done so since it was read."""
+    """Notes that the order was taken. Returns whether it is still to be carried out: another process may have done so since it
+    was read."""
     return await _note(bucket, replace(order, taken_at=order.taken_at or now()))
 
 
@@ -109,7 +110,7 @@ async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[Tabl
 
 
 async def _note(bucket: StateBucket, order: TableOrder) -> bool:
-    """In the place of what the record has under its number, as long as that is open: one that is done is never opened again."""
+    """Replaces the order of this number in the record while it is open: an order that is done is never opened again."""
 
     def changed(orders: TableOrders) -> TableOrders:
         known = orders.order(order.number)

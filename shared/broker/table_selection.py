@@ -60,7 +60,7 @@ SELECTION = WishKey("selection", NO_SELECTION)
 
 
 async def load_selection(bucket: StateBucket) -> TableSelection:
-    """An empty one also where there is no bucket."""
+    """Returns the selection; an empty one also where there is no bucket."""
     return await SELECTION.load(bucket) if await bucket.exists() else NO_SELECTION
 
 

@@ -32,8 +32,8 @@ class Desired(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DesiredRecord:
-    """Under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people. ``paused_when_started``: it is
-    STOPPED and paused, which are two wishes, and rests when it may be started again."""
+    """The record under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people.
+    ``paused_when_started``: the unit is STOPPED and paused, which are two wishes, and pauses when it may be started again."""
 
     state: Desired
     reason: str = ""

@@ -1,17 +1,17 @@
-"""What people wish of processes: one protocol for it, whatever the wish is about.
+"""Wishes of people for processes: one protocol, whatever a wish is about.
 
 A wish is a record under one key of the state bucket, and holds until it is changed. It is
 
-    written        by ``WishKey.change``, which makes the new record out of the one that is there and compares its revision: of
-                   two who write at the same moment both count. What is wished already is not written again.
-    seen           by ``SeenWish.look``, about once a second. A look instead of a watch: a watch is a consumer, which has to be
-                   made again after each outage of the broker, and may then have missed what it was for. While the broker does
-                   not answer, what was seen last holds.
+    written        by ``WishKey.change``, which makes the new record out of the current one and compares its revision: when two
+                   people write at the same moment, both count. A wish that holds already is not written again.
+    seen           by ``SeenWish.look``, about once a second. It looks and does not watch: a watch is a consumer, which has to be
+                   made again after each outage of the broker, and may then have missed a change. While the broker does not
+                   answer, the wish that was seen last holds.
     acknowledged   by the process that obeys: it reports the revision, or what it holds by now, in a record of its own. Where
-                   the outcome is a part of the wish (orders, requests), it is changed into the wish as that is then, never
-                   written from what was read before.
+                   the outcome is a part of the wish (orders, requests), the process changes it in the current record, and
+                   never writes it from a record that it read before.
 
-What people say is added to the record, or replaces what the same verb said. It never takes away what another verb said.
+An order is added to the record, or replaces the order of the same verb. It never removes the order of another verb.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WishKey(Generic[R]):
-    """Where a wish is. ``nothing`` is what holds as long as nobody has written it. Every method raises TransientError when NATS
-    does not answer, and TerminalError when the record is none of a version that we know."""
+    """The place of a wish. ``nothing`` holds until a first wish is written. Every method raises TransientError when NATS does
+    not answer, and TerminalError when the record is of no version that we know."""
 
     key: str
     nothing: R
@@ -48,7 +48,7 @@ class WishKey(Generic[R]):
         return (await self.read(bucket)).value
 
     async def change(self, bucket: Bucket, change: Callable[[R], R]) -> Entry[R]:
-        """What is wished then. ``change`` may be called several times."""
+        """Changes the wish, and returns it as it is then. ``change`` may be called several times."""
         return await bucket.change(self.key, self.nothing, change)
 
 
@@ -61,7 +61,7 @@ class SeenWish(Generic[R]):
         self._key = key
 
     async def look(self, bucket: Bucket) -> bool:
-        """Whether there is another record than before. Raises as ``WishKey.read``."""
+        """Reads the wish, and returns whether the record is another one than before. Raises as ``WishKey.read``."""
         entry = await self._key.read(bucket)
         is_new = entry.revision != self.revision
         self.value, self.revision = entry.value, entry.revision
@@ -69,7 +69,7 @@ class SeenWish(Generic[R]):
 
 
 async def follow(look: Callable[[], Awaitable[None]], what: str) -> None:
-    """Until it is cancelled: ``look`` looks, and obeys. ``what`` is the wish in a sentence for the log."""
+    """Calls ``look`` until it is cancelled: ``look`` looks, and obeys. ``what`` is the wish in a sentence for the log."""
     news = RetryNews()
     while True:
         try:

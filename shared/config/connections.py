@@ -209,14 +209,14 @@ class NatsSettings:
 
     @classmethod
     def of_url(cls, url: str, user: str = "", password: str = "", token: str = "") -> NatsSettings:
-        """What is not given is as it is by default."""
+        """Returns settings for the URL; everything that is not given has its default."""
         return cls(
             url, user, password, token, "", "", "", "", tls_first=False, inbox_prefix=EVERYBODYS_INBOX, creates_streams=True
         )
 
     @property
     def needs_tls(self) -> bool:
-        """Whether anything here asks for it: then it is asked of every server."""
+        """Returns whether any of these settings asks for TLS; then every server has to offer it."""
         has_tls_url = any(urlsplit(url.strip()).scheme == "tls" for url in self.url.split(","))
         return has_tls_url or bool(self.tls_ca or self.tls_cert or self.tls_first)
 

@@ -149,8 +149,8 @@ def files_of(made: Any) -> list[str]:
 
 
 def variables_of(made: Any) -> dict[str, str]:
-    """The variables by which another process reads the texts and switches of the same settings; those that are as they are when
-    nobody gives them are left out. Secrets are among them."""
+    """Returns the variables by which another process reads the texts and switches of the same settings, secrets included,
+    without those that have their default."""
     found = {}
     for name, source in _sources(type(made)).items():
         value = getattr(made, name)

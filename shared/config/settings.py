@@ -227,7 +227,7 @@ class GroupSettings:
 
 @settings
 class BrokerSetupSettings:
-    """Of what an administrator of NATS does for a group."""
+    """Settings of the commands with which an administrator of NATS prepares it for a group."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)

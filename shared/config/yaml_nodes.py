@@ -19,7 +19,7 @@ import yaml
 from pgsluice.shared.errors import UsageError
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""LibYAML's where PyYAML was built with it: it takes a tenth of the time."""
+"""The parser: LibYAML where PyYAML was built with it, which takes a tenth of the time."""
 _QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
 """What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
 _NULLS = ("", "~", "null", "Null", "NULL")
@@ -38,16 +38,16 @@ class Extent:
 OF_FILES = Extent(64 * 1024 * 1024, 100_000_000)
 """The rules of 20 columns, shared by 5,000 tables, come to 50 MB."""
 OF_STRANGERS = Extent(1024 * 1024, 10_000)
-"""For texts of people who need not be trusted with the process: read within a tenth of a second."""
+"""Bounds for texts of users who are not trusted with the process: such a text is read within a tenth of a second."""
 DEEPEST = 100
-"""So many levels a document may be nested, aliases followed."""
+"""Levels that a document may be nested, with aliases followed."""
 _TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
 MOST_SUGGESTIONS = 20
-"""So many unknown keys of a document are compared with those there are: that takes about a millisecond for each."""
+"""Unknown keys of a document that are compared with the known ones: that takes about a millisecond for each."""
 MOST_MISTAKES = 100
-"""So many mistakes of a document are told one by one."""
+"""Mistakes of a document that are reported one by one."""
 _NODE_BYTES = 64
-"""About what a value takes, beside its characters."""
+"""The approximate size of a value, without its characters."""
 
 
 class InvalidYamlError(Exception):
@@ -122,7 +122,7 @@ def check_plain(text: str, name: str, deepest: int) -> None:
 
 
 def _reworded(problem: str, text: str, mark: yaml.Mark | None) -> str:
-    """Quotes nothing of the text. LibYAML and PyYAML's own parser say some things in other words."""
+    """Describes the error, and quotes nothing of the text. LibYAML and PyYAML's own parser word some errors differently."""
     if "nesting depth" in problem:
         return _TOO_DEEP
     line = [] if mark is None else text.split("\n")[mark.line : mark.line + 1]
@@ -132,7 +132,7 @@ def _reworded(problem: str, text: str, mark: yaml.Mark | None) -> str:
 
 
 def _check_extent(text: str, most: Extent) -> None:
-    """Before nodes are made, which recurses and takes memory."""
+    """Checks the events before nodes are made, which recurses and takes memory."""
     depth = values = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -261,5 +261,5 @@ def is_null(node: yaml.Node) -> bool:
 
 
 def is_plain(node: yaml.ScalarNode) -> bool:
-    """Whether a scalar has no quotes and is no block. LibYAML says so by "", PyYAML's own parser by None."""
+    """Returns whether a scalar has no quotes and is no block. LibYAML says so by "", PyYAML's own parser by None."""
     return not node.style

@@ -50,8 +50,8 @@ class ReadingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What a run of a pipeline needs beside the pipeline: ReadingSettings, NATS, patterns of the modules that steps may name, and
-    whether the source's role has to be one that may only read."""
+    """Settings that a run of a pipeline needs besides the pipeline: ReadingSettings, NATS, patterns of the modules that steps
+    may name, and whether the role of the source has to be one that may only read."""
 
     nats: NatsSettings
     source: PostgresSettings

@@ -178,7 +178,7 @@ class PipelineRecord:
         return replace(self, runs=runs[-MOST_RUNS:], forgotten=forgotten)
 
     def with_cancelled(self, number: int) -> PipelineRecord:
-        """The run of that number ended as cancelled, when it is left; the same object otherwise."""
+        """Returns the record with the run of that number ended as cancelled, when it is left; the same object otherwise."""
         left = self.left
         if left is None or left.number != number:
             return self

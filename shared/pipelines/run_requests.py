@@ -1,8 +1,7 @@
-"""What is asked of a pipeline's runs: one record, in the state bucket of the pipeline's group.
+"""Requests for a pipeline's runs: one record, in the state bucket of the pipeline's group.
 
-People, and schedules, ask for runs; whoever executes the pipeline (``console.executor``) carries the requests out, one after the
-other. A request has an id: the key that a person's program gave, or the time of the tick. One id is one run, however often it is
-asked for.
+People, and schedules, ask for runs; an executor (``console.executor``) carries the requests out, one after the other. A request
+has an id: the key that a person's program gave, or the time of the tick. One id is one run, however often it is asked for.
 
     request     set by                                             then
     requested   whoever asks                                       waits for an executor
@@ -18,7 +17,7 @@ Two more facts stand beside them. A run looks at both between messages; neither 
     cancelled_run    that run, by its number, ends as ``cancelled``, and is not taken up again. Nothing lifts it: whoever may
                      take up a run looks first (``with_cancelled``)
 
-Each write is compared with what was read, so two who ask at the same moment both count.
+Each write is compared with what was read, so when two people ask at the same moment, both count.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MOST_NOTES = 50
 
 
 class Wish(enum.StrEnum):
-    """What one run is to do."""
+    """The wish for one run."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -155,7 +154,7 @@ class RunRequests:
         return Wish.PAUSE if self.paused else Wish.RUN
 
     def resumed(self) -> RunRequests:
-        """No longer paused; what is cancelled stays so."""
+        """Lifts the pause; what is cancelled stays so."""
         return replace(self, paused=False, wish=Wish.RUN)
 
 
@@ -198,7 +197,7 @@ async def resume(bucket: Bucket) -> None:
 
 
 async def end_pause(bucket: Bucket) -> None:
-    """``resume`` without a request: a person runs the pipeline now."""
+    """Lifts the pause as ``resume`` does, but without a request: a person runs the pipeline now."""
     await RUN_REQUESTS.change(bucket, RunRequests.resumed)
 
 
@@ -217,8 +216,8 @@ async def cancel(bucket: Bucket) -> int:
 
 
 async def end_cancelled(bucket: Bucket) -> None:
-    """Ends the run that was left as ``cancelled`` when people cancelled it: for whoever keeps others from reading. Its ranges
-    stay in the record, and the next run ends them in the stream."""
+    """Ends the run that was left as ``cancelled`` when people cancelled it; for a process that keeps others from reading. Its
+    ranges stay in the record, and the next run ends them in the stream."""
     number = (await RUN_REQUESTS.load(bucket)).cancelled_run
     record = await load_pipeline(bucket)
     if record is not None:

@@ -53,8 +53,8 @@ _KNOWS_REQUIRE_AUTH = 160_000
 
 
 def is_unverified(settings: PostgresSettings) -> bool:
-    """Whether the server is on another machine and need not show a certificate that somebody vouches for: whoever is on the way
-    may take its place, and read along."""
+    """Returns whether the server is on another machine and need not show a certificate that an authority vouches for: anybody
+    on the network path may impersonate it, and read the traffic."""
     mode = settings.sslmode or os.environ.get("PGSSLMODE", "")
     is_verified = mode in _VERIFYING or settings.sslrootcert == "system"
     return not is_verified and not all(is_of_one_machine(host) for host in settings.host.split(","))
@@ -70,14 +70,14 @@ def unverified_remedy(prefix: str) -> str:
 
 @functools.cache
 def warn_of_unverified(settings: PostgresSettings, database: str, prefix: str) -> None:
-    """Once in a process, when there is reason to. ``database`` is "source" or "target", ``prefix`` that of its options."""
+    """Warns once in a process, when there is reason to. ``database`` is "source" or "target", ``prefix`` that of its options."""
     if is_unverified(settings):
         log.warning(unverified_fact(database), host=settings.host, remedy=unverified_remedy(prefix))
 
 
 def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
-    """What was given, how long to wait for whom, and UTF-8. A server that is not verified does not get the password itself, only
-    the proof of it (SCRAM), or its digest."""
+    """Returns the parameters of libpq: the given ones, timeouts, and UTF-8. A server that is not verified never gets the
+    password itself, only its proof (SCRAM) or its digest."""
     given = {
         "host": settings.host,
         "port": settings.port,

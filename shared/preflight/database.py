@@ -29,7 +29,7 @@ class UserType:
 
     ``name`` is ``format_type``'s, ``extension`` the one that brings it, "" for none; ``creations`` are the statements that make
     it elsewhere, none where that takes more. ``checks`` are those that give a domain its CHECK constraints: expressions of
-    whoever made it, which would run elsewhere for each row, as whoever writes it.
+    its owner, which would run elsewhere for each row, with the rights of the role that writes the row.
     """
 
     name: str

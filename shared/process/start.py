@@ -1,4 +1,4 @@
-"""What a process needs from whoever started it, and does not always get: standard descriptors that are open, UTF-8, no cores."""
+"""Requirements of a process that its parent does not always meet: open standard descriptors, UTF-8, no core files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def is_output_closed() -> bool:
 
 
 def leave_no_core() -> None:
-    """When this process, or one that it starts, dies of a signal: a core holds passwords and rows."""
+    """Has the system write no core file when this process, or one that it starts, dies of a signal: a core file holds
+    passwords and rows."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 

@@ -1,6 +1,6 @@
-"""How large a value may become on its way, by whatever somebody wrote: a transform of a rule, a statement of a step.
+"""Bound on the growth of a value by a transform of a rule or a statement of a step, whoever wrote it.
 
-A few of these in a row would make gigabytes of some bytes, and the allocation that fails ends the process.
+A few of them in a row would turn some bytes into gigabytes, and the failed allocation ends the process.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ ALLOWANCE_BYTES = 64 * 1024
 
 
 def most_bytes(size: int) -> int:
-    """What ``size`` bytes may become."""
+    """Returns the most bytes that ``size`` bytes may become."""
     return MOST_GROWTH * size + ALLOWANCE_BYTES

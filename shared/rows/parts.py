@@ -282,7 +282,7 @@ class Parts:
         self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
 
     def define(self, content: bytes, change_index: int) -> None:
-        """A barrier for all tables; nothing when somebody forged it."""
+        """A barrier for all tables; nothing for a forged message."""
         definition = PublishedDefinition.decode(content)
         if definition is not None:
             self._end_rows()

@@ -1,4 +1,4 @@
-"""What people want a unit to do, as the unit itself finds it in the state bucket."""
+"""The desired state of a unit, as the unit itself finds it in the state bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stoppable(Protocol):
 
 
 class DesiredState:
-    """Of one unit. Used on one event loop; ``wish`` may be read by any thread."""
+    """The desired state of one unit. Used on one event loop; ``wish`` may be read by any thread."""
 
     def __init__(self, unit: str, bucket: Callable[[], StateBucket | None], stopping: Stoppable, report: ProcessReport) -> None:
         """``bucket`` gives the bucket as the process reaches it now, None while it has no connection. ``stopping`` is told what

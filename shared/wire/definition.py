@@ -48,12 +48,12 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 VERSION = 1
 
 MOST_BYTES = 16 << 20
-"""Of a content that is read: a table of 1600 columns is 300 kB, a partition 200 bytes. Whoever receives may cut a larger one to
-its first SIGNED_BYTES."""
+"""The most bytes of a content that is read: a table of 1600 columns is 300 kB, a partition 200 bytes. A receiver may cut a
+larger content to its first SIGNED_BYTES."""
 
 SIGNED_BYTES = 4096
-"""Of a content, in which its token is: jsonb has keys in the order of their lengths, and what comes before the token is a
-version, an oid, a kind, a tag and two names."""
+"""The first bytes of a content, which hold its token: jsonb has keys in the order of their lengths, and before the token come
+a version, an oid, a kind, a tag and two names."""
 
 _TOKEN = re.compile(rb'"token": ?"([^"\\]*)"')
 _TAG = re.compile(rb'"tag": ?"([A-Z ]{1,64}|note)"')
@@ -224,8 +224,9 @@ _partition_values = attrgetter(*DefinedPartition.__slots__)
 
 
 def believed(content: bytes, token: str) -> DefinitionEvent | None:
-    """What the group's function told, whose secret ``token`` is. None for what anybody else emitted, of which nothing is parsed,
-    and without a token. DefinitionUnknown for what was cut, or is of a form that only a later version knows."""
+    """Returns what the group's function reported, whose secret is ``token``. Returns None without a token, and for the
+    messages of anything else, which are not parsed. Returns DefinitionUnknown for a content that was cut, or whose form only a
+    later version knows."""
     signed = _TOKEN.search(content, 0, SIGNED_BYTES)
     if not token or signed is None or not hmac.compare_digest(signed[1], token.encode()):
         return None

@@ -1,7 +1,7 @@
-"""What a NATS user has to be permitted: exact subjects, of one group or of what belongs to no group.
+"""Permissions that a NATS user needs: exact subjects, of one group or of what belongs to no group.
 
-They bound what a user does by mistake, not what it does on purpose: who may make or change a stream has it copy any subject to
-any other (``republish``), and JetStream's answers go wherever a request says. The boundary is the account.
+They bound what a user does by mistake, not what it does on purpose: a user that may create or change a stream has it copy any
+subject to any other (``republish``), and JetStream's answers go wherever a request says. The boundary is the account.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class NatsPermissions:
     subscribe: tuple[str, ...]
 
     def __add__(self, other: NatsPermissions) -> NatsPermissions:
-        """Both, each subject once."""
+        """Returns both, each subject once."""
         return NatsPermissions(
             tuple(dict.fromkeys(self.publish + other.publish)), tuple(dict.fromkeys(self.subscribe + other.subscribe))
         )
 
     def block(self) -> str:
-        """As the configuration of a NATS server has it, on one line."""
+        """Returns the permissions on one line, as in the configuration of a NATS server."""
         return f"permissions: {{ publish: {_list(self.publish)}, subscribe: {_list(self.subscribe)} }}"
 
     def lines(self) -> Iterator[str]:
-        """The same, one subject on a line."""
+        """Yields the same, one subject on a line."""
         yield "permissions: {"
         for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
             yield f"  {name}: ["
@@ -44,18 +44,19 @@ class NatsPermissions:
 
 
 def own_inbox(inbox_prefix: str, names: GroupNames) -> str:
-    """``inbox_prefix``, or the group's own in the place of everybody's, on which whoever listens hears all answers."""
+    """Returns ``inbox_prefix``, or a prefix of the group's own in place of the common one, on which every listener hears all
+    answers."""
     return f"{EVERYBODYS_INBOX}_{names.group}" if inbox_prefix == EVERYBODYS_INBOX else inbox_prefix
 
 
 def client_permissions(inbox_prefix: str) -> NatsPermissions:
-    """Of everybody: to be answered, and to ask what JetStream has for the account."""
+    """Returns what every user needs: to receive answers, and to ask what JetStream has for the account."""
     return NatsPermissions((f"{_API}INFO",), (f"{inbox_prefix}.>",))
 
 
 def group_permissions(names: GroupNames, *, makes: bool) -> NatsPermissions:
-    """Of a group's replicator and workers, and of the commands about it. ``makes``: they make its streams and bucket themselves,
-    and may remove them."""
+    """Returns what a group's replicator and workers, and the commands about the group, need. ``makes``: they create its
+    streams and bucket themselves, and may remove them."""
     bucket = f"KV_{names.bucket}"
     streams = (names.changes_stream, names.snapshot_stream, names.dead_stream, bucket)
     operations = (*_READ, "STREAM.PURGE", *(_MAKE if makes else ()))
@@ -68,7 +69,7 @@ def group_permissions(names: GroupNames, *, makes: bool) -> NatsPermissions:
 
 
 def bucket_permissions(bucket: str, *, writes: bool, makes: bool) -> NatsPermissions:
-    """Of one bucket, for who hears of its writes too if it ``writes``."""
+    """Returns what a user of one bucket needs; if it ``writes``, it hears of writes to the bucket too."""
     operations = (*_READ, *(("STREAM.PURGE",) if writes else ()), *(_MAKE[:2] if makes else ()))
     asked = tuple(f"{_API}{operation}.KV_{bucket}" for operation in operations)
     subject = f"$KV.{bucket}.>"
@@ -76,13 +77,13 @@ def bucket_permissions(bucket: str, *, writes: bool, makes: bool) -> NatsPermiss
 
 
 def stream_permissions(stream: str, subject: str, *, makes: bool) -> NatsPermissions:
-    """Of one stream that is read and appended to."""
+    """Returns what a user needs who reads one stream and appends to it."""
     operations = (*_READ, *(_MAKE[:2] if makes else ()))
     return NatsPermissions((*(f"{_API}{operation}.{stream}" for operation in operations), subject), ())
 
 
 def listing_permissions() -> NatsPermissions:
-    """Of who looks for the account's groups: the names of all its streams."""
+    """Returns what a user needs who looks for the groups of the account: the names of all its streams."""
     return NatsPermissions((f"{_API}STREAM.NAMES",), ())
 
 

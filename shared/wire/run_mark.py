@@ -62,7 +62,7 @@ class RunMark:
 
     @classmethod
     def decode(cls, text: str) -> RunMark:
-        """Passes over what it does not know. Raises ValueError for what ``encode`` does not make."""
+        """Decodes the mark, and passes over fields that it does not know. Raises ValueError for what ``encode`` does not make."""
         said: Any = orjson.loads(text)
         if not isinstance(said, dict):
             raise ValueError("a run's mark is no object")

@@ -129,7 +129,7 @@ class Table:
 
 _NUMBER, _TEXT, _FLAG = (int,), (str,), (bool,)
 _COLUMN = (_TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, (int, type(None)), _FLAG, _TEXT, _TEXT, _NUMBER)
-"""What the fields of a column may be."""
+"""Types that the fields of a column may have."""
 
 
 def _of_type(value: Any, types: tuple[type, ...]) -> Any:
@@ -241,8 +241,8 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _fits(parts: tuple[str, ...], name: str) -> bool:
-    """Whether the parts are in the name, in order, the first at its begin and the last at its end. A regular expression would go
-    back from part to part: a dozen of them in a long name would take it minutes, and strangers write patterns."""
+    """Returns whether the name has the parts in order, the first at its start and the last at its end. A regular expression
+    would backtrack from part to part: a dozen parts in a long name would take it minutes, and untrusted users write patterns."""
     first, *between, last = parts
     place, end = len(first), len(name) - len(last)
     if not (name.startswith(first) and name.endswith(last)):
