@@ -1,8 +1,8 @@
-"""Reads which rows a partition held, of the condition that PostgreSQL told. Pure.
+"""Reads from the condition that PostgreSQL reports which rows a partition held. Pure.
 
-The text comes from the source, where whoever owns a table may partition it by functions of his own: run at a target, they would
-do there what they like. So nothing of it is run. What compares plain columns with constants is read, and written anew by whoever
-needs it; everything else is refused.
+The text comes from the source, where the owner of a table may partition it by functions of their own: run at a target, these
+could do anything there. So no part of the text is run. Comparisons of plain columns with constants are read, and the target's
+statement is written anew from them; everything else is refused.
 
     condition   condition AND|OR condition ..., NOT condition, (condition)
                 column =|<|<=|>|>= constant, column = ANY (ARRAY[constant, ...]), column IS [NOT] NULL
@@ -49,7 +49,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of the column of that number; with several constants, whether it equals one of them."""
+    """A comparison of the column of that number. With several constants, it asks whether the column equals one of them."""
 
     column: int
     operator: str
@@ -79,7 +79,7 @@ Condition = Comparison | NullTest | Negation | Combination
 
 
 class _RefusedError(Exception):
-    """The text is none of the language."""
+    """The text is not in the language."""
 
 
 def parse_condition(text: str | None, columns: Mapping[str, DefinedColumn]) -> Condition | None:
@@ -246,7 +246,7 @@ class _Reader:
         return text
 
     def _takes(self, text: str) -> bool:
-        """Whether this keyword or sign is next, which is passed then."""
+        """Returns whether this keyword or sign is next, and then passes it."""
         kind, found = self._tokens[self._position]
         is_next = kind in ("keyword", "sign") and found == text
         self._position += is_next
@@ -262,7 +262,7 @@ def _unquoted(name: str) -> str:
 
 
 def _without_escapes(text: str) -> str:
-    """Of E'...', in which PostgreSQL doubles backslashes and quotes, and nothing else."""
+    """Returns the content of E'...', in which PostgreSQL doubles backslashes and quotes, and nothing else."""
     content = text[2:-1].replace("''", "'")
     if re.fullmatch(r"(?:[^\\]|\\\\)*", content, re.DOTALL) is None:
         raise _RefusedError

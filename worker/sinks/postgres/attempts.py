@@ -114,7 +114,8 @@ class Attempts:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """While what was written is received, the next batch may begin to be written: no attempt at the one in hand."""
+        """Lets the next batch begin to be written while the server receives what was written: that is no attempt at the batch
+        in hand."""
         self._is_receiving = True
         try:
             yield

@@ -75,7 +75,7 @@ class CatchingUp:
         self._dispatch.put(lambda: self._take_turn(subscriber))
 
     def _take_turn(self, subscriber: Subscriber) -> None:
-        """Without another turn a receiver would hold the stream for good, so that comes whatever ends this one."""
+        """Schedules the next turn whatever ends this one: without it, a receiver would hold the stream for good."""
         try:
             self._turn(subscriber)
         except Exception as error:  # noqa: BLE001  the text may quote a row

@@ -28,8 +28,8 @@ from pgsluice.worker.sinks.sink import Partition
 from pgsluice.worker.sinks.subscriptions.subscription_rules import LONGEST_S, EventView, RulesFailedError
 
 MOST_VIEWED_BYTES = 8 * 1024 * 1024
-"""Of one message's views: the driver holds several messages. What is more, or takes more than LONGEST_S for all of them together,
-is read from the stream again, view by view."""
+"""The most bytes of one message's views: the driver holds several messages. A view beyond that, or beyond LONGEST_S for all of
+them together, is read from the stream again on its own."""
 
 _COUNT = struct.Struct("<I")
 _HEADER = struct.Struct("<q8sII")
@@ -113,7 +113,8 @@ class EventWriter:
         return pieces
 
     def _viewed(self, message: MessageChanges, view: EventView, names: Mapping[int, TableName], left_s: float) -> list[bytes]:
-        """What is too much beside other views is not wrong by itself: it is read again for this view alone."""
+        """Returns the events of one view. A view that is too much together with others is not wrong by itself: the message is
+        read again for this view alone."""
         try:
             seen = view.apply(message, names, left_s)
         except RulesFailedError as error:

@@ -1,11 +1,11 @@
-"""The rules that a subscription brings along: what people subscribe with is read more strictly than an administrator's file.
+"""The rules of a subscription: the text of a subscriber is read more strictly than an administrator's file.
 
-Who subscribes is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor aliases
-(a few lines of which stand for millions) and no deep nesting, its patterns are RE2's and small ones, and what its rules take of
-time and memory for one message is bounded while they run. The server asks when somebody subscribes, and the worker again, whoever
-wrote the record.
+A subscriber is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor aliases
+(a few lines of which stand for millions) and no deep nesting, its patterns are RE2's and small ones, and the time and memory that
+its rules take for one message are bounded while they run. The server checks a subscription when it is made, and the worker checks
+its record again, because any client of the broker may have written it.
 
-An ``EventView`` is what the changes look like to those who subscribed to the same tables with the same rules: a task works it out
+An ``EventView`` is the changes as those subscribers get them who have the same tables and the same rules: a task works it out
 once for all of them. Rules come after those of the worker, and see tables as its routes call them.
 """
 
@@ -35,7 +35,7 @@ DEEPEST = 20
 LONGEST_S = 5.0
 """Of one task's time for one message. Rules of an ordinary table take some milliseconds."""
 MOST_GROWTH_BYTES = 8 * 1024 * 1024
-"""By which rules may make a message larger, over all of its rows."""
+"""Bytes by which rules may make a message larger, over all of its rows."""
 
 _DIGEST_BYTES = 8
 

@@ -175,7 +175,7 @@ class Alteration:
             self._execute(statement, table.qualified_name)
 
     def _execute(self, statement: Statement, name: str) -> None:
-        """One statement, whatever its text holds: the extended protocol takes no second one."""
+        """Runs one statement, whatever its text holds: the extended protocol takes no second one."""
         try:
             self.connection.execute(statement, binary=True)
         except psycopg.Error as error:

@@ -36,7 +36,7 @@ _TYPE_NAME = re.compile(
     (?P<dimensions>(?:\[\])*)""",
     re.VERBOSE,
 )
-"""As ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
+"""A type as ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
 
 _SHAPE = """
 SELECT c.relkind = 'p', EXISTS (SELECT FROM pg_constraint r WHERE r.contype = 'f' AND r.confrelid = c.oid AND r.conrelid <> c.oid)
@@ -67,7 +67,7 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
 
 
 def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
-    """As ``type_here``, and text where the target has no such type."""
+    """Returns the type as ``type_here`` does, and text where the target has no such type."""
     known = type_here(connection, type_name)
     if known is not None:
         return known
@@ -81,8 +81,8 @@ def known_type(connection: Connection, table: str, column: str, type_name: str) 
 
 
 def type_here(connection: Connection, type_name: str) -> str | None:
-    """What the target calls the type ``type_name`` of the source, safe to put into a statement; None when it has none. Where
-    it has one, ``type_name`` is safe too.
+    """Returns the target's name of the source's type ``type_name``, safe to put into a statement; None when the target has
+    none. Where the target has one, ``type_name`` is safe too.
 
     PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
     and of the source's only the modifiers."""
