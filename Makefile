@@ -29,7 +29,7 @@ help:
 	@echo "make page-pictures  renew docs/images/page-*.png"
 	@echo "make test-search-real  the search sink on a real OpenSearch, whose jars it fetches into build/jars (takes a JDK; minutes)"
 	@echo "make test-kafka  a real Kafka, whose jars it fetches into build/jars (minutes)"
-	@echo "make fuzz       inputs that nobody wrote for every reader, ten minutes for each target (over two hours; SECONDS=600)"
+	@echo "make fuzz       generated inputs for every reader, ten minutes for each target (over two hours; SECONDS=600)"
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
 	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
