@@ -106,8 +106,7 @@ def _check_group(found: Capture, names: GroupNames) -> None:
 
 async def install_capture(source: Source, installation: Installation, pauses: Pauses = DEFAULT_POLICY.source) -> str:
     """Returns the token that signs the group's messages. Installs what is missing or of another version, and tells the capture
-    the
-    patterns of the installation. Its role is that of the connection.
+    the patterns of the installation. Its role is that of the connection.
 
     Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TerminalError when another role
     owns a part of it (``check_owners``); TransientError when another session's transaction blocks it.
