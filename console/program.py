@@ -52,7 +52,7 @@ _COMMANDS = {
     "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
     "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
     "ddl": ("pgsluice.console.ddl_commands", "ddl", "Have the source tell of altered tables."),
-    "nats": ("pgsluice.console.broker.broker_commands", "nats", "Permit a group's NATS user, and make its streams."),
+    "nats": ("pgsluice.console.broker.broker_commands", "nats", "Print a group's NATS permissions, and create its streams."),
     "plan": ("pgsluice.console.documents.documents_command", "plan", "Show what applying documents would change."),
     "apply": ("pgsluice.console.documents.documents_command", "apply", "Say what groups are to be."),
     "export": ("pgsluice.console.documents.documents_command", "export", "Write what groups are to be as YAML."),

@@ -8,9 +8,9 @@ from pgsluice.console.flags import load_settings, takes
 from pgsluice.shared.config.settings import BrokerSetupSettings
 
 _pipeline = click.option(
-    "--pipeline", "pipeline", is_flag=True, help="The group is a SQL pipeline's: no changes, and its document"
+    "--pipeline", "pipeline", is_flag=True, help="For the group of a SQL pipeline: no change stream, and its document"
 )
-_server = click.option("--server", "server", is_flag=True, help="For 'pgsluice server' too: documents, and the audit")
+_server = click.option("--server", "server", is_flag=True, help="Include what 'pgsluice server' needs: documents, and the audit")
 
 
 @click.group()

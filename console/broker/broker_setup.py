@@ -51,9 +51,9 @@ def needed_permissions(settings: BrokerSetupSettings, *, is_pipeline: bool, is_s
 def _warnings(settings: BrokerSetupSettings) -> Iterator[str]:
     if settings.nats.inbox_prefix == EVERYBODYS_INBOX:
         own = own_inbox(EVERYBODYS_INBOX, GroupNames(settings.group))
-        yield f"# {EVERYBODYS_INBOX}.> hears the answers to all others: set nats-inbox-prefix: {own}, as it is meant here"
+        yield f"# {EVERYBODYS_INBOX}.> hears the answers to all users: set nats-inbox-prefix: {own}, as assumed here"
     if settings.nats.creates_streams:
-        yield "# who may CREATE or UPDATE a stream reaches the whole account: set nats-create-streams: false"
+        yield "# a user that may CREATE or UPDATE a stream controls the whole account: set nats-create-streams: false"
 
 
 def create_streams(settings: BrokerSetupSettings, *, is_pipeline: bool, is_server: bool) -> None:

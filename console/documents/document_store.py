@@ -113,7 +113,7 @@ class DocumentStore(Generic[D]):
                 raise MalformedError(f"it has more than {MOST_RECORD_BYTES >> 10} KiB")
             document = decode(self._kind, entry.value)
             if document.name != name:
-                raise MalformedError("another name is in it")
+                raise MalformedError("it holds another name")
             document.check()
         except (MalformedError, UsageError) as error:
             reason = error.fact if isinstance(error, UsageError) else error

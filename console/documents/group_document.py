@@ -78,7 +78,7 @@ class GroupDocument:
         """Raises UsageError with all that is wrong, and no value, for what ``parse_document`` would not have made."""
         GroupNames(self.group)
         if self.settings.get("group") != self.group:
-            raise UsageError("another group is in it", "apply the document of that group")
+            raise UsageError("it is the document of another group", "apply the document of that group")
         entries = {name: Entry(line, self.raw(name)) for line, name in enumerate(_order(self), 1)}
         unreadable = [name for name, entry in entries.items() if entry.raw is None]
         if unreadable:

@@ -88,7 +88,9 @@ def _checked(answer: bytes, code: int) -> bytes:
 
 
 def _too_much(what: str) -> UsageError:
-    return UsageError(f"to try the rules takes {what}", "try them on fewer changes, or mend the pattern that takes so much")
+    return UsageError(
+        f"the trial of the rules takes {what}", "try them on fewer changes, or simplify the pattern that takes so much"
+    )
 
 
 def _main() -> NoReturn:

@@ -121,14 +121,14 @@ class AuditStream:
         if (info.config.max_bytes or 0) > 0 and info.state.bytes > (info.config.max_bytes or 0) - _ROOM_BYTES:
             raise Problem(
                 Kind.UNAVAILABLE,
-                f"the audit is full, and nothing is done that is not in it: stream {AUDIT_STREAM} has {info.state.bytes} bytes",
-                f"whoever administers NATS raises its max_bytes; entries go after {KEPT_S // 86_400} days",
+                f"the audit is full, and no write is done without an entry: stream {AUDIT_STREAM} has {info.state.bytes} bytes",
+                f"have an administrator of NATS raise its max_bytes; entries end after {KEPT_S // 86_400} days",
             )
         if sum((info.state.subjects or {}).values()) >= MOST_OF_A_TOKEN:
             raise Problem(
                 Kind.TOO_MANY,
-                f"this token has written {MOST_OF_A_TOKEN} times in {KEPT_S // 86_400} days, and the audit takes no more of it",
-                "create another token, and ask what the writes of this one were for",
+                f"this token has written {MOST_OF_A_TOKEN} times in {KEPT_S // 86_400} days, and the audit takes no more",
+                "create another token, and find out what this one was used for",
             )
 
     async def add(self, token: str, entry: AuditEntry) -> None:
@@ -217,7 +217,7 @@ class AuditStream:
         """Changes a stream of an older version, which drops the oldest entries when it is full. Other settings stay as
         administrators made them."""
         if not creates_streams(self._client):
-            log.warning("the stream is an administrator's, and that of an older version", stream=config.name)
+            log.warning("only an administrator may change the stream, and it is of an older version", stream=config.name)
             return
         try:
             await self._jetstream.update_stream(info.config.evolve(discard=config.discard, subjects=config.subjects))

@@ -38,7 +38,7 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": SESSION_COOKIE,
-                    "description": "Over https with __Host- before it",
+                    "description": "Over https its name begins with __Host-",
                 },
             },
         },
@@ -47,7 +47,7 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
-    is_for_some = "where the body has row values sent, " if callable(endpoint.rows) else ""
+    is_for_some = "where the body says to send row values, " if callable(endpoint.rows) else ""
     right = f" and {is_for_some}the right to see row values" if endpoint.rows is not Rows.STAY else ""
     operation: dict[str, Any] = {
         "operationId": endpoint.name,

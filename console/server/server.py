@@ -148,7 +148,7 @@ async def _tidy(parts: ServerParts) -> None:
 
 
 async def _store_refusals(parts: ServerParts) -> None:
-    await repeat(parts.audit.store_counts, COUNTING_S, "how much was refused could not be written into the audit")
+    await repeat(parts.audit.store_counts, COUNTING_S, "the number of refused writes could not be written into the audit")
 
 
 async def _store_rest(parts: ServerParts) -> None:
@@ -156,7 +156,7 @@ async def _store_rest(parts: ServerParts) -> None:
     try:
         await parts.audit.store_counts(at_end=True)
     except TransientError as error:
-        log.warning("how much was refused last could not be written into the audit", reason=str(error))
+        log.warning("the last number of refused writes could not be written into the audit", reason=str(error))
 
 
 class _HttpServer(uvicorn.Server):

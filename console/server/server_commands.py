@@ -44,7 +44,7 @@ def token_list(context: click.Context) -> None:
 @click.argument("name")
 @click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer", show_default=True)
 @click.option("--values", is_flag=True, help="May see row values and have them sent: messages, subscriptions, documents")
-@click.option("--groups", default="*", show_default=True, help="Groups that it is for: names and patterns, like 'shop*,orders'")
+@click.option("--groups", default="*", show_default=True, help="Groups of the token: names and patterns, like 'shop*,orders'")
 @click.pass_context
 def token_create(context: click.Context, name: str, role: str, values: bool, groups: str) -> None:
     """Make a token, and print it: it cannot be shown again. A server that runs takes it at once."""

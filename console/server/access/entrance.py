@@ -118,9 +118,7 @@ class Entrance:
     def leave(self, who: Principal) -> None:
         """Ends the session of the browser that asks. Raises Problem for a program: it has no session."""
         if not who.session:
-            raise Problem(
-                Kind.CONFLICT, "the request comes with a token and with no session", "'pgsluice token revoke' ends a token"
-            )
+            raise Problem(Kind.CONFLICT, "the request has a token and no session", "'pgsluice token revoke' ends a token")
         self.sessions.end(who.session)
 
     def remove_cookies(self, response: Response) -> None:

@@ -60,6 +60,6 @@ class Principal:
         if not self.sees(group):
             raise Problem(
                 Kind.FORBIDDEN,
-                f"'{self.name}' is for the groups {', '.join(self.groups)}, and for no other",
+                f"'{self.name}' is for the groups {', '.join(self.groups)} only",
                 "use a token that was created for this group",
             )

@@ -39,8 +39,8 @@ class RequestRates:
             wait_s = math.ceil((1 - left) / PER_SECOND)
             raise Problem(
                 Kind.TOO_MANY,
-                f"'{who.name}' asks for more than one may",
-                f"ask again after {wait_s} s, and less often",
+                f"'{who.name}' sends more requests than a token may",
+                f"send the next request after {wait_s} s, and fewer of them",
                 retry_after_s=wait_s,
             )
         self._buckets[who.token] = left - 1, self._now()

@@ -79,7 +79,9 @@ class Tokens:
         wrong = [pattern for pattern in groups if _GROUPS.fullmatch(pattern) is None]
         if wrong or not groups:
             named = repr(wrong[0]) if wrong else "nothing"
-            raise UsageError(f"{named} is no name of a group, nor a pattern", "write names like shop, and patterns like 'shop*'")
+            raise UsageError(
+                f"{named} is neither the name of a group nor a pattern", "write names like shop, and patterns like 'shop*'"
+            )
         with self._alone():
             if self.named(name) is not None:
                 raise UsageError(f"there is a token named '{name}' already", "revoke it first, or give the new one another name")

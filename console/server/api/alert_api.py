@@ -203,7 +203,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/alerts/test",
-        "What came of the newest test",
+        "The outcome of the newest test",
         Role.VIEWER,
         show_test,
         answer=AlertTest,

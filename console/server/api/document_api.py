@@ -175,14 +175,14 @@ def _view(call: Call, stored: StoredDocument[GroupDocument]) -> DocumentView:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/documents", "What groups are to be", Role.VIEWER, list_documents, answer=DocumentList, rows=Rows.STAY),
+    Endpoint("GET", "/documents", "The documents of groups", Role.VIEWER, list_documents, answer=DocumentList, rows=Rows.STAY),
     Endpoint(
         "GET", "/export", "All documents as YAML", Role.VIEWER, export, answer=str, media_type="application/yaml", rows=Rows.STAY
     ),
     Endpoint(
         "GET",
         "/groups/{group}/document",
-        "What a group is to be",
+        "The document of a group",
         Role.VIEWER,
         show_document,
         answer=DocumentView,
@@ -191,7 +191,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/document/history",
-        "What it was to be before",
+        "Its earlier documents",
         Role.VIEWER,
         show_history,
         answer=DocumentList,
@@ -221,7 +221,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/plan",
-        "What applying documents would change",
+        "The changes that applying documents would make",
         Role.VIEWER,
         plan,
         answer=DocumentPlan,

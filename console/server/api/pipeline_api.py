@@ -140,7 +140,9 @@ async def put_pipeline(call: Call) -> Answer:
     group = document.parsed().group
     call.who.check_group(group)
     if not await _is_open(call):
-        raise Problem(Kind.FORBIDDEN, f"pipeline '{name}' is of a group that is not of '{call.who.name}'", "give it another name")
+        raise Problem(
+            Kind.FORBIDDEN, f"pipeline '{name}' is of a group that '{call.who.name}' may not see", "give it another name"
+        )
     revision = await documents.revision(name)
     check_revision(call, revision, _spoken(name))
     written = await documents.put(document, call.who.name, revision)

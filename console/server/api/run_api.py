@@ -134,7 +134,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/pipelines/{pipeline}/runs",
-        "Its runs, and what was asked for",
+        "Its runs and requests",
         Role.VIEWER,
         list_runs,
         answer=RunList,

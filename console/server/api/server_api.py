@@ -95,12 +95,12 @@ def description_endpoint(others: tuple[Endpoint, ...], version: str) -> Endpoint
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/", "The server, and what whoever asks may do", Role.VIEWER, show_server, answer=ServerView, rows=Rows.STAY),
+    Endpoint("GET", "/", "The server, and the rights of the token", Role.VIEWER, show_server, answer=ServerView, rows=Rows.STAY),
     Endpoint("GET", "/health", "Whether the server can do its work", Role.VIEWER, show_health, answer=HealthView, rows=Rows.STAY),
     Endpoint(
         "GET",
         "/audit",
-        "Who did what to what, the newest first",
+        "The entries of the audit, the newest first",
         Role.VIEWER,
         show_audit,
         answer=AuditPart,

@@ -141,7 +141,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/orders/{number}",
-        "What became of an order",
+        "The outcome of an order",
         Role.VIEWER,
         show_order,
         answer=TableOrder,

@@ -139,7 +139,7 @@ class GroupLooks:
         try:
             return await self._client.subscribe(f"$KV.{bucket}.>", cb=self._ring, pending_msgs_limit=0, pending_bytes_limit=0)
         except nats.errors.Error as error:
-            log.warning("writes to a bucket are not heard of", bucket=bucket, reason=type(error).__name__)
+            log.warning("the server does not hear of writes to a bucket", bucket=bucket, reason=type(error).__name__)
             return None
 
     async def _ring(self, message: Msg) -> None:

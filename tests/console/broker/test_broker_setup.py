@@ -1,4 +1,4 @@
-"""What a NATS user with the permissions that are printed reaches of another group: nothing that NATS can keep from it."""
+"""A NATS user with the printed permissions reaches nothing of another group that NATS can protect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reaches the broker and not the API, and a host of theirs."""
+"""A client that reaches the broker and not the API, and a host of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody wrote behind the API's back harms its own group, and no other."""
+"""A document that a client writes without the API harms its own group, and no other."""
 
 from __future__ import annotations
 

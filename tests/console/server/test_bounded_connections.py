@@ -1,4 +1,4 @@
-"""Nobody holds a connection by doing nothing, or by doing little now and then; and there are so many."""
+"""Clients hold no connection by doing nothing, or by doing little now and then; and the number of connections is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one principal asks for costs nobody else an answer."""
+"""The requests of one principal delay no answer to another."""
 
 from __future__ import annotations
 

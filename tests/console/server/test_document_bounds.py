@@ -1,4 +1,4 @@
-"""A document names what the server's administrator allows, whoever stored it: through the API or behind its back."""
+"""A document names only what the server's administrator allows, whether it was stored through the API or without it."""
 
 from __future__ import annotations
 

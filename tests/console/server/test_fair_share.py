@@ -1,4 +1,4 @@
-"""Whoever asks for much keeps nobody else waiting."""
+"""A principal that asks for much keeps no other principal waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token that was created for some groups: of others it is told nothing, and can order nothing."""
+"""A token for some groups sees nothing of other groups, and can order nothing there."""
 
 from __future__ import annotations
 
@@ -120,4 +120,4 @@ def test_a_token_of_an_older_version_is_for_all_groups(served: Served, bound: ht
 def test_what_no_group_can_be_called_is_refused(served: Served, groups: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["token", "create", "wrong", "--groups", groups, "--server-state-dir", str(served.state_directory)]
     assert run(arguments) == 2
-    assert "is no name of a group" in capsys.readouterr().err
+    assert "is neither the name of a group" in capsys.readouterr().err

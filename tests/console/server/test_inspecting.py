@@ -151,7 +151,7 @@ def one_rule(parameters: str) -> str:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (one_rule(f"{{type: regex, pattern: '{LARGE_WHEN_COMPILED}', replace: x}}"), "to try the rules takes more than"),
+        (one_rule(f"{{type: regex, pattern: '{LARGE_WHEN_COMPILED}', replace: x}}"), "the trial of the rules takes more than"),
         (one_rule(f"{{type: mask, mask_char: '{'*' * 20_000}'}}"), "mask_char has 20000 characters"),
         (f"tables: {{t: [{'{type: transform, column: v, parameters: {type: mask}},' * 8000}]}}", "more than 65536 characters"),
         (f"tables: {{t: [{'{type: transform, column: v, parameters: {tipe: 1}},' * 1000}]}}", "has 1000 problems"),
@@ -178,7 +178,9 @@ def test_a_trace_with_rules_that_take_too_much_is_refused(served: Served, change
     with served.client() as client:
         path = f"/groups/{changed.name}/trace"
         answer = client.post(path, json={"table": "t", "key": {"id": "1"}, "rules": rules})
-        assert (answer.status_code, "to try the rules takes more than" in answer.json()["detail"]) == (422, True), answer.text
+        assert (answer.status_code, "the trial of the rules takes more than" in answer.json()["detail"]) == (422, True), (
+            answer.text
+        )
         assert client.post(path, json={"table": "t", "key": {"id": "1"}, "rules": RULES}).status_code == 200
 
 
@@ -186,7 +188,7 @@ def test_a_trial_that_has_no_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(trial_process, "LONGEST_S", 3.0)
     endless = one_rule("{type: regex, pattern: '(?=a)^(a|aa)+$', replace: x, time_limit_ms: 60000}")
     line = orjson.dumps({**LINE, "after": {"id": 1, "v": "a" * 60 + "!"}})
-    with pytest.raises(UsageError, match="to try the rules takes more than 3 s"):
+    with pytest.raises(UsageError, match="the trial of the rules takes more than 3 s"):
         asyncio.run(trial_process.run_trial(BenchTrial(endless, "", (), (line,))))
 
 

@@ -1,4 +1,4 @@
-"""``pgsluice server`` whose NATS user may what ``pgsluice nats permissions --server`` prints."""
+"""``pgsluice server`` with a NATS user that has the permissions that ``pgsluice nats permissions --server`` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row values leave by whoever has the right to them, and by nobody else: whatever makes them leave asks for it."""
+"""Row values go only to holders of the right to them: every request that sends them requires it."""
 
 from __future__ import annotations
 

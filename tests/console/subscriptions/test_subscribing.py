@@ -1,4 +1,4 @@
-"""What people order of a subscription holds until its worker has obeyed, whatever they order after that."""
+"""An order about a subscription holds until its worker has obeyed, whatever people order after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session begins and ends in a real browser, who else is sent its cookies, and what the audit shows of it."""
+"""Sessions in a real browser: how they begin and end, which servers get their cookies, and what the audit shows of them."""
 
 from __future__ import annotations
 
