@@ -101,7 +101,7 @@ class Installation:
         yield Step("What follows calls none of what it replaces.", ";\n".join(removal_of_triggers(self.names)))
         yield Step("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
         yield Step(
-            "Nobody else may exchange what is in it, and nothing of another role is taken over.",
+            "No other role may replace what is in it, and the capture takes over nothing of another role.",
             owner_sql.GUARD.format(others=others_query(self.names, owner_sql.INSTALLING)),
         )
         yield Step(
@@ -110,8 +110,8 @@ class Installation:
             self._formatted(_SIGNATURE),
         )
         yield Step(
-            "Which tables the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when it"
-            "\n-- starts. Made anew, so without triggers.",
+            "The tables that the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when"
+            "\n-- it starts. Made anew, so without triggers.",
             self._formatted(
                 "DROP TABLE IF EXISTS {pattern};\n"
                 "CREATE UNLOGGED TABLE {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"

@@ -65,7 +65,7 @@ DECLARE
 BEGIN
     FOR other IN SELECT * FROM ({others}) o LOOP
         IF other.kind = 'right' THEN
-            RAISE EXCEPTION '% may create in schema %', coalesce(other.role, 'everybody'), other.name
+            RAISE EXCEPTION '% may create in schema %', coalesce(other.role, 'every role'), other.name
                 USING ERRCODE = 'insufficient_privilege',
                 HINT = format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE', other.name,
                               coalesce(quote_ident(other.role), 'PUBLIC'));
@@ -75,7 +75,7 @@ BEGIN
                               other.name, other.name, other.role);
         END IF;
         RAISE EXCEPTION '% % belongs to %', other.kind, other.name, other.role USING ERRCODE = 'insufficient_privilege',
-            HINT = 'See how it came there, remove the capture as an administrator, and install it again.';
+            HINT = 'Find out how it came there, remove the capture as an administrator, and install it again.';
     END LOOP;
 END
 $pgsluice$"""

@@ -37,12 +37,13 @@ async def owner_errors(source: Source, names: GroupNames) -> list[TerminalError]
 
 def _error(other: _Other) -> TerminalError:
     role = "PUBLIC" if other.role is None else sql.Identifier(other.role).as_string()
-    who = "everybody" if other.role is None else f"'{other.role}'"
+    who = "every role" if other.role is None else f"'{other.role}'"
     match other.kind:
         case "right":
             statements = [f"REVOKE CREATE ON SCHEMA {SOURCE_SCHEMA} FROM {role} CASCADE"]
             fact = (
-                f"{who} may create in schema {SOURCE_SCHEMA} of the source, and so run anything as whoever installed the capture"
+                f"{who} may create in schema {SOURCE_SCHEMA} of the source, and so run anything as the role that installed the"
+                " capture"
             )
         case "schema":
             statements = [
@@ -50,14 +51,15 @@ def _error(other: _Other) -> TerminalError:
                 f"GRANT USAGE ON SCHEMA {SOURCE_SCHEMA} TO {role}",
             ]
             fact = (
-                f"schema {SOURCE_SCHEMA} of the source belongs to {who}, who could run anything as whoever installs the capture"
+                f"schema {SOURCE_SCHEMA} of the source belongs to {who}, who could run anything as the role that installs the"
+                " capture"
             )
         case _:
             fact = f"{other.kind} {other.name} belongs to {who}, who could run anything as the group's role or an administrator"
             remedy = (
-                "see how it came there, and let an administrator run what 'pgsluice ddl sql --remove' and then 'pgsluice ddl sql'"
-                " print"
+                "find out how it came there, and have an administrator run what 'pgsluice ddl sql --remove' and then"
+                " 'pgsluice ddl sql' print"
             )
             return TerminalError(fact, remedy)
-    remedy = f"let the administrator who installs the capture run: {'; '.join(statements)}"
+    remedy = f"have the administrator who installs the capture run: {'; '.join(statements)}"
     return TerminalError(fact, remedy, statements=statements)

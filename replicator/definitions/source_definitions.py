@@ -160,9 +160,9 @@ class SourceDefinitions:
         if now - self._forgery_logged_at >= FORGERY_LOG_INTERVAL_S:
             self._forgery_logged_at = now
             log.warning(
-                "messages about definitions were emitted by somebody else; they are passed over",
+                "other programs emitted messages about definitions; the replicator passes over them",
                 so_far=self._log.forged.count,
-                remedy="let roles not emit any: see what 'pgsluice check' says about pg_logical_emit_message",
+                remedy="let other roles emit none: see what 'pgsluice check' says about pg_logical_emit_message",
             )
 
     def _noted(self, event: DefinitionEvent, position: Position) -> Defined | None:

@@ -48,7 +48,7 @@ _ROLE: LiteralString = """
       FROM pg_roles r WHERE r.rolname = current_user
 """
 
-ROLE_REMEDY = "take a role of its own that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
+ROLE_REMEDY = "use a separate role that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,6 @@ async def check_source_role(source: Source, pipeline: str) -> None:
     role = await read_source_role(source)
     if role.rights:
         raise UsageError(
-            f"pipeline '{pipeline}' is a document, and {role.in_words} at its source: whoever writes it chooses what that runs",
-            f"{ROLE_REMEDY}; or say 'trusted: true' of the source in the places file, if all who write documents may do so much",
+            f"pipeline '{pipeline}' is a document, and {role.in_words} at its source: its author chooses what that role runs",
+            f"{ROLE_REMEDY}; or set 'trusted: true' for the source in the places file, if all authors of documents may do that",
         )

@@ -98,9 +98,9 @@ async def emitting_findings(source: Source, names: GroupNames) -> list[Finding]:
             "source-logical-messages",
             Severity.WARNING,
             Subject.SOURCE,
-            "every role may emit logical messages (pg_logical_emit_message), of up to a GiB each: the replicator receives them to"
-            " pass over them",
-            f"let nobody emit any who need not: {'; '.join(choices)}",
+            "every role may emit logical messages (pg_logical_emit_message), of up to a GiB each: the replicator must receive"
+            " them before it passes over them",
+            f"let only roles that need it emit them: {'; '.join(choices)}",
             choices=tuple(choices),
         )
     ]

@@ -75,11 +75,11 @@ def _checked_replacing(name: str, node: SqlNode, given: list[int]) -> int:
     if text.kind == "Literal":
         return given[0] * max(1, len(text.written.encode())) * given[2]
     if by.kind != "Literal":
-        raise SqlRefusedError(f"has {name} put in a text that is not written there, so its result has no bound{node.place}")
+        raise SqlRefusedError(f"has {name} insert a text that is not a literal, so its result has no bound{node.place}")
     if name == "replace":
         return given[0] * max(1, len(by.written.encode()))
     if "$" in by.written and (what.kind != "Literal" or any(each in what.written for each in _LOOKS_AROUND)):
         raise SqlRefusedError(
-            f"has {name} put in groups of a pattern that may look around, so its result has no bound{node.place}"
+            f"has {name} insert groups of a pattern that may look around, so its result has no bound{node.place}"
         )
     return given[0] * (1 + 2 * len(by.written.encode()))

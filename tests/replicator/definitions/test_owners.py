@@ -1,5 +1,4 @@
-"""Nobody gains rights by the capture: what an ordinary owner of the database tries, and what is refused when schema ``pgsluice``
-is in the hands of such a role."""
+"""No role gains rights by the capture: an ordinary owner of the database tries to, and its schema ``pgsluice`` is refused."""
 
 from __future__ import annotations
 
@@ -140,7 +139,7 @@ def test_a_right_to_create_beside_the_capture_is_refused_until_it_is_revoked(
     source: Database, names: GroupNames, app: Owner
 ) -> None:
     install(source, names)
-    for role, who in ((app.name, f"'{app.name}'"), ("PUBLIC", "everybody")):
+    for role, who in ((app.name, f"'{app.name}'"), ("PUBLIC", "every role")):
         source.execute(f"GRANT CREATE ON SCHEMA pgsluice TO {role}")
         assert f"{who} may create in schema pgsluice" in errors_of(source, names)
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may create in schema pgsluice"):

@@ -1,4 +1,4 @@
-"""Whether workers have all that there was of a table that is to be forgotten."""
+"""A table is forgotten only when workers have applied all that there was of it."""
 
 from __future__ import annotations
 

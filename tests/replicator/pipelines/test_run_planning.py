@@ -1,4 +1,4 @@
-"""What becomes of a plan before it is stored."""
+"""Changes to a plan before it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a role may do besides reading is told, however it may; and a document is run by no such role."""
+"""The rights of a role besides reading are reported, wherever they come from; and such a role runs no document."""
 
 from __future__ import annotations
 
