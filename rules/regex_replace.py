@@ -45,7 +45,7 @@ needs the square of the value's length to replace all matches, and nothing inter
 takes seconds."""
 
 _QUOTED_CHARACTERS = 100
-_TOO_LARGE = f"the value would become more than {MOST_GROWTH} times as large and {ALLOWANCE_BYTES >> 10} KiB"
+_TOO_LARGE = f"the value would become larger than {MOST_GROWTH} times its size and {ALLOWANCE_BYTES >> 10} KiB"
 
 Part = str | int
 """Of a replacement: a text or the number of a group."""
@@ -80,7 +80,7 @@ class RegexReplace:
 
     def _failures(self, values: Sequence[bytes]) -> dict[int, str]:
         """Returns the failures in a column that RE2 is to replace in. Raises ValueError when a value is not UTF-8."""
-        searched = f"the value has more than {self.longest >> 10} KiB, and no pattern of these rules is applied to one that long"
+        searched = f"the value has more than {self.longest >> 10} KiB, and these rules apply no pattern to so long a value"
         failures = {index: searched for index, value in enumerate(values) if len(value) > self.longest}
         safe = _longest_safe(self.parts)
         unsafe = [index for index, value in enumerate(values) if len(value) > safe and index not in failures]
@@ -155,7 +155,9 @@ def strangers_regex_replace(pattern: str, replace: str, time_limit_ms: int = TIM
             f"pattern '{_shortened(pattern)}' is too large with its repetitions written out (repeat less, or shorter groups)"
         )
     if not _is_re2(pattern, ()):
-        raise ValueError(f"pattern '{_shortened(pattern)}' is not one of RE2, and others are for a worker's own rules file")
+        raise ValueError(
+            f"pattern '{_shortened(pattern)}' is not in RE2's syntax, and only a worker's own rules file may hold others"
+        )
     made = regex_replace(pattern, replace, time_limit_ms)
     if not _is_re2(pattern, made.parts):
         raise ValueError(f"replace '{_shortened(replace)}' uses a group beyond {_RE2_GROUPS}, which RE2 does not have")
