@@ -1,5 +1,4 @@
-"""Settings of the alerts of a group that people change while its processes run, and the tests of delivery that they order: in
-the state bucket.
+"""Settings of a group's alerts that people change while its processes run, and tests of delivery, in the state bucket.
 
     alert_settings    what holds instead of what the processes were started with; they obey at their next look
     alert_test        the newest test: who asked, and what came of it

@@ -340,7 +340,7 @@ def _connect_error(settings: NatsSettings, failures: Sequence[Exception]) -> Pgs
     text = str(error).lower() if error else ""
     if isinstance(error, _NoTlsError):
         return TerminalError(
-            f"NATS at {where} does not offer TLS, and nats-url or a nats-tls option asks for it",
+            f"NATS at {where} does not offer TLS, and nats-url or a nats-tls option requires it",
             "switch TLS on at the server, or connect without it: nats:// and no nats-tls option",
         )
     if error is not None and _is_refusal(error) and not isinstance(error, ssl.SSLError):

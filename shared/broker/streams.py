@@ -147,7 +147,9 @@ class Stream:
         different = [name for name, value in chosen.items() if getattr(found, name) != value]
         if different and not creates_streams(self._client):
             log.warning(
-                "the stream is an administrator's, and not as configured", stream=self.name, different=", ".join(different)
+                "only an administrator may change the stream, and it is not as configured",
+                stream=self.name,
+                different=", ".join(different),
             )
         elif is_trial or different:
             update = self._jetstream.update_stream(StreamConfig(**chosen, metadata=metadata))

@@ -149,7 +149,7 @@ class NatsSettings:
         Option(
             "nats-url",
             Kind.SERVERS,
-            "NATS servers, comma-separated; one tls:// among them asks for TLS at all",
+            "NATS servers, comma-separated; one tls:// among them requires TLS of all",
             "nats://localhost:4222",
             required=True,
             secret=True,
@@ -185,13 +185,15 @@ class NatsSettings:
     tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Our certificate at NATS", "/etc/pgsluice/nats-client.pem"))
     tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/nats-client.key"))
     tls_first: bool = read(
-        Option("nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server speaks (its handshake_first)", "true", "false")
+        Option(
+            "nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server's first line (its handshake_first)", "true", "false"
+        )
     )
     inbox_prefix: str = read(
         Option(
             "nats-inbox-prefix",
             Kind.TEXT,
-            "What the subjects begin with on which NATS answers us; one of our own keeps others from hearing the answers",
+            "Prefix of the subjects on which NATS answers; with a prefix of its own, other users cannot hear the answers",
             f"{EVERYBODYS_INBOX}_orders",
             EVERYBODYS_INBOX,
             convert=_inbox_prefix,
@@ -201,7 +203,7 @@ class NatsSettings:
         Option(
             "nats-create-streams",
             Kind.SWITCH,
-            "Make and change streams and buckets; with false they are an administrator's (pgsluice nats create)",
+            "Create and change streams and buckets; with false an administrator does (pgsluice nats create)",
             "false",
             "true",
         )

@@ -56,7 +56,7 @@ class TokenSettings:
         Option(
             "server-proxies",
             Kind.LIST,
-            "Addresses and networks of those proxies, whose X-Forwarded-For is believed; without it those on this machine",
+            "Addresses and networks of those proxies, whose X-Forwarded-For is believed; default: those on this machine",
             "10.1.0.5,10.2.0.0/16",
         )
     )

@@ -69,7 +69,7 @@ async def accepted_by(bucket: StateBucket, worker: str) -> frozenset[Position]:
     try:
         return frozenset(Position.parse(each.position) for each in accepted.acceptances if each.worker in ("", worker))
     except ValueError:
-        raise malformed(ACCEPTED.key, bucket.described, MalformedError("a position in it is none")) from None
+        raise malformed(ACCEPTED.key, bucket.described, MalformedError("it holds a malformed position")) from None
 
 
 def held_key(worker: str) -> str:

@@ -26,7 +26,7 @@ PIPELINES_FILE = Option(
 PIPELINES_PLACES = Option(
     "pipelines-places",
     Kind.FILE,
-    "Places file: the sources and sinks that pipelines may name, the tables they may fill, and what documents of groups may name",
+    "Places file: the sources and sinks that pipelines may name, the tables they may fill, and bounds of documents of groups",
     "places.yaml",
 )
 

@@ -50,8 +50,8 @@ _TLS = "check {0}sslmode, {0}sslrootcert, {0}sslcert and {0}sslkey"
 _LASTING = (
     (
         "server requested a cleartext password",
-        "set {0}sslmode: verify-full and {0}sslrootcert, or have pg_hba.conf ask for scram-sha-256: a password is shown to no"
-        " server whose certificate is not checked",
+        "set {0}sslmode: verify-full and {0}sslrootcert, or have pg_hba.conf ask for scram-sha-256: pgsluice sends a password"
+        " itself only to a server whose certificate it checks",
     ),
     ("password authentication failed", "check {0}user and {0}password"),
     ("no password supplied", "give a password, for example by {1}PASSWORD"),

@@ -61,11 +61,16 @@ def is_unverified(settings: PostgresSettings) -> bool:
 
 
 def unverified_fact(database: str) -> str:
-    return f"the {database} database is on another machine and its certificate is not checked: who is on the way can read along"
+    return (
+        f"the {database} database is on another machine and its certificate is not checked: an attacker on the network path can"
+        " read the traffic"
+    )
 
 
 def unverified_remedy(prefix: str) -> str:
-    return f"set {prefix}sslmode: verify-full and {prefix}sslrootcert, or make sure that nobody else is on that network"
+    return (
+        f"set {prefix}sslmode: verify-full and {prefix}sslrootcert, or make sure that only trusted machines are on that network"
+    )
 
 
 @functools.cache

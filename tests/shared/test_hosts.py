@@ -1,4 +1,4 @@
-"""Which names of hosts mean this machine, and which can be looked up at all."""
+"""Names of hosts that mean this machine, and names that can be looked up at all."""
 
 from __future__ import annotations
 

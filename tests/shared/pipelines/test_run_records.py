@@ -1,4 +1,4 @@
-"""Which runs are taken up, and which may still have tasks at work."""
+"""Runs that an executor may take up, and runs that may still have tasks at work."""
 
 from __future__ import annotations
 
