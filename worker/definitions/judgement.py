@@ -87,8 +87,8 @@ def _unclear_partitions(arrival: Arrival) -> list[str]:
 
 def _unclear(partitions: Sequence[str], arrival: Arrival) -> TerminalError:
     return TerminalError(
-        f"the source detached {', '.join(partitions)} from '{_name(arrival)}' ({_place(arrival)}), and which rows it held cannot"
-        " be told by values of plain columns (it is partitioned by expressions or hashes, or PostgreSQL could not say)",
+        f"the source detached {', '.join(partitions)} from '{_name(arrival)}' ({_place(arrival)}), and values of plain columns do"
+        " not tell which rows it held (it is partitioned by expressions or hashes, or PostgreSQL could not say)",
         f"delete these rows at the target yourself, or leave them; run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
     )
 

@@ -78,7 +78,7 @@ class ServerConnection:
             return answer.status, answer.body
         fact = f"the search server answered {method} {path} with {MOST_ANSWER_BYTES} bytes or more"
         if is_bulky:
-            raise OverloadError(fact, "less is asked for at once", Cause.TARGET)
+            raise OverloadError(fact, "the worker asks for less at once", Cause.TARGET)
         raise TerminalError(fact, _NOT_IT)
 
     def abort(self) -> None:

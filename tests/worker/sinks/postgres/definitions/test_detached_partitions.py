@@ -1,4 +1,4 @@
-"""Rows of a detached partition are deleted at the target by what the source tells of them, of which nothing is run."""
+"""The worker deletes rows of a detached partition by what the source reports of them, and runs nothing of that."""
 
 from __future__ import annotations
 
