@@ -1,4 +1,4 @@
-"""Whole groups whose NATS user may what ``pgsluice nats permissions`` prints, in streams that an administrator made."""
+"""Whole groups with a NATS user that has the printed permissions, in streams that an administrator created."""
 
 from __future__ import annotations
 

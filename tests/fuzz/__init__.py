@@ -1,4 +1,4 @@
-"""Fuzzing: every reader of what strangers wrote is given what nobody wrote, and refuses it in the way that it promises.
+"""Fuzzing: every reader of untrusted input gets generated input, and refuses it in the way that it promises.
 
 A target (``targets/``) feeds some readers with bytes. Each reader says which exceptions are its contract; anything else is a
 finding, and so are an input that takes over five seconds, one that takes too much memory, and a value that is another one

@@ -32,9 +32,9 @@ ROLES = (Role.VIEWER, Role.ADMIN)
 ENDPOINTS = [endpoint for endpoint in all_endpoints("") if endpoint.media_type == "application/json"]
 
 _EXAMPLES = 20
-"""Of an operation, before the next one has its turn."""
+"""Requests for an operation before the next one has its turn."""
 _REQUESTS_OF_TOKEN = 500
-"""Then another one asks: nobody may ask for much more at a time."""
+"""Requests of a token before another one asks: no token may ask for much more at a time."""
 _CHECKS = [
     schemathesis.checks.not_a_server_error,
     schemathesis.checks.status_code_conformance,
@@ -42,11 +42,11 @@ _CHECKS = [
     schemathesis.checks.response_schema_conformance,
 ]
 GROUP = "described"
-"""That there is, and that every other request is about."""
+"""The one group that there is; every other request is about it."""
 
 
 def run_api(seconds: int) -> dict[str, Outcome]:
-    """By role, each for ``seconds``."""
+    """Returns the outcomes by role, each after ``seconds``."""
     outcomes = {}
     with NatsServer() as nats, tempfile.TemporaryDirectory() as folder:
         ensure_bucket(nats.settings(), GROUP)

@@ -1,4 +1,4 @@
-"""What a run of a target comes to, what it may take, and where its findings lie."""
+"""The outcome of a run of a target, its limits, and the place of its findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.source_code import REPOSITORY
 BUILD = REPOSITORY / "build" / "fuzz"
 
 MOST_MIB = 1024
-"""Of memory for one process. What was imported takes a quarter of it."""
+"""MiB of memory for one process. What was imported takes a quarter of it."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from tests.source_code import REPOSITORY
 
 _MOST_INPUTS = 40
 _MOST_BYTES = 24_000
-"""Of a target's inputs together, and none of them is larger than a sixth of that, but for findings."""
+"""Bytes of all inputs of a target together. But for findings, none of them is larger than a sixth of that."""
 
 
 def renew(name: str) -> None:

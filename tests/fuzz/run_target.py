@@ -16,13 +16,13 @@ from tests.fuzz.target import CORPUS, LONGEST_S, load
 from tests.source_code import REPOSITORY
 
 PACKAGES = BUILD / "packages"
-"""Where atheris is (``install_atheris.sh``)."""
+"""The folder of atheris (``install_atheris.sh``)."""
 
 LONGEST_INPUT = 64 * 1024
-"""As large as a document may be that is put into the server."""
+"""The size of the largest document that the server takes."""
 
 _MOST_STARTS = 20
-"""Of a target whose processes end by findings."""
+"""Starts of a target whose processes end by findings."""
 _EXECUTED = re.compile(r"^stat::number_of_executed_units:\s+(\d+)", re.MULTILINE)
 
 

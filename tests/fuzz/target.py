@@ -1,4 +1,4 @@
-"""What a target is: bytes go in, and nothing comes out that its readers do not promise."""
+"""A target: bytes go in, and nothing comes out that its readers do not promise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar, cast
 CORPUS = Path(__file__).parent / "corpus"
 
 LONGEST_S = 5.0
-"""For one input. What takes longer freezes the process that reads it."""
+"""Seconds for one input. A slower one freezes the process that reads it."""
 
 TARGETS = (
     "pgoutput",
@@ -50,7 +50,7 @@ def inputs(name: str) -> list[bytes]:
 
 
 def read(reader: Callable[[], T], *refusals: type[Exception]) -> T | None:
-    """What ``reader`` makes of its input; None when it refuses it by one of ``refusals``, its contract."""
+    """Returns what ``reader`` makes of its input; None when it refuses the input by one of ``refusals``, its contract."""
     try:
         return reader()
     except refusals:

@@ -1,4 +1,4 @@
-"""Every input that is kept goes through its target once: what was found stays found. ``make fuzz`` looks for more."""
+"""Every kept input goes through its target once, so that a finding is not repeated. ``make fuzz`` looks for more."""
 
 from __future__ import annotations
 

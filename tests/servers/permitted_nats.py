@@ -1,4 +1,4 @@
-"""A NATS server whose users may what ``pgsluice nats permissions`` prints, and an administrator who may everything."""
+"""A NATS server with users that have the permissions that ``pgsluice nats permissions`` prints, and an administrator."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _receiver(receiver: Receiver, allowed: AllowedHosts | None) -> None:
 
 
 def _is_of_everybody(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """What Python thinks, which depends on its patch level: ours may allow less."""
+    """Returns what Python says, which depends on its patch level: ours may allow less."""
     inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (inner or address).is_global and not (inner or address).is_multicast
 

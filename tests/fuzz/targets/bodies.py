@@ -35,7 +35,7 @@ from tests.shared.pgoutput.corpus import recordings
 
 _MOST_DECOMPRESSED = 1 << 20
 _ALWAYS, _NEVER = 1, 1 << 62
-"""From so many rows on they are read all at once."""
+"""The number of rows from which on they are read all at once."""
 
 
 class _Encoded(Protocol):

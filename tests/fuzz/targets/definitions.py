@@ -1,4 +1,4 @@
-"""What a source tells of altered tables, and descriptors of tables: JSON that anybody may have emitted there."""
+"""Reports of a source about altered tables, and descriptors of tables: JSON that any role may have emitted there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def feed(data: bytes) -> None:
 
 
 def _look_at(published: PublishedDefinition) -> None:
-    """As whoever applies it does."""
+    """Reads the definition as its reader does when it applies it."""
     alters(published), concerned(published.event), kind_of(published.event), added_columns(published)
     differences_of(published), in_words(published)
 

@@ -1,4 +1,4 @@
-"""Short texts that people name things by, and texts of SQL: patterns of tables, values, arrays, cron, subjects, topics, times.
+"""Short texts that name things, and texts of SQL: patterns of tables, values, arrays, cron, subjects, topics, times.
 
 A pattern is a line; the other lines of an input are names that it is held against. However it is made, that takes no time.
 """
@@ -59,7 +59,7 @@ def _sql(data: bytes) -> None:
 
 
 def _array(elements: Sequence[bytes | None]) -> bytes:
-    """As a server writes one."""
+    """Returns the array as a server writes one."""
     quoted = (b"NULL" if each is None else b'"%b"' % re.sub(rb'(["\\])', rb"\\\1", each) for each in elements)
     return b"{%b}" % b",".join(quoted)
 
@@ -106,7 +106,7 @@ def _values(text: str) -> None:
 
 
 def _schedule(text: str) -> None:
-    """Of what is taken, ticks are counted that were missed in a day."""
+    """Counts, for a schedule that is taken, the ticks that were missed in a day."""
     try:
         check_cron(text)
     except ValueError:

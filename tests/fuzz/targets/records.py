@@ -1,6 +1,6 @@
 """Records of the state bucket and the control bucket: each type that the product reads is fed, and what some of them hold packed.
 
-Which types these are is found in the sources: whoever reads another one has it fuzzed.
+The sources say which types these are: a type that new code reads is fuzzed without further work.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.fuzz.target import is_same, read
 from tests.source_code import PRODUCT, relative, sources, tree
 
 _READERS = {"read", "read_history", "change", "decode", "of_fields", "DocumentStore"}
-"""What is given a record's type by name."""
+"""Functions that get the type of a record by its name."""
 _MAY_READ = re.compile(rf"\b(?:{'|'.join(_READERS)})\([^\n]*\b_?[A-Z][a-z]")
-"""In files that are worth being parsed."""
+"""A call in files that are worth being parsed."""
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class _OneRecord(StateBucket):
 
 
 def _answer(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What it returns; it waits for nothing."""
+    """Returns what the coroutine returns; it waits for nothing."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""Rules and routes, which are held against a table of many types, and the rules of a subscription, whose author is a stranger."""
+"""Rules and routes, which are bound to a table of many types, and the rules of a subscription, whose author is not trusted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPES = {
     "uuid": 2950,
     "jsonb": 3802,
 }
-"""By oid. A column is called by the first word."""
+"""Types by oid. A column is called by the first word."""
 _COLUMNS = [
     Column(name.split()[0], oid, name, -1, False, 1 if oid == 20 else None, oid == 20, "", "", number)
     for number, (name, oid) in enumerate(_TYPES.items(), start=1)

@@ -1,4 +1,4 @@
-"""What a walsender sends, as it lies in the socket's bytes: runs of changes become the messages that single changes become."""
+"""The bytes of a walsender as they lie in the socket: runs of changes become the messages that single changes become."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.shared.pgoutput.corpus import recordings
 
 _NOTHING = Published(None, LSN(0), settled=True)
 _CUT_BYTES = 400
-"""So that inputs of a few hundred bytes make several messages."""
+"""A size at which inputs of a few hundred bytes make several messages."""
 
 Outcome = tuple[list[Message], str]
 """Messages, and by which exception the rest was refused."""
@@ -58,7 +58,7 @@ def _messages(data: bytes, *, in_runs: bool) -> Outcome:
 
 
 def _taken(assembler: Assembler, data: bytes, position: int, end: int) -> Message | None:
-    """As the receiver takes one. Raises what the receiver raises: errors of ours, which say what the server did."""
+    """Takes a message as the receiver does. Raises what the receiver raises: errors of ours, which say what the server did."""
     if data[position] != COPY_DATA:
         if data[position] not in PASSED_OVER:
             raise end_error(data[position:end])
