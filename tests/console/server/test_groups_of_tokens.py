@@ -82,14 +82,26 @@ def test_requests_that_name_another_group_are_refused(bound: httpx.Client) -> No
     assert bound.post("/plan", json={"documents": [f"group: {OWN}"]}).status_code == 200
 
 
-def test_the_audit_tells_what_was_done_to_the_tokens_groups(bound: httpx.Client) -> None:
-    bound.get(f"/groups/{OTHER}/document")
+def test_the_audit_tells_what_was_done_to_the_tokens_groups(served: Served, bound: httpx.Client) -> None:
+    """And nothing of what was done to other groups too, or to none."""
+    both = {"documents": [f"group: {OWN}", f"group: {OTHER}"]}
     bound.put(f"/groups/{OTHER}/desired", json={"state": "paused"})
-    done = {each["entry"]["target"] for each in bound.get("/audit", params={"limit": "500"}).json()["entries"]}
-    assert OWN in done
-    assert not [target for target in done if "teama" not in target]
-    refused = bound.get("/audit", params={"limit": "500", "refused": "true"}).json()["entries"]
-    assert not [each for each in refused if each["entry"]["groups"] != [OWN]]
+    with served.client() as admin, served.browser() as leaving:
+        assert admin.post("/plan", json=both).status_code == 200
+        assert leaving.delete("/session").status_code == 204
+        assert admin.post("/plan", json={"documents": []}).status_code == 422
+        told = [entries(client, is_refused=is_refused) for client in (admin, bound) for is_refused in (False, True)]
+    assert [OWN, OTHER] in told[0]
+    assert [] in told[0]
+    assert [] in told[1]
+    assert [OWN] in told[2]
+    assert not [groups for groups in (*told[2], *told[3]) if groups != [OWN]]
+
+
+def entries(client: httpx.Client, *, is_refused: bool) -> list[list[str]]:
+    """The groups of each."""
+    page = client.get("/audit", params={"limit": "500", "refused": str(is_refused).lower()}).json()
+    return [each["entry"]["groups"] for each in page["entries"]]
 
 
 def test_nothing_is_heard_of_other_groups(bound: httpx.Client, nats_server: NatsServer) -> None:

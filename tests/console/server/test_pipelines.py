@@ -197,6 +197,13 @@ def test_a_token_of_other_groups_neither_sees_nor_replaces_a_pipeline(place: Pla
         assert [answer.status_code for answer in refused] == [403, 403, 403]
     with place.served.client(own) as client:
         assert client.get(path).status_code == 200
+    place.administrator.put(f"unreadable-{group}", {**GOOD, "mode": "backwards"})
+    for token in (own, other):
+        with place.served.client(token) as client:
+            assert client.get(f"/pipelines/unreadable-{group}").status_code == 404, "it may be of any group"
+    with place.served.client() as client:
+        assert client.get(f"/pipelines/unreadable-{group}").json()["pipeline"]["problem"]
+        assert client.delete(f"/pipelines/unreadable-{group}", headers={"If-Match": "*"}).status_code == 204
 
 
 def test_no_answer_holds_what_the_places_hold(place: Place, group: str) -> None:
