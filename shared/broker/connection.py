@@ -133,6 +133,14 @@ class _Client(Client):
             info["tls_required"] = info.get("tls_required") or info.get("tls_available", False)
         await super()._process_info(info, initial_connection)
 
+    async def _connect_to_server(self, *given: Any) -> None:
+        """Ends an attempt that goes on after ``close``, or beside the one that took its place: its cancellation was swallowed
+        (see ``_cancel``)."""
+        is_superseded = self._reconnection_task is not None and asyncio.current_task() is not self._reconnection_task
+        if self.is_closed or is_superseded:
+            raise asyncio.CancelledError
+        await super()._connect_to_server(*given)
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         headers = {}

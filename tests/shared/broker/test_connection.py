@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nats.errors
 import pytest
@@ -17,12 +18,12 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from pgsluice.shared.broker.connection import _Client, connect, connected
+from pgsluice.shared.broker.connection import _Client, _Transport, connect, connected, disconnect
 from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_server import HttpServer
-from tests.waiting import wait_until, wait_until_async
+from tests.waiting import LONGEST_S, wait_on_loop, wait_until, wait_until_async
 
 FIRST_LINE_S = 2.0
 """After the start of ``connect``: what comes before it is the machine's and Python's."""
@@ -65,6 +66,31 @@ async def test_a_connection_that_is_given_up_at_whatever_moment_is_given_up(sile
         connecting.cancel()
         ended, _ = await asyncio.wait({connecting}, timeout=20)
         assert ended, f"cancelled after {turns} turns of the loop"
+
+
+async def test_a_connection_that_is_closed_while_it_reconnects_leaves_nothing_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it does at that moment: see above."""
+    trying = asyncio.Event()
+
+    async def watched(self: _Transport, *given: Any, **more: Any) -> None:
+        trying.set()
+        await connect_transport(self, *given, **more)
+
+    with NatsServer() as server:
+        clients = [await connect(server.settings(), "test") for _ in range(20)]
+        server.kill()
+        connect_transport = _Transport.connect
+        monkeypatch.setattr(_Transport, "connect", watched)
+        for turns, client in enumerate(clients):
+            trying.clear()
+            await asyncio.wait_for(trying.wait(), LONGEST_S)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await disconnect(client)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    await wait_on_loop(lambda: all(task.done() for task in left), what="the end of what was closed", deadline_s=20)
 
 
 def first_line_s(process: PgsluiceProcess, text: str) -> float:
