@@ -27,7 +27,7 @@ from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "6830f97f6093a5ee22bf6e605696f09890f1d48d06257d72ab1f5cb652e933dc"
+DIGEST = "f0dbdbb29696fb01132a9ef9651ddfdcfa2f4a91f4b78a87c48e7c45a5deac19"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
