@@ -25,10 +25,10 @@ from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import (
     delete_statement,
-    different_upsert,
     identity_change_query,
     merge_statements,
     stage_query,
+    upsert_statements,
 )
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
@@ -161,7 +161,7 @@ def _load_different(connection: Connection, target: TargetTable, blocks: Iterabl
     """How many rows were not there, the same: those are written."""
     _stage(connection, target, blocks)
     _check_identity(connection, target, PieceKind.UPSERT)
-    written = connection.execute(different_upsert(target, _STAGE)).rowcount
+    written = sum(connection.execute(statement).rowcount for statement in upsert_statements(target, _STAGE, only_different=True))
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
     return written
 
@@ -173,7 +173,7 @@ def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[by
     _stage(connection, target, blocks)
     kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
     _check_identity(connection, target, kind)
-    for statement in merge_statements(target, kind, _STAGE):
+    for statement in merge_statements(target, kind, _STAGE, has_merge=False):
         connection.execute(statement)
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
 

@@ -92,4 +92,6 @@ def _key_of(piece: Piece, line: bytes) -> bytes:
     if piece.kind is PieceKind.IN_ORDER:
         width = len(piece.table.columns)
         return join_fields(fields[2 + width :] if fields[1] == b"D" else fields[2 : 2 + width])
+    if piece.kind in (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER):
+        fields = fields[1:]
     return join_fields(fields[i] for i in piece.table.key) if piece.table.key else line

@@ -107,7 +107,7 @@ class PartitionFold:
     def _start(self, table: Table, *, only_inserts: bool) -> TableFold:
         if only_inserts:
             return InsertRun(table)
-        return KeyedFold(table, moves_only=self._one_by_one) if table.key else OrderedFold(table)
+        return KeyedFold(table) if table.key else OrderedFold(table)
 
     def _close_round(self) -> None:
         for fold in self._open.values():

@@ -4,11 +4,12 @@ What is kept for a key, by what happened to it in the round:
 
     a tuple     the whole row, from an insert, an update that sent everything, or one completed from an earlier image
     _Patch      an update that left out unchanged values nobody here knows
-    _Move       the same, and the key was another one before: that key has _State.MOVED
+    _Move       the row came here from another key: that key has _State.MOVED
     _State.DELETED, _State.PASSED      the row is gone; PASSED when it may have come in the same round
 
-A change of a key whose values are all known is a deletion and a whole row; nothing else in the round has to wait for it. A
-_Move has to be alone with its two keys: whatever else touches them begins a new round.
+A row whose key changes stays the row it is: the target may hold more of it than the source, and its other tables may refer to it.
+So changes of keys stay a list of their own, in commit order, and a round applies them before everything else. A row may leave a
+key that another one of the list has left or comes to; whatever else touches one of their keys begins a new round.
 """
 
 from __future__ import annotations
@@ -59,20 +60,18 @@ _Entry = Row | _Patch | _Move | _State
 
 
 class KeyedFold:
-    """The changes of one version of a table in one round (``fold.TableFold``).
+    """The changes of one version of a table in one round (``fold.TableFold``)."""
 
-    ``moves_only``: a change of a key is a move even when the whole row is known.
-    """
-
-    def __init__(self, table: Table, *, moves_only: bool = False) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self._moves_only = moves_only
         self._entries: dict[Key, _Entry] = {}
         self._key = table.key
         self._key_of: Callable[[Sequence[Any]], Key] = itemgetter(*self._key)
         self._toasted = [i for i, column in enumerate(table.columns) if column.type_oid not in _NEVER_TOASTED]
         self._whole_rows_only = True
-        self._moves = 0
+        self._moves: list[_Move] = []
+        self._is_chained = False
+        """Whether a row came to a key that another one had left."""
 
     def add(self, changes: TableChanges, start: int) -> int:
         """For ``TableFold``: takes rows from ``start`` on; returns the first one that needs a new round."""
@@ -147,21 +146,16 @@ class KeyedFold:
             )
         if old_key == key:
             return self._put(key, row) if whole else self._patch(key, row)
-        before = self._entries.get(old_key)
-        if not whole and type(before) is tuple:
-            row, whole = _over(before, row), True
-        if whole and not self._moves_only:
-            return self._replace(old_key, key, row)
         return self._move(old_key, key, row)
 
-    def _bound(self, key: Key) -> bool:
-        """Whether the key belongs to a move of this round."""
-        entry = self._entries.get(key)
-        return entry is _State.MOVED or type(entry) is _Move
-
     def _put(self, key: Key, row: Row) -> bool:
-        if self._moves and self._bound(key):
-            return False
+        if self._moves:
+            entry = self._entries.get(key)
+            if entry is _State.MOVED:
+                return False
+            if type(entry) is _Move:
+                entry.row = row
+                return True
         self._entries[key] = row
         return True
 
@@ -172,12 +166,6 @@ class KeyedFold:
         passed = type(entry) is tuple or entry is _State.PASSED
         self._entries[key] = _State.PASSED if passed else _State.DELETED
         return True
-
-    def _replace(self, old_key: Key, key: Key, row: Row) -> bool:
-        """A change of the key to a whole row."""
-        if self._moves and (self._bound(old_key) or self._bound(key)):
-            return False
-        return self._delete(old_key) and self._put(key, row)
 
     def _patch(self, key: Key, row: Row) -> bool:
         entry = self._entries.get(key)
@@ -193,11 +181,18 @@ class KeyedFold:
         return True
 
     def _move(self, old_key: Key, key: Key, row: Row) -> bool:
-        if old_key in self._entries or key in self._entries:
+        before, there = self._entries.get(old_key), self._entries.get(key)
+        if isinstance(before, _State) or not (there is None or there is _State.MOVED):
             return False
+        if type(before) is tuple:
+            row = _over(before, row)
+        elif isinstance(before, _Patch | _Move):
+            row = _over(before.row, row)
+        self._is_chained = self._is_chained or there is _State.MOVED or type(before) is _Move
+        move = _Move(old_key, row)
+        self._moves.append(move)
         self._entries[old_key] = _State.MOVED
-        self._entries[key] = _Move(old_key, row)
-        self._moves += 1
+        self._entries[key] = move
         return True
 
     def pieces(self, round_number: int) -> list[Piece]:
@@ -205,15 +200,17 @@ class KeyedFold:
         if self._whole_rows_only:
             return [self._piece(round_number, PieceKind.UPSERT, list(self._entries.values()))]
         rows: dict[PieceKind, list[Sequence[Value]]] = {kind: [] for kind in PieceKind}
+        rows[PieceKind.MOVE_IN_ORDER if self._is_chained else PieceKind.MOVE] = [
+            (b"%d" % n, *move.row, _unchanged_bits(move.row), *self._key_values(move.old_key))
+            for n, move in enumerate(self._moves)
+        ]
         absent = 0
         for key, entry in self._entries.items():
             if type(entry) is tuple:
                 rows[PieceKind.UPSERT].append(entry)
             elif isinstance(entry, _Patch):
                 rows[PieceKind.PATCH].append((*entry.row, _unchanged_bits(entry.row)))
-            elif isinstance(entry, _Move):
-                rows[PieceKind.MOVE].append((*entry.row, _unchanged_bits(entry.row), *self._key_values(entry.old_key)))
-            elif entry is not _State.MOVED:
+            elif entry is _State.DELETED or entry is _State.PASSED:
                 rows[PieceKind.DELETE].append(self._key_values(key))
                 absent += entry is _State.PASSED
         return [

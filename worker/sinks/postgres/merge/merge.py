@@ -43,8 +43,11 @@ from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, Piece
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement, restart_sequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
-_WRITE_ORDER = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
-_JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.DELETE)
+_MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
+_WRITE_ORDER = (*_MOVES, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
+_OVER_OTHERS = {PieceKind.INSERT: PieceKind.UPSERT, PieceKind.MOVE: PieceKind.MOVE_IN_ORDER}
+"""What applies rows whose keys the target has already."""
+_JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.UPSERT, PieceKind.DELETE)
 
 _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
 
@@ -167,7 +170,7 @@ class Merge:
     def _apply(self, piece: Piece) -> None:
         match piece.content:
             case StagedRows(name=name):
-                self._merge(piece, Stage(own_table(name), self.targets[piece.table]))
+                self._merge(piece, self.stages.of(own_table(name), self.targets[piece.table]))
             case ParkedText() as parked:
                 self._apply_text(piece, [fetch(self.connection, parked)])
             case HandedText() as handed:
@@ -195,36 +198,36 @@ class Merge:
             raise DirectCopyError from None
 
     def _merge(self, piece: Piece, stage: Stage) -> None:
-        if piece.kind is PieceKind.INSERT and piece.table.key:
+        kind = piece.kind
+        if kind is PieceKind.MOVE and not stage.target.has_exact_key:
+            kind = PieceKind.MOVE_IN_ORDER  # keys that are told apart here may be the same one at the target
+        if kind in _OVER_OTHERS and piece.table.key:
             try:
                 with self.connection.transaction():
-                    self._run(stage, PieceKind.INSERT)
+                    missing = self._run(piece, stage, kind)
             except psycopg.errors.UniqueViolation:
-                self._run(stage, PieceKind.UPSERT)
-            return
-        missing = self._missing(piece, self._run(stage, piece.kind))
+                missing = self._run(piece, stage, _OVER_OTHERS[kind])
+        else:
+            missing = self._run(piece, stage, kind)
         if missing > 0:
             self.missing[piece.table] += missing
 
-    def _run(self, stage: Stage, kind: PieceKind) -> int:
-        """The number of rows that the last statement touched."""
+    def _run(self, piece: Piece, stage: Stage, kind: PieceKind) -> int:
+        """How many of the piece's changes met no row."""
         check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
         if check is not None and self.connection.execute(check).rowcount:
             raise identity_error(stage.target)
         touched = 0
         for statement in stage.statements(kind):
-            touched = self.connection.execute(statement).rowcount
+            if touched < piece.rows:
+                touched += self.connection.execute(statement).rowcount
         if kind is not PieceKind.DELETE:
             for sequence in stage.target.sequences:
                 self.connection.execute(advance_statement(sequence, stage.identifier, f"c{sequence.column + 1}"))
-        return touched
-
-    def _missing(self, piece: Piece, touched: int) -> int:
-        """How many of the piece's changes met no row."""
-        match piece.kind:
+        match kind:
             case PieceKind.PATCH | PieceKind.MOVE | PieceKind.DELETE:
                 return piece.rows - piece.absent - touched
-            case PieceKind.IN_ORDER:
+            case PieceKind.IN_ORDER | PieceKind.MOVE_IN_ORDER:
                 found = self.connection.execute("SELECT current_setting('pgsluice.missing')").fetchone()
                 return int(found[0]) if found else 0
             case PieceKind.INSERT | PieceKind.UPSERT:

@@ -99,9 +99,9 @@ class _Source:
     target: TargetTable
     identifier: sql.Identifier
 
-    def stage(self, low: int, high: int) -> Stage:
+    def stage(self, stages: SessionStages, low: int, high: int) -> Stage:
         rows = sql.SQL("(SELECT * FROM {} WHERE n >= {} AND n < {})").format(self.identifier, sql.Literal(low), sql.Literal(high))
-        return Stage(rows, self.target)
+        return stages.of(rows, self.target)
 
     def rows(self, low: int, high: int) -> Piece:
         """How many of them meet no row at the target is not counted."""
@@ -169,7 +169,7 @@ class RowMerge:
     def _merge(self, source: _Source, first: int, end: int, merge: Callable[[Piece, Stage], None]) -> list[RefusedRow]:
         def attempt(low: int, high: int) -> None:
             with self.connection.transaction():
-                merge(source.rows(low, high), source.stage(low, high))
+                merge(source.rows(low, high), source.stage(self.stages, low, high))
 
         try:
             return refused_rows(first, end, attempt)

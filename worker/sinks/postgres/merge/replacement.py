@@ -29,7 +29,6 @@ _CREATE = (
     "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING IDENTITY INCLUDING INDEXES"
     " INCLUDING STORAGE)"
 )
-_IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::oid"
 _LOCK = "LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE"
 
 
@@ -42,7 +41,7 @@ class Replacements:
 
     def waiting(self, target: TargetTable) -> TargetTable:
         """Where rows wait that are to replace those of ``target``."""
-        return replace(target, place=(TARGET_SCHEMA, self._name(target)))
+        return replace(target, place=(TARGET_SCHEMA, self._name(target)), is_partitioned=False)
 
     def forget(self, connection: Connection, target: TargetTable) -> None:
         """Rows of a run that will never be whole."""
@@ -58,8 +57,7 @@ class Replacements:
         connection.execute(sql.SQL(_LOCK).format(target.identifier))
         connection.execute(sql.SQL("ANALYZE {}").format(waiting))
         may_update = bool(target.table.key) and target.fixed.issubset(target.table.key)
-        is_partitioned = connection.execute(_IS_PARTITIONED, [target.oid]).fetchone() == (True,)
-        exchange = partial(exchange_statements, target, waiting, is_partitioned=is_partitioned)
+        exchange = partial(exchange_statements, target, waiting)
         try:
             written = _execute(connection, exchange(by_key=may_update))
         except psycopg.errors.UniqueViolation:  # rows that exchange a unique value cannot be updated one after the other
@@ -75,9 +73,6 @@ class Replacements:
 
 
 def _execute(connection: Connection, statements: Sequence[sql.Composed]) -> int:
-    """How many rows the last one touched."""
-    touched = 0
+    """How many rows they wrote. The first one deletes."""
     with connection.transaction():
-        for statement in statements:
-            touched = connection.execute(statement).rowcount
-    return touched
+        return sum([connection.execute(statement).rowcount for statement in statements][1:])

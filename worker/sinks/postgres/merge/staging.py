@@ -42,6 +42,9 @@ DROPPED_AT_ONCE = 32
 """So many staging tables are dropped in one transaction: each takes three locks, of which a target has some thousand for all its
 sessions, or some hundred when its settings are small."""
 
+HAS_MERGE = 150_000
+"""MERGE came with PostgreSQL 15."""
+
 _STAGES = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
@@ -157,16 +160,20 @@ def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: i
 class Stage:
     """A table that holds rows of one shape, and the statements that merge them, rendered once."""
 
-    def __init__(self, identifier: sql.Composable, target: TargetTable) -> None:
+    def __init__(self, identifier: sql.Composable, target: TargetTable, *, has_merge: bool) -> None:
         self.identifier = identifier
         self.deleted_bytes = 0
         self.target = target
+        self._has_merge = has_merge
         self._rendered: dict[PieceKind, list[bytes]] = {}
 
     def statements(self, kind: PieceKind) -> list[bytes]:
         """``merge_statements`` of ``kind``."""
         if kind not in self._rendered:
-            self._rendered[kind] = [statement.as_bytes() for statement in merge_statements(self.target, kind, self.identifier)]
+            self._rendered[kind] = [
+                statement.as_bytes()
+                for statement in merge_statements(self.target, kind, self.identifier, has_merge=self._has_merge)
+            ]
         return self._rendered[kind]
 
 
@@ -199,7 +206,11 @@ class SessionStages:
         self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, kind)))
         if self.labelled:
             self._connection.execute(_LABELS.format(identifier))
-        self._stages[target, kind] = Stage(identifier, target)
+        self._stages[target, kind] = self.of(identifier, target)
+
+    def of(self, rows: sql.Composable, target: TargetTable) -> Stage:
+        """For rows that are in another table, or in a query."""
+        return Stage(rows, target, has_merge=self._connection.info.server_version >= HAS_MERGE)
 
     def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:
         return self._stages[shape]

@@ -32,8 +32,8 @@ def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
             columns = [*rows]
         case PieceKind.PATCH:
             columns = [*rows, *bits]
-        case PieceKind.MOVE:
-            columns = [*rows, *bits, *keys]
+        case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
+            columns = [sql.SQL("NULL::bigint AS ord"), *rows, *bits, *keys]
         case PieceKind.DELETE:
             columns = [*keys]
         case PieceKind.IN_ORDER:
@@ -55,32 +55,80 @@ def _value(target: TargetTable, column: int) -> Statement:
     return sql.SQL("target.{}{}").format(_name(target, column), cast)
 
 
-def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> list[Statement]:
-    """What applies the rows of ``stage``, in order; the last one's row count is the number of rows it touched (IN_ORDER:
-    the setting ``pgsluice.missing`` tells how many changes met no row)."""
+def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable, *, has_merge: bool) -> list[Statement]:
+    """What applies the rows of ``stage``: statements to be run until they have touched as many rows as it has (MOVE_IN_ORDER and
+    IN_ORDER: the setting ``pgsluice.missing`` tells how many changes met no row). ``has_merge``: the target has MERGE, and nobody
+    else is writing rows with these keys."""
     match kind:
         case PieceKind.INSERT:
             return [_insert(target, stage)]
         case PieceKind.UPSERT:
-            return [_upsert(target, stage)]
+            return [_merge(target, stage)] if has_merge and target.written else upsert_statements(target, stage)
         case PieceKind.PATCH:
             return [_update(target, stage, _on_key(target, "c"), set_key=False)]
         case PieceKind.MOVE:
+            whole = sql.SQL("(SELECT * FROM {} WHERE {})").format(stage, _is_whole(target))
             return [
-                _delete(target, stage, sql.SQL("{} AND NOT ({})").format(_on_key(target, "c"), _on_key(target, "k"))),
                 _update(target, stage, _on_key(target, "k"), set_key=True),
+                _insert(target, whole, where=_is_missing(target)),
             ]
         case PieceKind.DELETE:
             return [_delete(target, stage, _on_key(target, "k"))]
+        case PieceKind.MOVE_IN_ORDER:
+            return [_move_in_order(target, stage)]
         case PieceKind.IN_ORDER:
             return [_in_order(target, stage)]
         case unreachable:
             assert_never(unreachable)
 
 
-def different_upsert(target: TargetTable, stage: sql.Composable) -> Statement:
-    """As UPSERT does, but for rows that are there already, the same: those are not touched, and not counted."""
-    return _upsert(target, stage, only_different=True)
+def upsert_statements(target: TargetTable, stage: sql.Composable, *, only_different: bool = False) -> list[Statement]:
+    """As merge_statements of UPSERT, where others may write rows with these keys at the same time. INSERT … ON CONFLICT alone
+    would make default values for rows that are there, and fire its INSERT triggers. ``only_different``: rows that are there
+    already, the same, are not touched, and not counted."""
+    key = _COMMA.join(_name(target, i) for i in target.table.key)
+    insert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(
+        _insert(target, stage, where=_is_missing(target)), key, _set_excluded(target)
+    )
+    changed = _set_by_key(target)
+    if not changed:
+        return [insert]
+    condition: sql.Composable = _on_key(target, "c")
+    if only_different:
+        differs = sql.SQL(" OR ").join(_differs(target, i, _staged("c", i)) for i in target.written)
+        condition = sql.SQL("{} AND ({})").format(condition, differs)
+    update = sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
+        target.rows, _set_staged(target, changed), stage, condition
+    )
+    return [update, insert]
+
+
+def _merge(target: TargetTable, stage: sql.Composable) -> Statement:
+    changed = _set_by_key(target)
+    matched = sql.SQL("UPDATE SET {}").format(_set_staged(target, changed)) if changed else sql.SQL("DO NOTHING")
+    new = sql.SQL("({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+        _COMMA.join(_name(target, i) for i in target.written), _COMMA.join(_staged("c", i) for i in target.written)
+    )
+    return sql.SQL(
+        "MERGE INTO {} AS target USING {} AS staged ON {} WHEN MATCHED THEN {} WHEN NOT MATCHED THEN INSERT {}"
+    ).format(target.rows, stage, _on_key(target, "c"), matched, new)
+
+
+def _set_staged(target: TargetTable, columns: Iterable[int]) -> sql.Composed:
+    return _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in columns)
+
+
+def _is_missing(target: TargetTable) -> Statement:
+    return sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(target.rows, _on_key(target, "c"))
+
+
+def _is_whole(target: TargetTable) -> Statement:
+    """All values of the staged row were sent."""
+    return sql.SQL("unchanged = {}").format(_nothing_unchanged(target))
+
+
+def _nothing_unchanged(target: TargetTable) -> Statement:
+    return sql.SQL("{}::varbit").format(sql.Literal("0" * len(target.table.columns)))
 
 
 def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Composable) -> Statement | None:
@@ -90,7 +138,7 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
     match kind:
         case PieceKind.INSERT | PieceKind.DELETE:
             return None
-        case PieceKind.MOVE:
+        case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
             pairs = [(_staged("k", n), _staged("c", i)) for n, i in enumerate(key) if i in target.fixed]
             source = sql.SQL("{} AS staged").format(stage)
         case PieceKind.IN_ORDER:
@@ -100,7 +148,7 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
             pairs = [
                 (sql.SQL("target.{}").format(_name(target, i)), _sent(target, kind, i)) for i in target.fixed.difference(key)
             ]
-            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.identifier, _on_key(target, "c"))
+            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.rows, _on_key(target, "c"))
         case unreachable:
             assert_never(unreachable)
     if not pairs:
@@ -109,10 +157,10 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
     return sql.SQL("SELECT FROM {} WHERE {} LIMIT 1").format(source, changed)
 
 
-def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key: bool, is_partitioned: bool) -> list[Statement]:
+def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key: bool) -> list[Statement]:
     """What makes the target hold the rows of ``waiting``, a table with its columns, and no others. ``by_key``: rows that are the
-    same stay as they are; else all go and come. What inherits from the target is left alone."""
-    delete = sql.SQL("DELETE FROM {}").format(sql.SQL("" if is_partitioned else "ONLY ") + target.identifier)
+    same stay as they are; else all go and come."""
+    delete = sql.SQL("DELETE FROM {}").format(target.rows)
     names = _COMMA.join(_name(target, i) for i in target.written)
     insert = sql.SQL("INSERT INTO {table} AS target ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {waiting} AS staged")
     inserted = insert.format(table=target.identifier, names=names, waiting=waiting)
@@ -122,23 +170,26 @@ def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key:
         sql.SQL("staged.{name} {equals} target.{name}").format(name=_name(target, i), equals=_equals(target, i))
         for i in target.table.key
     )
-    gone = sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})")
-    key = _COMMA.join(_name(target, i) for i in target.table.key)
-    upsert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(inserted, key, _set_different(target))
-    return [gone.format(delete, waiting, same_key), upsert]
+    statements = [sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})").format(delete, waiting, same_key)]
+    changed = _set_by_key(target)
+    if changed:
+        sets = _COMMA.join(sql.SQL("{name} = staged.{name}").format(name=_name(target, i)) for i in changed)
+        differs = sql.SQL(" OR ").join(_differs(target, i, sql.SQL("staged.{}").format(_name(target, i))) for i in target.written)
+        statements.append(
+            sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {} AND ({})").format(
+                target.rows, sets, waiting, same_key, differs
+            )
+        )
+    missing = sql.SQL("{} WHERE NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(inserted, target.rows, same_key)
+    return [*statements, missing]
 
 
-def _set_different(target: TargetTable) -> sql.Composable:
-    differs = sql.SQL(" OR ").join(_differs(target, i) for i in target.written)
-    return sql.SQL("{} WHERE {}").format(_set_excluded(target), differs) if _set_by_key(target) else _set_excluded(target)
-
-
-def _differs(target: TargetTable, column: int) -> Statement:
+def _differs(target: TargetTable, column: int, value: sql.Composable) -> Statement:
     """By its text where ``=`` may hold for other text, or does not exist."""
-    form = "target.{name} IS DISTINCT FROM excluded.{name}"
+    form = "target.{name} IS DISTINCT FROM {value}"
     if column not in target.exact:
-        form = 'target.{name}::text COLLATE "C" IS DISTINCT FROM excluded.{name}::text COLLATE "C"'
-    return sql.SQL(form).format(name=_name(target, column))
+        form = 'target.{name}::text COLLATE "C" IS DISTINCT FROM {value}::text COLLATE "C"'
+    return sql.SQL(form).format(name=_name(target, column), value=value)
 
 
 def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
@@ -147,7 +198,7 @@ def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
-    tables = _COMMA.join(target.identifier for target in targets)
+    tables = _COMMA.join(target.rows for target in targets)
     return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
 
 
@@ -159,23 +210,19 @@ def _staged(prefix: str, column: int) -> sql.Composed:
     return sql.SQL("staged.{}").format(sql.Identifier(f"{prefix}{column + 1}"))
 
 
-def _insert(target: TargetTable, stage: sql.Composable) -> Statement:
+def _insert(target: TargetTable, stage: sql.Composable, *, where: sql.Composable | None = None) -> Statement:
+    condition = sql.SQL(" WHERE {}").format(where) if where is not None else sql.SQL("")
     if not target.written:
-        return sql.SQL("INSERT INTO {} AS target OVERRIDING SYSTEM VALUE SELECT FROM {} AS staged").format(
-            target.identifier, stage
+        return sql.SQL("INSERT INTO {} AS target OVERRIDING SYSTEM VALUE SELECT FROM {} AS staged{}").format(
+            target.identifier, stage, condition
         )
-    return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged").format(
+    return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged{}").format(
         target.identifier,
         _COMMA.join(_name(target, i) for i in target.written),
         _COMMA.join(_staged("c", i) for i in target.written),
         stage,
+        condition,
     )
-
-
-def _upsert(target: TargetTable, stage: sql.Composable, *, only_different: bool = False) -> Statement:
-    key = _COMMA.join(_name(target, i) for i in target.table.key)
-    action = _set_different(target) if only_different else _set_excluded(target)
-    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(_insert(target, stage), key, action)
 
 
 def _set_by_key(target: TargetTable) -> list[int]:
@@ -210,22 +257,26 @@ def _equals(target: TargetTable, column: int) -> sql.SQL:
 
 
 def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) -> Statement:
-    return sql.SQL("DELETE FROM {} AS target USING {} AS staged WHERE {}").format(target.identifier, stage, condition)
+    return sql.SQL("DELETE FROM {} AS target USING {} AS staged WHERE {}").format(target.rows, stage, condition)
 
 
 def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *, set_key: bool) -> Statement:
     """Sets what was sent. CASE hands an unchanged value on as it is stored, so a toasted one is not even read. Where the target
     takes nothing but the key from the source, rows are only found."""
-    sets = [
+    sets = _set_sent(target, set_key=set_key)
+    if not sets:
+        return sql.SQL("SELECT FROM {} AS target, {} AS staged WHERE {}").format(target.rows, stage, condition)
+    return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
+        target.rows, _COMMA.join(sets), stage, condition
+    )
+
+
+def _set_sent(target: TargetTable, *, set_key: bool) -> list[sql.Composed]:
+    return [
         sql.SQL("{} = {}").format(_name(target, i), _sent(target, PieceKind.PATCH, i))
         for i in target.written
         if i not in target.fixed and (set_key or i not in target.table.key)
     ]
-    if not sets:
-        return sql.SQL("SELECT FROM {} AS target, {} AS staged WHERE {}").format(target.identifier, stage, condition)
-    return sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
-        target.identifier, _COMMA.join(sets), stage, condition
-    )
 
 
 def _sent(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
@@ -236,6 +287,26 @@ def _sent(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
         sql.SQL(str(column)), _staged("c", column), _name(target, column)
     )
 
+
+_MOVE_IN_ORDER = """
+DECLARE
+    staged record;
+    missing bigint := 0;
+BEGIN
+    FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
+        DELETE FROM {rows} AS target WHERE {occupied};
+        {update};
+        IF NOT FOUND THEN
+            IF staged.unchanged = {whole} THEN
+                INSERT INTO {table} {row};
+            ELSE
+                missing := missing + 1;
+            END IF;
+        END IF;
+    END LOOP;
+    PERFORM set_config('pgsluice.missing', missing::text, true);
+END
+"""
 
 _IN_ORDER = """
 DECLARE
@@ -249,11 +320,11 @@ BEGIN
             INSERT INTO {table} {row};
             CONTINUE;
         END IF;
-        SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {table} AS target WHERE {same} LIMIT 1;
+        SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {rows} AS target WHERE {same} LIMIT 1;
         IF NOT FOUND THEN
             missing := missing + 1;
         ELSIF staged.op = 'D' THEN
-            DELETE FROM {table} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
+            DELETE FROM {rows} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
         ELSE
             {update};
         END IF;
@@ -263,10 +334,28 @@ END
 """
 
 
+def _move_in_order(target: TargetTable, stage: sql.Composable) -> Statement:
+    sets, by_old_key = _set_sent(target, set_key=True), _on_key(target, "k")
+    found = sql.SQL("UPDATE {} AS target SET {} WHERE {}").format(target.rows, _COMMA.join(sets), by_old_key)
+    if not sets:
+        found = sql.SQL("PERFORM FROM {} AS target WHERE {}").format(target.rows, by_old_key)
+    body = sql.SQL(_MOVE_IN_ORDER).format(
+        stage=stage,
+        table=target.identifier,
+        rows=target.rows,
+        occupied=sql.SQL("{} AND NOT ({})").format(_on_key(target, "c"), by_old_key),
+        update=found,
+        whole=_nothing_unchanged(target),
+        row=_inserted_row(target),
+    )
+    return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
+
+
 def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
     body = sql.SQL(_IN_ORDER).format(
         stage=stage,
         table=target.identifier,
+        rows=target.rows,
         row=_inserted_row(target),
         same=_AND.join(_same(target, i) for i in target.written) if target.written else sql.SQL("true"),
         update=_update_of_found_row(target),
@@ -287,7 +376,7 @@ def _update_of_found_row(target: TargetTable) -> sql.Composable:
     if not changed:
         return sql.SQL("NULL")
     return sql.SQL("UPDATE {} AS target SET {} WHERE target.tableoid = found_table AND target.ctid = found_row").format(
-        target.identifier, _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in changed)
+        target.rows, _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in changed)
     )
 
 

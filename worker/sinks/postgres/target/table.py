@@ -157,10 +157,17 @@ class TargetTable:
     columns: tuple[TargetColumn, ...] = field(hash=False)
     not_null: frozenset[int] = frozenset()
     sequences: tuple[OwnedSequence, ...] = ()
+    is_partitioned: bool = False
 
     @property
     def identifier(self) -> sql.Identifier:
+        """For INSERT and COPY."""
         return sql.Identifier(*self.place)
+
+    @property
+    def rows(self) -> sql.Composed:
+        """For whatever finds rows: those of partitions belong to the table, those of what inherits from it do not."""
+        return sql.SQL("" if self.is_partitioned else "ONLY ") + self.identifier
 
     @property
     def copy_statement(self) -> bytes:
@@ -230,6 +237,7 @@ def target_table(
         place=place,
         columns=tuple(at_target),
         not_null=frozenset(i for i, column in enumerate(at_target) if column.not_null),
+        is_partitioned=entry.kind == "p",
     )
 
 

@@ -107,6 +107,9 @@ def key_of(of: Table, row: Row) -> Row:
     return tuple(row[i] for i in of.key)
 
 
+MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
+
+
 class Target:
     """Applies pieces as the merge does, to dictionaries; a row that a piece needs and does not find fails the test."""
 
@@ -120,7 +123,7 @@ class Target:
             (self.keyed if clearing.table.key else self.keyless)[clearing.table].clear()
         for round_number in sorted({piece.round for piece in folded.pieces}):
             pieces = [piece for piece in folded.pieces if piece.round == round_number]
-            pieces.sort(key=lambda piece: (piece.kind is PieceKind.DELETE) != self.deletes_first)
+            pieces.sort(key=lambda piece: ((piece.kind is PieceKind.DELETE) != self.deletes_first, piece.kind not in MOVES))
             for piece in pieces:
                 self._apply(piece)
 
@@ -131,6 +134,9 @@ class Target:
         if not piece.table.key:
             self._apply_keyless(piece, staged)
             return
+        if piece.kind is PieceKind.MOVE:  # in any order
+            staged = sorted(staged, key=repr, reverse=True)
+            assert len({key for row in staged for key in keys_of_move(piece.table, row)}) == 2 * len(staged)
         missing = sum(not self._apply_keyed(piece, row) for row in staged)
         assert missing <= piece.absent
 
@@ -145,9 +151,13 @@ class Target:
             case PieceKind.PATCH:
                 key = key_of(piece.table, row)
                 rows[key] = patched(rows[key], row[:width], row[width])
-            case PieceKind.MOVE:
-                assert key_of(piece.table, row) not in rows
-                rows[key_of(piece.table, row)] = patched(rows.pop(row[width + 1 :]), row[:width], row[width])
+            case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
+                _, *values, bits = row[: width + 2]
+                before = rows.pop(row[width + 2 :], None)
+                key = key_of(piece.table, tuple(values))
+                assert key not in rows
+                assert before is not None or bits == b"0" * width
+                rows[key] = tuple(values) if before is None else patched(before, tuple(values), bits)
             case PieceKind.IN_ORDER:
                 pytest.fail("a table with a key was not folded")
         return True
@@ -166,6 +176,12 @@ class Target:
                 rows[old] -= 1
             if operation != b"D":
                 rows[new] += 1
+
+
+def keys_of_move(of: Table, row: Row) -> tuple[Row, Row]:
+    """The new and the old one of a staged row."""
+    width = len(of.columns)
+    return key_of(of, row[1 : width + 1]), row[width + 2 :]
 
 
 def patched(row: Row, patch: Row, bits: Value) -> Row:
@@ -219,25 +235,38 @@ def test_unchanged_values_are_taken_from_an_earlier_image_of_the_row() -> None:
     assert folded.pieces[0].content == b"1\tb\tlong\n"
 
 
-def test_a_chain_of_key_changes_of_known_rows_needs_one_round() -> None:
+def test_keys_that_rows_leave_to_each_other_are_changed_in_order_in_one_round() -> None:
     folded = fold_of(
         update(KEYED, b"9", b"one", b"x", old=(b"1", None, None)),
-        update(KEYED, b"1", b"two", b"y", old=(b"2", None, None)),
+        update(KEYED, b"1", b"two", UNCHANGED, old=(b"2", None, None)),
         update(KEYED, b"2", b"one", UNCHANGED, old=(b"9", None, None)),
     )
     assert {(piece.round, piece.kind): piece.content for piece in folded.pieces} == {
-        (0, PieceKind.UPSERT): b"1\ttwo\ty\n2\tone\tx\n",
-        (0, PieceKind.DELETE): b"9\n",
+        (0, PieceKind.MOVE_IN_ORDER): (b"0\t9\tone\tx\t000\t1\n1\t1\ttwo\t\\N\t001\t2\n2\t2\tone\tx\t000\t9\n"),
     }
 
 
-def test_a_key_change_of_a_row_known_in_part_begins_a_round_when_its_keys_are_in_use() -> None:
+def test_rows_that_go_to_keys_of_their_own_are_moved_in_any_order() -> None:
+    folded = fold_of(
+        update(KEYED, b"1", b"a", b"b"),
+        update(KEYED, b"11", b"one", UNCHANGED, old=(b"1", None, None)),
+        update(KEYED, b"12", b"two", UNCHANGED, old=(b"2", None, None)),
+        update(KEYED, b"11", b"last", UNCHANGED),
+    )
+    assert {(piece.round, piece.kind): piece.content for piece in folded.pieces} == {
+        (0, PieceKind.MOVE): b"0\t11\tlast\tb\t000\t1\n1\t12\ttwo\t\\N\t001\t2\n",
+    }
+
+
+def test_what_else_happens_to_a_key_that_changes_begins_a_round() -> None:
     folded = fold_of(
         delete(KEYED, b"2", None, None),
-        update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None)),
+        update(KEYED, b"2", b"a", b"whole", old=(b"1", None, None)),
         insert(KEYED, b"1", b"b", b"c"),
     )
     assert kinds(folded) == [(0, PieceKind.DELETE, 1), (1, PieceKind.MOVE, 1), (2, PieceKind.UPSERT, 1)]
+    folded = fold_of(update(KEYED, b"2", b"a", b"b", old=(b"1", None, None)), delete(KEYED, b"2", None, None))
+    assert kinds(folded) == [(0, PieceKind.MOVE, 1), (1, PieceKind.DELETE, 1)]
 
 
 def test_whole_rows_that_take_the_key_of_a_moved_one_begin_a_round() -> None:
@@ -245,14 +274,6 @@ def test_whole_rows_that_take_the_key_of_a_moved_one_begin_a_round() -> None:
     fold.add(message(1, update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None))))
     fold.add(message(2, insert(KEYED, b"1", b"b", b"c")))
     assert kinds(fold.finish()) == [(0, PieceKind.MOVE, 1), (1, PieceKind.UPSERT, 1)]
-
-
-def test_a_row_that_comes_to_the_key_of_a_moved_one_leaves_its_own_key_in_the_next_round() -> None:
-    folded = fold_of(
-        update(KEYED, b"2", b"a", UNCHANGED, old=(b"1", None, None)),
-        update(KEYED, b"1", b"b", b"c", old=(b"3", None, None)),
-    )
-    assert kinds(folded) == [(0, PieceKind.MOVE, 1), (1, PieceKind.UPSERT, 1), (1, PieceKind.DELETE, 1)]
 
 
 def test_inserts_alone_are_not_compared() -> None:
