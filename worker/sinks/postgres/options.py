@@ -19,8 +19,8 @@ from pgsluice.worker.sinks.sink_registry import SinkKind
 @settings
 class PostgresSinkSettings:
     """``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
-    ``session_replication_role = replica``, as Postgres's own apply worker does. ``sync_sequences``: keep the target's sequences
-    ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
+    ``session_replication_role = replica``, as Postgres's own apply worker does; None: where the role may.
+    ``sync_sequences``: keep the target's sequences ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
 
     target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
     sync_schema: bool = read(
@@ -32,14 +32,15 @@ class PostgresSinkSettings:
             "true",
         )
     )
-    disable_foreign_keys: bool = read(
+    disable_foreign_keys: bool | None = read(
         Option(
             "target-disable-foreign-keys",
             Kind.SWITCH,
-            "Apply with session_replication_role = replica, so that the target's foreign keys and triggers do not fire",
+            "Apply with session_replication_role = replica, so that the target's foreign keys and ordinary triggers do not fire;"
+            " by default where the target's user may set that",
             "true",
-            "false",
-        )
+        ),
+        otherwise=lambda _: None,
     )
     sync_sequences: bool = read(
         Option(

@@ -18,6 +18,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, StagedRows
+from pgsluice.worker.sinks.postgres.merge.referencing_keys import ReferencingKeys
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
@@ -33,16 +34,14 @@ log = telemetry.logger(__name__)
 T = TypeVar("T")
 
 
-def _connect(settings: PostgresSinkSettings, application_name: str) -> Connection:
-    """Without foreign keys, if the settings say so. Raises PgsluiceError."""
+def _connect(settings: PostgresSinkSettings, application_name: str) -> tuple[Connection, bool]:
+    """With whether the target's foreign keys are off. Raises PgsluiceError."""
     connection = connect(settings, application_name)
-    if settings.disable_foreign_keys:
-        try:
-            disable_foreign_keys(connection)
-        except PgsluiceError:
-            connection.close()
-            raise
-    return connection
+    try:
+        return connection, disable_foreign_keys(connection, settings.disable_foreign_keys)
+    except PgsluiceError:
+        connection.close()
+        raise
 
 
 class DriverSession:
@@ -56,11 +55,14 @@ class DriverSession:
         pending_keys: PendingKeys,
         known_tables: KnownTables,
         policies: Policies,
+        *,
+        checks_foreign_keys: bool,
     ) -> None:
         missing_sequences = MissingSequences() if settings.sync_sequences else None
         self.connection = connection
         self.targets = TargetTables(settings, pending_keys, known_tables, policies, missing_sequences)
         self.stages = SessionStages(connection)
+        self.referencing = ReferencingKeys(connection) if checks_foreign_keys else None
         self._alteration = Alteration(connection, known_tables, policies)
         self._missing_sequences = missing_sequences
         self._pending_keys = pending_keys
@@ -71,7 +73,8 @@ class DriverSession:
         cls, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, policies: Policies
     ) -> DriverSession:
         """Raises PgsluiceError."""
-        return cls(_connect(settings, "pgsluice worker"), settings, pending_keys, known_tables, policies)
+        connection, are_off = _connect(settings, "pgsluice worker")
+        return cls(connection, settings, pending_keys, known_tables, policies, checks_foreign_keys=not are_off)
 
     def expect_keys(self) -> None:
         """Tables were copied, so keys may be pending."""
@@ -135,6 +138,8 @@ class DriverSession:
 
     def warn_of_foreign_keys(self) -> None:
         """When tables fall behind the others. The position is moved by then, so what fails here is nobody's concern."""
+        if self.referencing is None:
+            return
         try:
             tables = tables_with_foreign_keys(self.connection)
         except psycopg.Error as error:
@@ -166,6 +171,8 @@ class DriverSession:
         """The next ``prepare`` looks at every table again."""
         self.targets.forget()
         self.stages.clear()
+        if self.referencing is not None:
+            self.referencing.forget()
 
 
 class TaskSession:
@@ -188,7 +195,7 @@ class TaskSession:
 
     def connection(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = _connect(self._settings, "pgsluice task")
+            self._connection, _ = _connect(self._settings, "pgsluice task")
             # What a crash of the target takes of a task's work is noticed and done again; waiting for the disk buys nothing.
             self._connection.execute("SET synchronous_commit = off")
         return self._connection

@@ -237,7 +237,7 @@ class PostgresSink:
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
         falls_behind = position.catch_up is not None and self._applied.catch_up is None
-        if falls_behind and not self._settings.disable_foreign_keys:
+        if falls_behind:
             session.warn_of_foreign_keys()
         self._applied, self._in_doubt = position, None
         self._has_leftovers = self._attempts.committed() or self._has_leftovers
@@ -359,7 +359,7 @@ class PostgresSink:
             check_staged(connection, batch.stages)
             check_parked(connection, batch.parked_tables)
             row_merge = RowMerge(connection, session.targets, session.stages) if self._attempts.labels_rows else None
-            merge = Merge(connection, session.targets, session.stages, row_merge)
+            merge = Merge(connection, session.targets, session.stages, row_merge, session.referencing)
             if batch.defines:
                 _merge_between_definitions(session, merge, batch.partitions)
             else:

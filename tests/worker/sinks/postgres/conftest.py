@@ -48,6 +48,8 @@ class Target:
         self.settings = PostgresSinkSettings(
             database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
         )
+        self.user: str | None = None
+        """The worker's role; the superuser when None."""
         self.sequence = 0
         self._sinks: list[PostgresSink] = []
         self._connection = database.connect()
@@ -68,6 +70,19 @@ class Target:
         )
         self._sinks.append(sink)
         return sink
+
+    def write_as(self, user: str | None, **settings: Any) -> None:
+        """From now on, with these settings of the sink."""
+        self.user = user
+        database = replace(self.settings.target, user=user) if user else self.settings.target
+        self.settings = replace(self.settings, target=database, **settings)
+
+    def make(self, statements: str) -> None:
+        """Runs them as the worker's role, which owns what they make."""
+        if self.user:
+            self.execute(f"SET ROLE {self.user}")
+        self.execute(statements)
+        self.execute("RESET ROLE")
 
     def messages(self, *changes: Changes) -> list[MessageChanges]:
         """The next messages of the stream, one transaction each."""

@@ -70,6 +70,16 @@ class BlamedPositions:
         return replace(piece, content=join_lines(labelled))
 
 
+def joined(pieces: Sequence[Piece], *, labelled: bool) -> Piece:
+    """One piece of the rows of several, which are of one table and kind and hold text. Rows with labels are numbered anew."""
+    lines = [line for piece in pieces if isinstance(piece.content, bytes) for line in split_lines(piece.content)]
+    if labelled:
+        fields = [split_fields(line) for line in lines]
+        lines = [join_fields([*row[:-2], b"%d" % n, row[-1]]) for n, row in enumerate(fields)]
+    rows, absent = sum(piece.rows for piece in pieces), sum(piece.absent for piece in pieces)
+    return replace(pieces[0], rows=rows, absent=absent, content=join_lines(lines))
+
+
 def _key_texts(table: Table, columns: Sequence[Sequence[Value]], rows: int) -> list[bytes]:
     return split_lines(encode_columns([columns[i] for i in table.key] if table.key else columns, rows))
 

@@ -7,6 +7,10 @@ alone serve tables that refer to each other in a circle.
 A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again with its
 deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
 deletions always go first.)
+
+Under ``session_replication_role = replica`` the target's foreign keys do nothing. Where they do, the deletions from tables that
+they point to wait for the end of the batch, or for another change of such a table: what refers to a row may leave it in a later
+round, as a cascade of the source's does (``referencing_keys``).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import psycopg
 from psycopg import sql
 
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.postgres.fold.blamed_positions import joined
 from pgsluice.worker.sinks.postgres.fold.piece import (
     Clearing,
     FoldedPartition,
@@ -32,6 +37,7 @@ from pgsluice.worker.sinks.postgres.fold.piece import (
     StagedRows,
     inserts_together,
 )
+from pgsluice.worker.sinks.postgres.merge.referencing_keys import ReferencingKeys
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
@@ -59,12 +65,14 @@ class Merge:
     ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row. What an
     attempt counted that was taken back does not stay.
     ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
+    ``referencing`` knows the foreign keys that are checked; None where none is.
     """
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
     stages: SessionStages
     row_merge: RowMerge | None = None
+    referencing: ReferencingKeys | None = None
     missing: Counter[Table] = field(default_factory=Counter)
 
     def apply(self, partitions: Sequence[FoldedPartition]) -> None:
@@ -78,11 +86,46 @@ class Merge:
         self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
         if self.row_merge is None:
             partitions = inserts_together(partitions)
+        waiting: list[Piece] = []
         for folded in partitions:
-            self._clear(folded.clearings)
-            for _, round_pieces in itertools.groupby(folded.pieces, key=lambda piece: piece.round):
-                self._merge_round(list(round_pieces))
+            if folded.clearings:
+                self._merge_waiting(waiting)
+                waiting = []
+                self._clear(folded.clearings)
+            for _, grouped in itertools.groupby(folded.pieces, key=lambda piece: piece.round):
+                pieces = list(grouped)
+                later = [piece for piece in pieces if self._waits(piece)]
+                now = [piece for piece in pieces if piece not in later]
+                if {self.targets[piece.table].oid for piece in now} & {self.targets[piece.table].oid for piece in waiting}:
+                    self._merge_waiting(waiting)
+                    waiting = []
+                self._merge_round(now)
+                waiting += later
+        self._merge_waiting(waiting)
         self._check_deferred(list(self.targets))
+
+    def _waits(self, piece: Piece) -> bool:
+        if self.referencing is None or piece.kind is not PieceKind.DELETE:
+            return False
+        return self.referencing.point_to(self.targets[piece.table])
+
+    def _merge_waiting(self, waiting: Sequence[Piece]) -> None:
+        """In as few rounds as there can be: rows that go together may refer to each other."""
+        texts: dict[Table, list[Piece]] = {}
+        rounds: list[list[Piece]] = []
+        for piece in waiting:
+            if isinstance(piece.content, bytes):
+                texts.setdefault(piece.table, []).append(piece)
+        others = [piece for piece in waiting if not isinstance(piece.content, bytes)]
+        for piece in [joined(pieces, labelled=self.row_merge is not None) for pieces in texts.values()] + others:
+            free = (each for each in rounds if piece.table not in {other.table for other in each})
+            found = next(free, None)
+            if found is None:
+                rounds.append([piece])
+            else:
+                found.append(piece)
+        for pieces in rounds:
+            self._merge_round(pieces)
 
     def _check_deferred(self, tables: Sequence[Table]) -> None:
         """What is wrong would come up at the commit otherwise, when it is too late to tell the table."""
@@ -116,6 +159,8 @@ class Merge:
             restart_sequences(self.connection, target.oid)
 
     def _merge_round(self, pieces: list[Piece]) -> None:
+        if not pieces:
+            return
         order = self._referenced_first({piece.table for piece in pieces})
         pieces.sort(key=lambda piece: (order[piece.table], _WRITE_ORDER.index(piece.kind) if piece.kind in _WRITE_ORDER else 0))
         writes = [piece for piece in pieces if piece.kind is not PieceKind.DELETE]
@@ -217,6 +262,9 @@ class Merge:
         check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
         if check is not None and self.connection.execute(check).rowcount:
             raise identity_error(stage.target)
+        if kind is PieceKind.DELETE and self.referencing is not None:
+            for refusal in self.referencing.refusals(stage.target, stage.identifier):
+                self.connection.execute(refusal)
         touched = 0
         for statement in stage.statements(kind):
             if touched < piece.rows:

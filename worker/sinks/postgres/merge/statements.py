@@ -242,10 +242,19 @@ def _set_excluded(target: TargetTable) -> sql.Composable:
 
 def _on_key(target: TargetTable, prefix: str) -> Statement:
     """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
+    return _same_key(target, prefix, sql.SQL("target"))
+
+
+def on_old_key(target: TargetTable, row: sql.SQL) -> Statement:
+    """``row``, a name of the target's table in the statement, is the one whose key the staged row has in its ``k`` columns."""
+    return _same_key(target, "k", row)
+
+
+def _same_key(target: TargetTable, prefix: str, row: sql.SQL) -> Statement:
     key = target.table.key
     staged = [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(key)]
     return _AND.join(
-        sql.SQL("target.{} {} {}").format(_name(target, i), _equals(target, i), value)
+        sql.SQL("{}.{} {} {}").format(row, _name(target, i), _equals(target, i), value)
         for i, value in zip(key, staged, strict=True)
     )
 

@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.postgres.own.own_tables import missing_tables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
-from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.connection import Connection, grant_of_replica_role
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
     has_unique_key,
@@ -73,7 +73,7 @@ class _Grants:
 
 
 class TableFit:
-    """One look at the target's tables. ``role`` is the worker's."""
+    """One look at the target's tables, in a session whose session_replication_role is the worker's. ``role`` is the worker's."""
 
     def __init__(
         self, connection: Connection, settings: PostgresSinkSettings, role: TargetRole, owner: tuple[str, str], policies: Policies
@@ -87,6 +87,7 @@ class TableFit:
         self._grants: list[str] = []
         self._out_of_reach: list[str] = []
         self._is_from_catalog = False
+        self._is_replica = connection.execute("SHOW session_replication_role").fetchone() == ("replica",)
         self.found = Findings(Subject.TARGET)
 
     def look(self, tables: Sequence[Table], types: Sequence[UserType], *, is_from_catalog: bool) -> None:
@@ -161,15 +162,32 @@ class TableFit:
             self.found.note("target-table-privileges", Severity.ERROR, fact, remedy, statements=statements)
 
     def _look_at_side_effects(self, table: Table, grants: _Grants) -> None:
-        fires = grants.always if self._settings.disable_foreign_keys else grants.triggers
-        if fires:
-            fact = f"triggers of table '{table.qualified_name}' at the target fire for replicated rows too ({fires} of them)"
-            remedy = "set target-disable-foreign-keys: true, or disable them, when they did their work at the source already"
+        ordinary, name = grants.triggers - grants.always, f"table '{table.qualified_name}' at the target"
+        if self._is_replica:
+            if ordinary:
+                fact = f"triggers of {name} do not fire for replicated rows ({ordinary}): session_replication_role is replica"
+                remedy = (
+                    "ALTER TABLE … ENABLE ALWAYS TRIGGER makes one fire; target-disable-foreign-keys: false has all of them fire"
+                )
+                self.found.note("target-triggers", Severity.INFO, fact, remedy)
+        elif grants.triggers:
+            fact = f"triggers of {name} fire for replicated rows too ({grants.triggers} of them)"
+            remedy = f"{self._way_to_replica()}, or disable them, when they did their work at the source already"
             self.found.note("target-triggers", Severity.WARNING, fact, remedy)
-        if grants.foreign_keys and not self._settings.disable_foreign_keys:
-            fact = f"foreign keys of table '{table.qualified_name}' at the target are checked: {', '.join(grants.foreign_keys)}"
-            remedy = "replicate the tables that they point to as well, or set target-disable-foreign-keys: true"
+        if grants.always and self._is_replica:
+            fact = f"triggers of {name} fire for replicated rows too, as ENABLE ALWAYS says ({grants.always} of them)"
+            remedy = "disable them, when they did their work at the source already"
+            self.found.note("target-triggers", Severity.WARNING, fact, remedy)
+        if grants.foreign_keys and not self._is_replica:
+            fact = f"foreign keys of {name} are checked, and their actions taken: {', '.join(grants.foreign_keys)}"
+            remedy = f"{self._way_to_replica()}, or replicate the tables that they point to as well"
             self.found.note("target-foreign-keys", Severity.WARNING, fact, remedy)
+
+    def _way_to_replica(self) -> str:
+        if self._settings.disable_foreign_keys is False:
+            return "leave target-disable-foreign-keys out"
+        grant = grant_of_replica_role(self._connection)
+        return f"run there: {grant}" if grant else "connect as a superuser"
 
     def _look_at_columns(self, target: TargetTable) -> None:
         there = {number: (name, category) for number, name, category in self._connection.execute(_TYPES, [target.oid]).fetchall()}

@@ -71,9 +71,8 @@ def role_findings(connection: Connection, settings: PostgresSinkSettings) -> Fin
     for error in owner_errors(connection):  # its statement is a person's choice: a script must not take over what may be a trap
         choices = error.statements
         found.note("target-schema-owner", Severity.ERROR, error.fact, error.remedy, choices=choices)
-    if settings.disable_foreign_keys:
-        with found.looking("target-disable-foreign-keys"):
-            disable_foreign_keys(connection)
+    with found.looking("target-disable-foreign-keys"):
+        disable_foreign_keys(connection, settings.disable_foreign_keys)
     return found
 
 

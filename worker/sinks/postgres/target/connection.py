@@ -56,17 +56,32 @@ def connect(settings: PostgresSinkSettings, application_name: str) -> Connection
     return connection
 
 
-def disable_foreign_keys(connection: Connection) -> None:
-    """No foreign key and no ordinary trigger fires in this session. Raises TerminalError when the user may not do that."""
+def disable_foreign_keys(connection: Connection, wanted: bool | None) -> bool:
+    """Sets ``session_replication_role = replica``, under which no foreign key and no ordinary trigger fires, and returns True.
+    When that is not ``wanted``, or nobody said so (None) and the role may not, it does nothing and returns False.
+
+    Raises TerminalError when it is wanted and the role may not.
+    """
+    if wanted is False:
+        return False
     try:
         connection.execute("SET session_replication_role = replica")
     except psycopg.errors.InsufficientPrivilege:
-        role = psycopg.sql.Identifier(connection.info.user).as_string()
-        statement = f"GRANT SET ON PARAMETER session_replication_role TO {role}"
-        grants = connection.info.server_version >= GRANTS_PARAMETERS
-        way_out = f"run there: {statement}" if grants else "before PostgreSQL 15 only a superuser may: connect as one"
+        if wanted is None:
+            return False
+        statement = grant_of_replica_role(connection)
+        way_out = f"run there: {statement}" if statement else "before PostgreSQL 15 only a superuser may: connect as one"
         raise TerminalError(
             "the target user may not set session_replication_role, which target-disable-foreign-keys needs",
             f"{way_out}, or set target-disable-foreign-keys: false",
-            statements=[statement] if grants else [],
+            statements=[statement] if statement else [],
         ) from None
+    return True
+
+
+def grant_of_replica_role(connection: Connection) -> str:
+    """Returns the statement that lets the connection's role set session_replication_role; "" where only a superuser may."""
+    if connection.info.server_version < GRANTS_PARAMETERS:
+        return ""
+    role = psycopg.sql.Identifier(connection.info.user).as_string()
+    return f"GRANT SET ON PARAMETER session_replication_role TO {role}"
