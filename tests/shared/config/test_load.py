@@ -289,7 +289,7 @@ def test_settings_of_a_worker_hold_what_was_given(tmp_path: Path) -> None:
     assert settings.spark == {}
     sink_settings = config.make(PostgresSinkSettings, values)
     assert sink_settings.target == PostgresSettings("target", 5432, "warehouse", "loader", "", "", "", "", "", "")
-    assert (sink_settings.sync_schema, sink_settings.disable_foreign_keys) == (True, False)
+    assert (sink_settings.sync_schema, sink_settings.disable_foreign_keys) == (True, None)
 
 
 def test_a_worker_keeps_the_name_it_was_given(tmp_path: Path) -> None:
